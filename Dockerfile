@@ -2,6 +2,7 @@
 #
 # Owns how the server is installed, warmed and started. How it is run (Compose, Kubernetes) is deploy/'s.
 # Build with the repository root as context: docker build -t packhorse:0.1.0 .
+# With --target prepare it is an image for `packhorse tokenize` and `packhorse prepare` instead.
 
 # --- wheel: builds the one artefact that the later stages take from the sources ---
 FROM python:3.12-slim AS wheel
@@ -25,6 +26,19 @@ RUN python -m venv /opt/packhorse \
 # another one the kernels are compiled once, into the same folder.
 RUN NUMBA_CACHE_DIR=/var/cache/packhorse /opt/packhorse/bin/python -c \
     "from packhorse.server.app.warm_up import compile_kernels; compile_kernels()"
+
+# --- prepare: an image of its own, for preparing data beside the cluster; docker build --target prepare ---
+FROM python:3.12-slim AS prepare
+COPY --from=wheel /dist /dist
+COPY constraints.txt /dist/
+RUN pip install --no-cache-dir --constraint /dist/constraints.txt "$(echo /dist/packhorse-*.whl)[server,prepare,stores]" \
+    && install -d -o 10001 -g 10001 /data /var/cache/packhorse
+ENV PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    NUMBA_CACHE_DIR=/var/cache/packhorse
+USER 10001:10001
+VOLUME ["/data", "/var/cache/packhorse"]
+ENTRYPOINT ["packhorse"]
 
 # --- runtime ---
 FROM python:3.12-slim

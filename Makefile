@@ -19,7 +19,7 @@ $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and realt
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m '($(1)) and realtime'; }
 endef
 
-.PHONY: help demo test test-long kernels check bench proto reference clean
+.PHONY: help demo test test-long kernels check bench proto docs reference clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -51,6 +51,9 @@ bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are com
 
 proto: $(STAMP) ## regenerate the stubs from packing.proto
 	$(BIN)/python proto/generate.py
+
+docs: $(STAMP) ## the documentation site, strictly, into build/docs; DOCS_REPOSITORY=URL adds links to edit pages
+	$(BIN)/sphinx-build -q -W --keep-going -c deploy/docs -d build/docs-trees . build/docs
 
 reference: $(STAMP) ## write client/guides/reference-*.md and MAP.md from the code
 	$(BIN)/python tests/docs/generate_reference.py

@@ -31,6 +31,7 @@ PACKAGES = (
     "packing",
     "epoch",
     "dataset",
+    "analysis",
     "prepare",
     "tokenize",
     "formats",

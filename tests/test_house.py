@@ -29,14 +29,7 @@ MOST_COMMANDS = 17
 CROWDED = {"server/packhorse/cli": 16}
 """Folder → modules, where there are more: the command line has one for each command."""
 LONG = {
-    "packhorse/cli/shared/prepared.py:_print": 78,
-    "packhorse/prepare/groups/tables.py:gather_groups": 71,
-    "packhorse/prepare/job.py:checked_job": 64,
     "packhorse/prepare/kernels.py:add_lists": 75,
-    "packhorse/prepare/shard.py:shard": 87,
-    "packhorse/server/app/running.py:serve": 95,
-    "packhorse/server/watching/metrics.py:__init__": 95,
-    "packhorse/tokenize/fine_tuning.py:tokenize_fine_tuning": 84,
 }
 """Function → lines, where there are still more."""
 

@@ -49,7 +49,6 @@ ALLOWED = {
     "stretch_number": "the same",
     "stretch_at": "the same",
     "by_stretch": "the same",
-    "run_length": "of PlanIndex: repeats of a length in a template; renamed when its kernels are",
     "READERS": "of prepare: what reads files of one format, not whoever reads bins",
 }
 """What the words are still right in → why."""

@@ -57,7 +57,7 @@ def test_what_a_run_has_not_come_to_is_told_apart(packhorse, target, client):
     result = packhorse("audit", "--target", target, "rows", *flags[:-1], num_bins + 1)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert f"--until {num_bins + 1} lies behind the {num_bins:,} bins of epoch 0: a cursor's position" in result.stderr
+    assert f"--until {num_bins + 1} is after the {num_bins:,} bins of epoch 0: a cursor's position" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -377,4 +377,4 @@ def test_rows_that_prepare_skipped_are_told_of(packhorse, tmp_path):
 def test_flags_about_tokens_want_tokens(packhorse):
     result = packhorse("audit", "rows", "--eos-token-id", 2)
     assert result.exit_code == 2
-    assert "--eos-token-id says how to read --tokens; give --tokens as well" in result.stderr
+    assert "--eos-token-id belongs to --tokens; give --tokens as well" in result.stderr

@@ -174,10 +174,10 @@ def test_errors_of_the_system_name_the_file(packhorse, tmp_path):
     [
         (["stream", "nothing"], "no dataset is named 'nothing'; this server has: few, named"),
         (["stream", "rows", "--rank", "5"], "rank"),
-        (["stream", "rows", "--start-position", "1000000"], "topology.start_position"),
+        (["stream", "rows", "--start-position", "1000000"], "--start-position"),
         (["stream", "rows", "--seed", str(2**64)], "seed"),
         (["audit", "nothing"], "no dataset is named 'nothing'"),
-        (["audit", "rows", "--start-position", "1000000"], "topology.start_position"),
+        (["audit", "rows", "--start-position", "1000000"], "--start-position"),
         (["show", "nothing", "--id", "1"], "no dataset is named 'nothing'"),
         (["show", "rows", "--id", str(2**70)], "ids"),
     ],

@@ -3,7 +3,7 @@
 import json
 from types import SimpleNamespace
 
-from packhorse.cli.shared import served as datasets
+from packhorse.cli import inspect as datasets
 from packhorse.client import connect
 from packhorse.client.errors import AccessDeniedError
 

@@ -113,7 +113,7 @@ def test_dns(examined, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     status, signs, (step, text) = examined("trainre:50051")
     assert (status, signs, step) == (1, "✗", "DNS")
-    assert "trainre is no name that this machine knows" in text
+    assert "trainre cannot be resolved" in text
     assert "check its spelling" in text
 
 
@@ -123,7 +123,7 @@ def test_tcp(examined, tmp_path):
     assert text.startswith("127.0.0.1 port 1: Connection refused: is `packhorse serve` running there")
     status, signs, (step, text) = examined(f"unix:{tmp_path}/s")
     assert (status, signs, step) == (1, "✓✗", "TCP")
-    assert f"is a server running with --listen unix:{tmp_path}/s" in text
+    assert f"is `packhorse serve --listen unix:{tmp_path}/s` running" in text
 
 
 def test_tls(examined, secured, running_server, authority, tmp_path):
@@ -182,14 +182,14 @@ def test_another_service_than_packhorse(examined, running_server):
     address = running_server.metrics_url.removeprefix("http://").removesuffix("/metrics")
     status, signs, (step, text) = examined(address, "--timeout-seconds", "2")
     assert (status, signs, step) == (1, "✓✓✓✗", "auth")
-    assert "is a packhorse server behind this port" in text
+    assert "is a packhorse server at this port" in text
 
 
 def test_versions_health_and_first_bin(examined, odd):
     target, own_health = odd
     status, signs, (step, text) = examined(target)
     assert (status, signs, step) == (1, "✓✓✓✓!✗", "health")
-    assert "the server does not tell its health" in text
+    assert "the server does not answer about its health" in text
     own_health.set("packhorse.v1.PackingService", health_pb2.HealthCheckResponse.NOT_SERVING)
     status, signs, (step, text) = examined(target)
     assert (status, signs, step) == (1, "✓✓✓✓!✗", "health")
@@ -197,13 +197,13 @@ def test_versions_health_and_first_bin(examined, odd):
     own_health.set("packhorse.v1.PackingService", health_pb2.HealthCheckResponse.SERVING)
     status, signs, (step, text) = examined(target)
     assert (status, signs, step) == (1, "✓✓✓✓!✓✓✗", "first bin")
-    assert text.startswith("rows gives none: ")
+    assert text.startswith("rows sends no bin: ")
 
 
 def test_datasets(examined, running_server, secured, authority):
     status, signs, (step, text) = examined(running_server.target, "rowz")
     assert (status, signs, step) == (1, "✓✓✓✓✓✓✗", "datasets")
-    assert text == "none is named rowz; there are few, named, rows, truncated"
+    assert text == "no dataset is named rowz; there are few, named, rows, truncated"
 
     def with_token(name, *arguments):
         return examined(secured.target, *arguments, ca=authority.ca, token_file=secured.folder / name)
@@ -213,12 +213,12 @@ def test_datasets(examined, running_server, secured, authority):
     assert text.startswith("this token grants access to none of the served datasets")
     status, signs, (step, text) = with_token("bins")
     assert (status, signs, step) == (1, "✓✓✓!✓✓✗", "datasets")
-    assert "name one as DATASET" in text
+    assert "name the dataset" in text
     assert with_token("bins", "rows")[:2] == (0, "✓✓✓!✓✓✓✓")
 
 
 def test_targets_that_are_none_are_told_so(packhorse):
-    for target, message in (("embedded:x", "is no server"), ("http://a:1", "is no address")):
+    for target, message in (("embedded:x", "is not a server"), ("http://a:1", "is no address")):
         result = packhorse("doctor", "--target", target)
         assert result.exit_code in (1, 2)
         assert message in result.stderr

@@ -14,7 +14,7 @@ from tests.flat_words import prepare
 from packhorse.analysis import context_lengths
 from packhorse.cli.inspect import command
 from packhorse.dataset import PreparedDataset, open_prepared
-from packhorse.epoch.assignment.waiting import waiting_of_plan
+from packhorse.epoch.balance import waiting_of_plan
 from packhorse.topology import Topology
 
 
@@ -140,7 +140,7 @@ def test_a_seqpack_folder_is_refused_with_the_way_out(prepared: PreparedDataset,
         format="seqpack",
         progress=False,
     )
-    with pytest.raises(ValueError, match=r"seqpack has seqpack's layout.*prepare it with --format packhorse"):
+    with pytest.raises(ValueError, match=r"seqpack has seqpack's layout.*prepare it with format='packhorse'"):
         CliRunner().invoke(command, [str(folder)], catch_exceptions=False)
 
 

@@ -96,7 +96,7 @@ def test_a_file_of_keys(folder, packhorse, tmp_path):
         file.write('[[redact]]\nids = ["https://example.org/none", 7]\n')
     checked = packhorse("redact", folder / "data" / "web", "--check")
     assert checked.exit_code == 1
-    assert "redact[1]: 1 id and 1 key of web, 1 of them not there" in checked.stdout
+    assert "redact[1]: 1 id and 1 key of web, 1 of them missing" in checked.stdout
     assert checked.stderr == "WRONG: redact[1]: web has no keys https://example.org/none\n"
 
 

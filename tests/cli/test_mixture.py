@@ -29,7 +29,7 @@ def test_stages_and_components_are_shown(root):
     assert [stage["first_position"] for stage in content["stages"]] == [0, 710]
     assert [component["name"] for component in content["components"]] == ["rows", "named", "truncated"]
     result = run("show", "rows", "--target", f"embedded:{root}")
-    assert (result.exit_code, "rows is no mixture, but a prepared dataset" in result.output) == (1, True)
+    assert (result.exit_code, "rows is a prepared dataset, not a mixture" in result.output) == (1, True)
 
 
 def test_what_is_piped_is_whole(root):
@@ -63,7 +63,7 @@ def test_what_is_drawn_at_once_is_shown(root):
         file.read_text().replace("epoch_bins = 500", "epoch_bins = 600").replace("until_bins = 710", "until_bins = 720")
     )
     file.write_text(f'draw = "steps"{text}')
-    assert "drawn by steps: 6 bins in a row are of one component" in run(*shown).output
+    assert "drawn by steps: 6 consecutive bins are of one component" in run(*shown).output
     content = json.loads(run(*shown, "--json").output)
     assert [stage["bins_per_draw"] for stage in content["stages"]] == [6, 6]
     assert (content["max_seq_len"], content["num_bins"]) == (384, 600)
@@ -90,7 +90,7 @@ def test_stages_are_replaced_and_taken_back(root):
     assert (root / "staged.mixture.toml").read_text() == text
     assert "nothing changes" in run(*arguments, 1000, "--replace").output
     result = run(*arguments, 1000)
-    assert "give --weights NAME=W,…, or --replace, which takes stages back" in result.output
+    assert "give --weights NAME=W,…, or --replace, which removes stages" in result.output
     result = run(*arguments, 700, "--replace", "--weights", "")
     assert "--weights '' is not NAME=WEIGHT" in result.output
     assert (root / "staged.mixture.toml").read_text() == text
@@ -99,7 +99,7 @@ def test_stages_are_replaced_and_taken_back(root):
 @pytest.mark.parametrize(
     ("name", "position", "weights", "message"),
     [
-        ("staged", 710, "rows=1", "position 710 is not beyond 710, where the last stage of staged begins"),
+        ("staged", 710, "rows=1", "position 710 is not after 710, where the last stage of staged begins"),
         ("staged", 900, "rows", "--weights 'rows' is not NAME=WEIGHT"),
         ("staged", 900, "rows=many", "--weights 'rows=many' is not NAME=WEIGHT"),
         ("staged", 900, "books=1", "no dataset is named 'books'"),
@@ -134,5 +134,7 @@ def test_nothing_is_appended_to_a_mixture_that_a_dataset_hides(root):
     (root / "rows.mixture.toml").write_text(before := "[[stages]]\nweights = {named = 1}\n")
     result = run("append", "rows", "--data-root", root, "--from-position", 900, "--weights", "named=1")
     assert result.exit_code == 1
-    assert "rows is a dataset of --data-root too, and served instead of rows.mixture.toml; rename one" in result.output
+    assert (
+        "--data-root also has a dataset rows, which is served instead of rows.mixture.toml; rename one" in result.output
+    )
     assert (root / "rows.mixture.toml").read_text() == before

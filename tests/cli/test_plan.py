@@ -133,7 +133,7 @@ def test_a_folder_keeps_its_options(tmp_path: Path) -> None:
     (row,) = json.loads(run(str(folder), "--algorithm", "auto", "--align", "8", "--json"))["packers"]
     assert row["bins"] == pack_histogram({8: 4, 16: 1}, 24, max_sequences_per_bin=2).num_bins
     for wrong in (("--align", "6"), ("--extra-tokens", "0")):
-        with pytest.raises(ValueError, match="was prepared with --align 4 and --extra-tokens 1"):
+        with pytest.raises(ValueError, match="was prepared with align=4 and extra_tokens=1"):
             run(str(folder), *wrong)
 
 
@@ -154,7 +154,7 @@ def test_a_list_counts_lengths_from_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nonsense", "no JSON"),
+        ("nonsense", "not JSON"),
         ("3", "neither"),
         ('{"a": 1}', "'a'"),
         ('{"3": -1}', "-1"),
@@ -171,5 +171,5 @@ def test_other_files_are_refused(text: str, said: str, tmp_path: Path) -> None:
 
 
 def test_a_histogram_needs_max_seq_len(histogram: Path) -> None:
-    with pytest.raises(ValueError, match="--max-seq-len"):
+    with pytest.raises(ValueError, match="give max_seq_len"):
         run(str(histogram))

@@ -76,10 +76,10 @@ def test_an_audit_of_an_epoch_that_a_file_skips_whole_says_so(root):
     [
         (["rows"], "give --ids or --ids-file"),
         (["rows", "--ids", "1", "--seed", 3], "--seed and --from-position belong together"),
-        (["rows", "--ids", "x"], "x is no id, which are whole numbers, and there are no keys"),
+        (["rows", "--ids", "x"], "x is not a whole number, so it is a key, and there are no keys"),
         (["rows", "--ids", "1,2000,2001"], "rows has no ids 2000, 2001"),
         (["other", "--ids", "1"], "no dataset is named 'other'"),
-        (["rows", "--ids", "1", "--component", "rows"], "rows is no mixture, and has no --component"),
+        (["rows", "--ids", "1", "--component", "rows"], "rows is not a mixture; leave out --component"),
         (["staged", "--ids", "1"], "staged is a mixture: give --component, one of rows, named, truncated"),
         (["staged", "--ids", "1", "--component", "row"], "--component row is none of them"),
         (["staged", "--ids", "9999999", "--component", "named"], "named has no ids 9999999"),
@@ -106,7 +106,7 @@ def test_an_edited_file_is_checked(root):
     (root / "more.txt").write_text("3\n2000\n")
     result = redact(root, "rows", "--check")
     assert result.exit_code == 1
-    assert "redact[1]: 2 ids of rows, 1 of them not there" in result.stdout
+    assert "redact[1]: 2 ids of rows, 1 of them missing" in result.stdout
     assert result.stderr == "WRONG: redact[1]: rows has no ids 2000\n"
     (root / "staged.takedown.toml").write_text("[[redact]]\nids = [1]")
     result = redact(root, "staged", "--check")

@@ -75,7 +75,7 @@ def test_a_cursor_says_where_to_draw(packhorse, dataset, tmp_path):
     assert "epoch, seed and position" in packhorse("show", *dataset, "--cursor", "{}").stderr
     refused = packhorse("show", *dataset, "--cursor", cursor, "--step", 1)
     assert refused.exit_code == 2
-    assert "--cursor and --step ask for different things" in refused.stderr
+    assert "--cursor and --step exclude each other" in refused.stderr
 
 
 def test_documents_are_told_with_their_words(packhorse, dataset, corpus, words):
@@ -106,8 +106,8 @@ def test_a_tokenizer_beside_its_tokens_is_found(packhorse, dataset, corpus, word
     [
         (["show", "rows", "--position", 99_999], r"--position 99999 is beyond the epoch's end; give one below \d+"),
         (["show", "rows", "--tokenizer", "t.json"], "--tokenizer decodes tokens; give --tokens as well"),
-        (["show", "rows", "--id-column", "x"], "--id-column says how to find ids in --tokens"),
-        (["show", "no/such/folder"], r"no/such/folder is no prepared folder: manifest\.json is missing"),
+        (["show", "rows", "--id-column", "x"], "--id-column belongs to --tokens"),
+        (["show", "no/such/folder"], r"no/such/folder is not a prepared folder: it has no manifest\.json"),
         (["show", "rows", "--step", 99_999], r"step must be in \[0, \d+\), got 99999"),
         (["show", "rows", "--step", 0, "--rank", 1], "rank must be"),
         (["show", "nothing", "--step", 0], "nothing"),

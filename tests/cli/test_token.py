@@ -51,11 +51,11 @@ def test_a_full_disk_costs_no_token_that_is_there(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["team-a"], "has a token named team-a already"),
-        (["b", "--methods", "Stream"], "'Stream' is none of"),
+        (["team-a"], "already has a token named team-a"),
+        (["b", "--methods", "Stream"], "'Stream' matches no method"),
         (["b", "--datasets", "a b"], "datasets of b must be patterns"),
         (["b", "--expires", "soon"], "expires must be a time such as"),
-        (["b", "--expires", "2020-01-01"], "--expires 2020-01-01 is over already"),
+        (["b", "--expires", "2020-01-01"], "--expires 2020-01-01 is in the past"),
         (["a/b"], "name must be"),
     ],
 )

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from packhorse.cli.top import _number, _time, facts_between, view_of
+from packhorse.analysis import activity_between
+from packhorse.cli.top import _number, _time, view_of
 from packhorse.client import connect
 from packhorse.client.proof import ServerActivity, StreamActivity
 
@@ -54,7 +55,7 @@ LATER = replace(
 
 
 def test_rates_are_those_since_the_look_before():
-    facts = facts_between([SERVER], [LATER], 2.0)
+    facts = activity_between([SERVER], [LATER], 2.0)
     behind, ahead = facts["streams"]  # the slowest first
     assert (behind["id"], behind["behind_steps"], behind["steps_per_second"]) == ("b", 90, 5.0)
     assert behind["blocked_share"] == 1.0  # it waited all the time
@@ -74,7 +75,7 @@ def test_rates_are_those_since_the_look_before():
 
 
 def test_what_was_not_there_before_has_its_rate_since_it_began():
-    facts = facts_between([], [SERVER], 0.0)
+    facts = activity_between([], [SERVER], 0.0)
     assert facts["streams"][1]["steps_per_second"] == 10
     assert facts["datasets"][0]["tokens_per_second"] == 1_000
 
@@ -93,7 +94,7 @@ def test_what_a_process_takes_is_shown_in_eighty_columns():
         address="127.0.0.1:50051",
     )
     later = replace(taking, processor_seconds=33.0, bytes_without_request=2 * 10**9)
-    facts = facts_between([taking], [later], 2.0)
+    facts = activity_between([taking], [later], 2.0)
     assert facts["servers"][0]["processors"] == 1.5
     assert facts["servers"][0]["bytes_without_request_per_second"] == 5e8
     text = shown(facts, width=80)
@@ -107,14 +108,14 @@ def test_what_a_process_takes_is_shown_in_eighty_columns():
         "16",
         "500M",
     ]
-    assert "cores" not in shown(facts_between([SERVER], [LATER], 2.0)), "an older server does not say"
+    assert "cores" not in shown(activity_between([SERVER], [LATER], 2.0)), "an older server does not say"
 
 
 def test_streams_and_runs_are_counted_for_each_digest():
     digest = "0123456789abcdef-0123456789abcdef-0123456789abcdef-0123456789abcdef"
     streams = [replace(STREAM, id=str(seed), seed=seed, digest=digest) for seed in (1, 1, 2)]
     streams += [replace(STREAM, id="old", digest="older"), replace(STREAM, id="none")]
-    facts = facts_between([], [replace(SERVER, streams=tuple(streams))], 0.0)
+    facts = activity_between([], [replace(SERVER, streams=tuple(streams))], 0.0)
     assert facts["digests"] == [
         {"dataset": "corpus", "digest": digest, "streams": 3, "runs": 2},
         {"dataset": "corpus", "digest": "older", "streams": 1, "runs": 1},
@@ -126,7 +127,7 @@ def test_streams_and_runs_are_counted_for_each_digest():
 def test_the_ranks_of_a_run_may_stream_from_several_servers():
     first, second = STREAM, replace(STREAM, id="c", rank=1, next_step=10)
     servers = [replace(SERVER, streams=(first,)), replace(SERVER, process=8, address="b:1", streams=(second,))]
-    facts = facts_between([], servers, 0.0)
+    facts = activity_between([], servers, 0.0)
     assert [(run["lag_steps"], run["open_streams"]) for run in facts["runs"]] == [(90, 2)]
     assert facts["datasets"][0]["tokens_per_second"] == 2_000
 
@@ -138,17 +139,17 @@ def shown(facts, limit=10, trouble="", width=160):
 
 
 def test_the_view_shows_the_slowest_and_counts_the_rest():
-    text = shown(facts_between([SERVER], [LATER], 2.0), limit=1)
+    text = shown(activity_between([SERVER], [LATER], 2.0), limit=1)
     assert "streams 3" in text
     assert "140 of 900" in text
     assert "and 1 more; --limit shows them" in text
-    assert "unreachable" in shown(facts_between([], [SERVER], 0.0), trouble="unreachable")
-    assert "a:1" in shown(facts_between([], [replace(SERVER, streams=(), sent={})], 0.0))
+    assert "unreachable" in shown(activity_between([], [SERVER], 0.0), trouble="unreachable")
+    assert "a:1" in shown(activity_between([], [replace(SERVER, streams=(), sent={})], 0.0))
 
 
 def test_a_packing_stream_has_no_rank():
     stream = replace(STREAM, method="PackStream", dataset="", rank=0, num_steps=0)
-    facts = facts_between([], [replace(SERVER, streams=(stream,))], 0.0)
+    facts = activity_between([], [replace(SERVER, streams=(stream,))], 0.0)
     assert facts["runs"] == []
     assert facts["streams"][0]["behind_steps"] == 0
     assert "PackStream" in shown(facts)
@@ -182,17 +183,17 @@ def test_a_replica_that_is_away_hides_none_of_the_others(packhorse, target):
     result = packhorse("top", "--target", f"127.0.0.1:9,{target}", "--once", "--interval", "0.1")
     assert result.exit_code == 1
     assert target in result.stdout
-    assert "no answer of 127.0.0.1:9: UNAVAILABLE" in result.stderr
+    assert "no answer from 127.0.0.1:9: UNAVAILABLE" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "embedded:datasets"], "embedded:DIR is no server"),
+        (["--target", "embedded:datasets"], "embedded:DIR is not a server"),
         (["--json"], "--json needs --once"),
         (
             ["--target", "127.0.0.1:9", "--once"],
-            "Connection refused; `packhorse doctor --target 127.0.0.1:9` goes every step to it",
+            "Connection refused; `packhorse doctor --target 127.0.0.1:9` tries every step to it",
         ),
     ],
 )

@@ -175,7 +175,7 @@ def test_versions_of_a_dataset_that_grew(made: Path, tmp_path: Path) -> None:
     assert [(one["version"], one["ok"]) for one in json.loads(every.stdout)] == [(2, True), (1, False)]
     assert "grown, version 2 " in verify(folder).output
     assert "as it was prepared: no" in verify(folder, "--all-versions").output
-    assert "--version 7 is not there; " in verify(folder, "--version", 7).output
+    assert "there is no --version 7; " in verify(folder, "--version", 7).output
     assert "give one of them" in verify(folder, "--version", 1, "--all-versions").output
 
 
@@ -194,6 +194,6 @@ def test_a_data_root_has_all_its_datasets_verified(made: Path, tmp_path: Path) -
         ("rooms", False),
     ]
     for flags in (("--tokens", made / "corpus.idx"), ("--version", "1")):
-        assert "holds several: name one" in verify(root, *flags).stderr
+        assert "holds several; name one" in verify(root, *flags).stderr
     (tmp_path / "empty").mkdir()
     assert "WRONG: empty/manifest.json is missing" in verify(tmp_path / "empty").stderr

@@ -99,7 +99,7 @@ def test_a_folder_of_seqpack_becomes_a_dataset(made_by_seqpack: Path, table: Pat
     without = prepare(made_by_seqpack, output=tmp_path / "rows", max_seq_len=64, progress=False)
     assert without.id_column is None
     assert load_prepared(tmp_path / "rows")[3].keys() == load_prepared(made_by_seqpack)[3].keys()
-    with pytest.raises(ValueError, match="leave out --length-column"):
+    with pytest.raises(ValueError, match="leave out length_column"):
         prepare(made_by_seqpack, output=tmp_path / "wrong", max_seq_len=64, length_column="n")
 
 

@@ -80,7 +80,7 @@ def test_a_component_is_named_where_there_are_components():
             TakedownFile((Redaction(ids=np.array([1]), component="wb"),)),
             {"web": TakedownFile(), "code": TakedownFile()},
         )
-    with pytest.raises(TakedownError, match="this is no mixture"):
+    with pytest.raises(TakedownError, match="this is not a mixture"):
         Takedown.of_dataset(TakedownFile((Redaction(ids=np.array([1]), component="web"),)))
 
 

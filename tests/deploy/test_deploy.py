@@ -1,6 +1,6 @@
-"""The Dockerfile and the manifests of deploy/: valid, and in agreement with one another and with the program.
+"""The Dockerfile, Compose and Prometheus of deploy/: valid, and in agreement with one another and with the program.
 
-Owns what can be checked without a container runtime. That the image's steps work is test_wheel.py's.
+Owns what can be checked without a container runtime. Leaves the chart to `test_helm` and the image to `test_wheel`.
 """
 
 import json
@@ -13,15 +13,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
+from compose_spec import PyCompose
+from tests.deploy.chart import container, deployment, environment, pod
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-KUBERNETES = DEPLOY / "kubernetes"
-KUBERNETES_VERSION = "1.34"
-MANIFESTS = sorted(path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml")
 HEALTH_SERVICES = {"", "packhorse.v1.PackingService"}
 
 # Read by something other than packhorse: the shell, Python and Numba.
@@ -48,7 +46,7 @@ def client_variables() -> set[str]:
     """Returns the environment variables that a client reads."""
     from packhorse.client import Access
     from packhorse.client.transport.access import variable_of
-    from packhorse.formats.asking import TIMEOUT_VARIABLE
+    from packhorse.formats.retry_policy import TIMEOUT_VARIABLE
 
     return {variable_of(field.name) for field in fields(Access)} - {variable_of("token")} | {TIMEOUT_VARIABLE}
 
@@ -68,21 +66,14 @@ def dockerfile_environment() -> dict[str, str]:
     return assignments
 
 
+def interpolated(name: str) -> str:
+    """Returns a file of Compose with its variables at their defaults, and those without one as a path."""
+    text = (DEPLOY / name).read_text()
+    return re.sub(r"\$\{\w+(?::-([^}]*)|:\?[^}]*)?\}", lambda variable: variable[1] or "/given", text)
+
+
 def compose_service(name: str) -> dict[str, Any]:
-    return load(DEPLOY / "compose.yaml")["services"][name]
-
-
-def pod() -> dict[str, Any]:
-    return load(KUBERNETES / "deployment.yaml")["spec"]["template"]
-
-
-def container() -> dict[str, Any]:
-    (only,) = pod()["spec"]["containers"]
-    return only
-
-
-def kubernetes_environment() -> dict[str, str]:
-    return {variable["name"]: variable["value"] for variable in container()["env"]}
+    return yaml.safe_load(interpolated("compose.yaml"))["services"][name]
 
 
 def port_of(address: str) -> int:
@@ -123,61 +114,6 @@ def test_image_is_not_root_and_starts_the_server() -> None:
     assert "torch" not in " ".join(dockerfile_logical_lines())
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
-def test_manifest_is_valid_kubernetes(path: Path) -> None:
-    kubernetes_validate.validate(load(path), KUBERNETES_VERSION, strict=True)
-
-
-def test_manifest_check_has_teeth() -> None:
-    manifest = load(KUBERNETES / "deployment.yaml")
-    manifest["spec"]["template"]["spec"]["containers"][0]["readinessProbes"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(manifest, KUBERNETES_VERSION, strict=True)
-
-
-def test_kustomization_names_every_manifest() -> None:
-    assert load(KUBERNETES / "kustomization.yaml")["resources"] == [path.name for path in MANIFESTS]
-
-
-def test_kubernetes_selectors_meet_the_pods() -> None:
-    labels = pod()["metadata"]["labels"].items()
-    assert load(KUBERNETES / "deployment.yaml")["spec"]["selector"]["matchLabels"].items() <= labels
-    assert load(KUBERNETES / "service.yaml")["spec"]["selector"].items() <= labels
-    assert load(KUBERNETES / "poddisruptionbudget.yaml")["spec"]["selector"]["matchLabels"].items() <= labels
-    minimum = load(KUBERNETES / "poddisruptionbudget.yaml")["spec"]["minAvailable"]
-    assert minimum < load(KUBERNETES / "deployment.yaml")["spec"]["replicas"], "else no node could ever be drained"
-
-
-def test_service_is_headless_and_leads_to_container_ports() -> None:
-    service = load(KUBERNETES / "service.yaml")["spec"]
-    assert service["clusterIP"] == "None"
-    container_ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
-    assert {port["targetPort"]: port["port"] for port in service["ports"]} == container_ports
-
-
-def test_pods_meet_the_restricted_profile() -> None:
-    spec = pod()["spec"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for each in [*spec["initContainers"], *spec["containers"]]:
-        context = each["securityContext"]
-        assert context["allowPrivilegeEscalation"] is False
-        assert context["readOnlyRootFilesystem"] is True
-        assert context["capabilities"] == {"drop": ["ALL"]}
-    user, group = (
-        int(part) for part in dict(line.split(maxsplit=1) for line in dockerfile_logical_lines())["USER"].split(":")
-    )
-    assert (spec["securityContext"]["runAsUser"], spec["securityContext"]["runAsGroup"]) == (user, group)
-
-
-def test_probes_ask_the_grpc_port_for_known_services() -> None:
-    grpc_port = port_of(kubernetes_environment()["PACKHORSE_LISTEN"])
-    probes = {name: container()[name]["grpc"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
-    assert {probe["port"] for probe in probes.values()} == {grpc_port}
-    assert {probe.get("service", "") for probe in probes.values()} <= HEALTH_SERVICES
-    assert probes["readinessProbe"]["service"] == "packhorse.v1.PackingService"
-
-
 def test_health_service_is_the_protos() -> None:
     from packhorse.v1 import packing_pb2
 
@@ -186,20 +122,18 @@ def test_health_service_is_the_protos() -> None:
 
 
 def test_every_variable_is_an_option_of_serve() -> None:
-    used = (
-        set(dockerfile_environment()) | set(compose_service("packhorse")["environment"]) | set(kubernetes_environment())
-    )
+    used = set(dockerfile_environment()) | set(compose_service("packhorse")["environment"]) | set(environment())
     for path in [ROOT / "Dockerfile", *(path for path in DEPLOY.rglob("*") if path.is_file())]:
         used |= set(re.findall(r"\bPACKHORSE_[A-Z_]+\b", path.read_text()))
-    # The name that Kubernetes would inject, told of in a comment.
-    assert used - FOREIGN_VARIABLES - {"PACKHORSE_PORT"} <= serve_variables() | client_variables()
+    # PACKHORSE_PORT is what Kubernetes would inject, named in a comment; trainers and commands read PACKHORSE_TARGET.
+    assert used - FOREIGN_VARIABLES - {"PACKHORSE_PORT", "PACKHORSE_TARGET"} <= serve_variables() | client_variables()
 
 
 def test_image_compose_and_kubernetes_set_the_same_variables() -> None:
     ours = {name: value for name, value in dockerfile_environment().items() if name.startswith("PACKHORSE_")}
     assert "PACKHORSE_INSECURE" not in ours, "whoever runs the image decides"
     assert compose_service("packhorse")["environment"] == ours | {"PACKHORSE_INSECURE": "1"}
-    assert kubernetes_environment() == ours | {"PACKHORSE_INSECURE": "1"}
+    assert environment() == ours | {"PACKHORSE_INSECURE": "1", "PACKHORSE_LOG_FORMAT": "json"}
 
 
 def test_ports_agree() -> None:
@@ -210,7 +144,7 @@ def test_ports_agree() -> None:
     assert f"127.0.0.1:{grpc_port}" in instructions["HEALTHCHECK"]
     assert [port_of(mapping) for mapping in compose_service("packhorse")["ports"]] == [grpc_port, metrics_port]
     assert [port["containerPort"] for port in container()["ports"]] == [grpc_port, metrics_port]
-    assert pod()["metadata"]["annotations"]["prometheus.io/port"] == str(metrics_port)
+    assert deployment()["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(metrics_port)
     (job,) = load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"packhorse:{metrics_port}"]}]
     assert "packhorse" in load(DEPLOY / "compose.yaml")["services"]
@@ -218,7 +152,7 @@ def test_ports_agree() -> None:
 
 def test_whoever_stops_the_server_waits_longer_than_its_grace() -> None:
     grace_seconds = float(dockerfile_environment()["PACKHORSE_GRACE_SECONDS"])
-    assert pod()["spec"]["terminationGracePeriodSeconds"] > grace_seconds
+    assert pod()["terminationGracePeriodSeconds"] > grace_seconds
     assert float(compose_service("packhorse")["stop_grace_period"].removesuffix("s")) > grace_seconds
 
 
@@ -226,8 +160,8 @@ def test_data_is_read_only_and_where_the_server_looks() -> None:
     data_root = dockerfile_environment()["PACKHORSE_DATA_ROOT"]
     mounts = {mount["name"]: mount for mount in container()["volumeMounts"]}
     assert mounts["data"] == {"name": "data", "mountPath": data_root, "readOnly": True}
-    (volume,) = compose_service("packhorse")["volumes"]
-    assert (volume["target"], volume["read_only"]) == (data_root, True)
+    assert compose_service("packhorse")["volumes"] == [f"datasets:{data_root}:ro"]
+    assert f"datasets:{data_root}" in compose_service("dataset")["volumes"], "where the demo's dataset is written"
 
 
 def test_kernel_cache_is_writable_and_starts_from_the_images() -> None:
@@ -236,50 +170,115 @@ def test_kernel_cache_is_writable_and_starts_from_the_images() -> None:
     assert f'"{folder}"' in volumes
     mounts = {mount["name"]: mount for mount in container()["volumeMounts"]}
     assert mounts["kernel-cache"] == {"name": "kernel-cache", "mountPath": folder}
-    (copy,) = pod()["spec"]["initContainers"]
+    (copy,) = pod()["initContainers"]
     assert copy["command"][2:] == [f"{folder}/.", f"{copy['volumeMounts'][0]['mountPath']}/"]
     assert copy["image"] == container()["image"]
 
 
-@pytest.mark.parametrize("service", ["packhorse", "prometheus"])
-def test_compose_services_are_confined(service: str) -> None:
-    settings = compose_service(service)
-    assert settings["read_only"] is True
-    assert settings["cap_drop"] == ["ALL"]
-    assert settings["security_opt"] == ["no-new-privileges:true"]
-    assert all(mapping.startswith("127.0.0.1:") for mapping in settings["ports"])
+def test_compose_services_are_confined() -> None:
+    for settings in load(DEPLOY / "compose.yaml")["services"].values():
+        assert settings["read_only"] is True
+        assert settings["cap_drop"] == ["ALL"]
+        assert settings["security_opt"] == ["no-new-privileges:true"]
+        assert all(mapping.startswith("127.0.0.1:") for mapping in settings.get("ports", []))
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.tls.yaml"])
+def test_compose_files_are_valid(name: str) -> None:
+    PyCompose.from_yaml(interpolated(name)).validate()
+
+
+def test_the_check_of_compose_files_has_teeth() -> None:
+    with pytest.raises(ValueError, match="read_onli"):
+        PyCompose.from_yaml(interpolated("compose.yaml").replace("read_only:", "read_onli:"))
+
+
+def test_compose_mounts_what_is_there() -> None:
+    for name, settings in load(DEPLOY / "compose.yaml")["services"].items():
+        for mount in settings.get("volumes", []):
+            if mount.startswith("./"):
+                assert (DEPLOY / mount.split(":")[0]).exists(), name
+    for build in (compose_service("packhorse")["build"], compose_service("dataset")["build"]):
+        assert (DEPLOY / build["context"] / "Dockerfile").is_file()
+    assert f"AS {compose_service('dataset')['build']['target']}" in (ROOT / "Dockerfile").read_text()
+
+
+def test_compose_with_tls_names_secrets_that_it_declares() -> None:
+    override = yaml.safe_load(interpolated("compose.tls.yaml"))
+    mounted = set()
+    for settings in override["services"].values():
+        assert set(settings["secrets"]) <= override["secrets"].keys()
+        mounted |= set(settings["secrets"])
+        paths = re.findall(r"/run/secrets/([\w.]+)", str(settings.get("environment", {})))
+        assert set(paths) <= set(settings["secrets"])
+    assert mounted == override["secrets"].keys()
+    prometheus = (DEPLOY / "prometheus" / "prometheus.tls.yml").read_text()
+    named = set(re.findall(r"/run/secrets/([\w.]+)", prometheus))
+    assert named == set(override["services"]["prometheus"]["secrets"])
+    variables = (
+        override["services"]["packhorse"]["environment"].keys() | override["services"]["run"]["environment"].keys()
+    )
+    assert variables <= serve_variables() | client_variables()
+
+
+def test_grafana_finds_its_dashboard_and_prometheus() -> None:
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    [provider] = load(provisioning / "dashboards" / "packhorse.yaml")["providers"]
+    [source] = load(provisioning / "datasources" / "prometheus.yaml")["datasources"]
+    grafana = compose_service("grafana")
+    mounts = dict(mount.split(":")[:2] for mount in grafana["volumes"])
+    assert mounts["./grafana/provisioning"] == "/etc/grafana/provisioning"
+    assert mounts["./grafana/packhorse.json"].startswith(provider["options"]["path"])
+    assert mounts["./grafana/packhorse.json"] == grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert source["url"] == f"http://prometheus:{port_of(compose_service('prometheus')['ports'][0])}"
+
+
+def test_the_demos_dataset_is_served(tmp_path: Path, make_server: Any) -> None:
+    """The init service's script, as it runs there; then the run's command, for a second."""
+    script = [sys.executable, DEPLOY / "demo_dataset.py", tmp_path]
+    for _ in range(2):  # the second start finds it
+        subprocess.run(script, check=True)
+    command = compose_service("run")["command"]
+    with make_server(tmp_path) as server:
+        command = [server.target if word == "packhorse:50051" else word for word in command]
+        command[command.index("--seconds") + 1] = "1"
+        program = [sys.executable, "-m", "packhorse.cli"]
+        bench = subprocess.run([*program, *command, "--json"], capture_output=True, text=True)
+    assert bench.returncode == 0, bench.stderr
+    assert json.loads(bench.stdout)
 
 
 def test_compose_image_is_the_one_kubernetes_runs() -> None:
     assert compose_service("packhorse")["image"] == container()["image"]
+    assert compose_service("run")["image"] == compose_service("packhorse")["image"]
     assert compose_service("prometheus")["depends_on"] == {"packhorse": {"condition": "service_healthy"}}
 
 
 def test_prometheus_files_are_found_from_compose() -> None:
     (mount,) = (volume for volume in compose_service("prometheus")["volumes"] if volume.endswith(":ro"))
     folder = DEPLOY / mount.split(":")[0]
-    assert (folder / "prometheus.yml").is_file(), "the file that the image reads by default"
-    assert all((folder / name).is_file() for name in load(folder / "prometheus.yml")["rule_files"])
+    for configuration in ("prometheus.yml", "prometheus.tls.yml"):  # the first is what the image reads by default
+        assert all((folder / name).is_file() for name in load(folder / configuration)["rule_files"])
 
 
 def test_alerts_ask_for_metrics_that_the_server_has() -> None:
-    from packhorse.server.watching.metrics import METRIC_NAMES
+    from packhorse.server.watching.metrics import metric_names
 
     asked = {name for rule in alert_rules() for name in re.findall(r"\bpackhorse_[a-z_]+\b", rule["expr"])}
     asked = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
     assert asked
-    assert asked <= METRIC_NAMES
+    assert asked <= metric_names()
 
 
 def test_the_dashboard_asks_for_metrics_that_the_server_has() -> None:
-    from packhorse.server.watching.metrics import METRIC_NAMES
+    from packhorse.server.watching.metrics import metric_names
 
     dashboard = json.loads((DEPLOY / "grafana" / "packhorse.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked = {name for each in expressions for name in re.findall(r"\b(?:packhorse|grpc)_[a-z_]+\b", each)}
     asked = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked - {"grpc_method", "grpc_status"}}
     assert len(asked) > 10
-    assert asked <= METRIC_NAMES
+    assert asked <= metric_names()
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
     assert len(set(places)) == len(places)
     jobs = {job["job_name"] for job in load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]}
@@ -287,11 +286,11 @@ def test_the_dashboard_asks_for_metrics_that_the_server_has() -> None:
 
 
 def test_readme_names_metrics_that_the_server_has() -> None:
-    from packhorse.server.watching.metrics import METRIC_NAMES
+    from packhorse.server.watching.metrics import metric_names
 
     named = set(re.findall(r"\bpackhorse_[a-z_]+\b", (DEPLOY / "README.md").read_text()))
     assert named
-    assert named <= METRIC_NAMES
+    assert named <= metric_names()
 
 
 def test_alerts_ask_for_reasons_and_jobs_that_exist() -> None:
@@ -325,7 +324,11 @@ def test_alerts_fire_when_they_should_and_not_before() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH")
 def test_promtool_accepts_configuration_and_rules() -> None:
-    for arguments in (["config", "prometheus.yml"], ["rules", "alerts.yml"]):
+    for arguments in (
+        ["config", "prometheus.yml"],
+        ["config", "--syntax-only", "prometheus.tls.yml"],
+        ["rules", "alerts.yml"],
+    ):
         result = subprocess.run(
             ["promtool", "check", *arguments], cwd=DEPLOY / "prometheus", capture_output=True, text=True
         )

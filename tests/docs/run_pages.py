@@ -107,7 +107,7 @@ class PageRun:
     def _serve(self, command: str) -> None:
         log = Path(f"serve-{len(self.servers)}.log")
         with log.open("wb") as output:
-            server = subprocess.Popen(["bash", "-c", f"exec {command}"], stdout=output, stderr=output)
+            server = subprocess.Popen(["bash", "-c", f"exec {command.rstrip(' &')}"], stdout=output, stderr=output)
         self.servers.append(server)
         deadline = time.monotonic() + SERVE_SECONDS
         while "listening on" not in log.read_text() and server.poll() is None and time.monotonic() < deadline:

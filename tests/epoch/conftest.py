@@ -21,7 +21,7 @@ MASK_64 = 2**64 - 1
 
 
 class Twin:
-    """σ on [0, size) in Python integers, written from the docstring of `packhorse.epoch.kernels.permutation`."""
+    """σ on [0, size) in Python integers, written from the docstring of `packhorse.epoch.permutation`."""
 
     def __init__(self, size, key, tweak=0):
         bits = (size - 1).bit_length()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.epoch import PlanIndex, WindowedView
-from packhorse.epoch.kernels import positions_to_ids as kernels
+from packhorse.epoch import plan_kernels as kernels
 from packhorse.packing import canonical_templates, counts_of_templates
 
 
@@ -24,9 +24,11 @@ def test_tables_use_every_sequence_once(epochs):
         drawn_of = [[] for _ in plan.lengths]
         for t in range(len(plan.template_size)):
             multiplicity = int(plan.first_bin[t + 1] - plan.first_bin[t])
-            for run in range(plan.first_run[t], plan.first_run[t + 1]):
-                first = int(plan.run_first_draw[run])
-                drawn_of[plan.run_length[run]].extend(range(first, first + multiplicity * int(plan.run_copies[run])))
+            for repeat in range(plan.first_repeat[t], plan.first_repeat[t + 1]):
+                first = int(plan.repeat_first_draw[repeat])
+                drawn_of[plan.repeat_length[repeat]].extend(
+                    range(first, first + multiplicity * int(plan.repeat_copies[repeat]))
+                )
         for index, length in enumerate(plan.lengths.tolist()):
             assert sorted(drawn_of[index]) == list(range(small.counts[length]))
         assert plan.num_bins == sum(small.templates.values())
@@ -117,8 +119,8 @@ def test_tables_are_as_narrow_as_their_numbers_allow(templates, is_wide):
     assert plan.is_wide == is_wide
     assert plan.widened().is_wide
     assert plan.as_templates() == plan.widened().as_templates() == templates
-    assert {plan.first_bin.dtype, plan.first_run.dtype, plan.run_first_draw.dtype} == {plan.first_bin.dtype}
-    assert [plan.tables.first_bin.itemsize, plan.tables.run_length.itemsize] == ([8, 4] if is_wide else [4, 2])
+    assert {plan.first_bin.dtype, plan.first_repeat.dtype, plan.repeat_first_draw.dtype} == {plan.first_bin.dtype}
+    assert [plan.tables.first_bin.itemsize, plan.tables.repeat_length.itemsize] == ([8, 4] if is_wide else [4, 2])
 
 
 def test_wide_tables_give_the_same_epoch(epochs):

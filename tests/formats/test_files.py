@@ -43,7 +43,7 @@ def test_nothing_there(folder):
     for source, message in (
         (folder / "none", "none does not exist"),
         (folder / "*.none", "no file matches"),
-        (folder / "a" / "deep", r"holds no \*\.arrow file"),
+        (folder / "a" / "deep", r"hold no \*\.arrow file"),
     ):
         with pytest.raises(FileNotFoundError, match=message):
             find_files(source, ".arrow")

@@ -32,8 +32,8 @@ def test_urls_keep_commas_fragments_and_spaces_inside():
     [
         ('"a', 'line 1: "a begins with a quote'),
         ('1\n[]\n"', "line 3"),
-        ('""', "an empty text is no key"),
-        ('"\\ud800"', "no text that UTF-8 can write"),
+        ('""', "an empty text is not a key"),
+        ('"\\ud800"', "is not a key: UTF-8 cannot write it"),
         ("x" * (MOST_KEY_BYTES + 1), "8,193 bytes"),
         ("ä" * 4097, "8,194 bytes"),
     ],

@@ -87,7 +87,7 @@ def test_names_of_encodings(encoding, found):
     "encoding", ["ndarray:", "ndarray:int7", "ndarray:int8:", "ndarray:int8:x", "ndarray:int8:1:2"]
 )
 def test_names_of_no_encoding(encoding):
-    with pytest.raises(ValueError, match="no MDS encoding"):
+    with pytest.raises(ValueError, match="not a known MDS encoding"):
         mds.array_type(encoding)
 
 
@@ -97,7 +97,7 @@ def test_names_of_no_encoding(encoding):
      (b"\x04\x02\x00", "ndarray:uint16"), (b"\x04\x02\x00\x00", "ndarray:uint16"), (b"\0\0\0", "ndarray:uint16:2")],
 )  # fmt: skip
 def test_bytes_that_are_no_array(data, encoding):
-    with pytest.raises(ValueError, match="are no array of encoding"):
+    with pytest.raises(ValueError, match="are not an array of encoding"):
         mds.read_array(memoryview(data), encoding)
 
 
@@ -109,10 +109,11 @@ def test_an_array_longer_than_its_extents_fit_in_a_byte():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("nothing", "no index of MDS shards"), ("[]", "no index of MDS shards"), ('{"version": 2}', "no index of MDS"),
+    [("nothing", "not an index of MDS shards"), ("[]", "not an index of MDS shards"),
+     ('{"version": 2}', "not an index of MDS"),
      ('{"version": 3, "shards": []}', "version 3; only version 2"), ('{"version": 2, "shards": []}', "found: none"),
      ('{"version": 2, "shards": [{"format": "json"}]}', "found: json"),
-     ('{"version": 2, "shards": [{"format": "mds"}]}', "no index of MDS shards: KeyError")],
+     ('{"version": 2, "shards": [{"format": "mds"}]}', "not an index of MDS shards: KeyError")],
 )  # fmt: skip
 def test_an_index_that_is_none(shards, text, message):
     (shards / "index.json").write_text(text)
@@ -134,7 +135,7 @@ def test_missing_and_compressed_shards(shards):
     (shards / "shard.00001.mds").unlink()
     with pytest.raises(FileNotFoundError, match=r"shard\.00001\.mds is missing"):
         MdsShards(shards)
-    with pytest.raises(ValueError, match=r"only compressed, as shard\.00000\.mds\.zstd.*decompress"):
+    with pytest.raises(ValueError, match=r"only there compressed, as shard\.00000\.mds\.zstd.*decompress"):
         MdsShards(DATA / "mds_zstd")
 
 
@@ -165,9 +166,9 @@ def test_sizes_that_leave_the_sequence(shards, size):
     path.write_bytes(data)
     opened = MdsShards(shards)
     for column in ("any_type", "input_ids", "doc_id"):
-        with pytest.raises(ValueError, match=f"sequence 0, column '{column}' ends beyond the sequence"):
+        with pytest.raises(ValueError, match=f"sequence 0, column '{column}' ends after the sequence"):
             opened.cell(0, column)
-    with pytest.raises(ValueError, match="sequence 0, column 'doc_id' ends beyond"):
+    with pytest.raises(ValueError, match="sequence 0, column 'doc_id' ends after"):
         opened.integers("doc_id")
 
 

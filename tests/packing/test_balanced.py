@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram
 from packhorse.packing.optimal import column_generation as optimal
-from packhorse.packing.optimal._coarse import classes, refined, rounded
 from packhorse.packing.optimal._rounding import enumerate_bins
+from packhorse.packing.optimal.column_generation import coarse_classes, refined, rounded
 
 
 def into(num_bins, lengths, capacity, limit):
@@ -145,7 +145,7 @@ def coarse_cases(draw):
 def test_a_plan_for_rounded_lengths_becomes_one_for_the_lengths(case):
     counts, capacity, limit, most = case
     pairs = sorted(counts.items(), reverse=True)
-    parts = classes(pairs, most)
+    parts = coarse_classes(pairs, most)
     assert len(parts) <= most
     assert [pair for part in parts for pair in part] == pairs
     coarse = dict(rounded(parts, "up"))

@@ -92,7 +92,7 @@ def test_a_group_is_packed_as_one_sequence_of_its_room(groups, window):
 def test_a_group_that_cannot_be_kept_whole_is_refused():
     with pytest.raises(ValueError, match="takes 101 tokens together, over max_seq_len 100"):
         OnlinePacker(100).add_group([1, 2], [50, 51])
-    with pytest.raises(ValueError, match="max_sequences_per_bin cannot be kept"):
+    with pytest.raises(ValueError, match="max_sequences_per_bin does not go with groups"):
         OnlinePacker(100, max_sequences_per_bin=5).add_group([1, 2], [50, 5])
 
 

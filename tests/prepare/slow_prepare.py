@@ -8,8 +8,7 @@ from typing import Any
 
 import packhorse.cli.prepare as cli
 from packhorse.cli import main
-from packhorse.prepare import prepare
-from packhorse.prepare.passes import sort as _sort
+from packhorse.prepare import _sort, prepare
 
 SLOW = os.environ["SLOW_STEP"]
 

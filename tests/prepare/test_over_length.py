@@ -21,12 +21,9 @@ from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.jobs import InlineEngine
 from packhorse.packing import pack_histogram
-from packhorse.prepare import job
+from packhorse.prepare import _counting, _merging, _sort, _spills, job
+from packhorse.prepare._merging import cut_chunks
 from packhorse.prepare.kernels import sort_pairs
-from packhorse.prepare.passes import _merge
-from packhorse.prepare.passes import passes as _passes
-from packhorse.prepare.passes import sort as _sort
-from packhorse.prepare.passes.duplicates import cut_windows
 from packhorse.wire import ids_sum
 
 Entry = tuple[int, int, int, int]
@@ -118,13 +115,13 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
             return
 
         def windows(*place: Any, **keywords: Any) -> Any:
-            return cut_windows(*place, window_ids=case["window"], **keywords)
+            return cut_chunks(*place, chunk_ids=case["window"], **keywords)
 
         with (
             mock.patch.object(job, "open_chosen_engine", inline_engine),
-            mock.patch.object(_passes, "_TASK_ROWS", 7),
-            mock.patch.object(_merge, "PAGE_BYTES", 128),
-            mock.patch.object(_sort, "cut_windows", windows),
+            mock.patch.object(_counting, "_TASK_ROWS", 7),
+            mock.patch.object(_merging, "PAGE_BYTES", 128),
+            mock.patch.object(_sort, "cut_chunks", windows),
         ):
             prepare(path, **arguments)
         dataset = open_prepared(Path(name) / "out")
@@ -221,7 +218,7 @@ def test_a_start_beyond_uint32_is_kept_exactly(tmp_path: Path) -> None:
         ({"align": 4, "extra_tokens": 8}, "no sequence fits max_seq_len 10 with align 4 and extra_tokens 8"),
         (
             {"align": 4},
-            r"has 9 tokens, over the 8 that fit max_seq_len 10 with align 4.*--over-length split.*drop or truncate",
+            r"has 9 tokens, over the 8 that fit max_seq_len 10 with align 4.*over_length='split'.*drop or truncate",
         ),
         ({"over_length": "split", "format": "seqpack"}, "seqpack's layout"),
         ({"over_length": "truncate", "keep": "tail", "format": "seqpack"}, "seqpack's layout"),
@@ -285,7 +282,7 @@ def test_starts_are_in_the_digest(split_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     prepare(path, length_column="n", max_seq_len=16, over_length="split", output=folder)
     assert open_prepared(folder).manifest.digest == open_prepared(split_folder).manifest.digest
-    with mock.patch("packhorse.prepare.passes.passes.fill_pool", _with_shifted_first_tokens(_passes.fill_pool)):
+    with mock.patch("packhorse.prepare._spills.fill_pool", _with_shifted_first_tokens(_spills.fill_pool)):
         prepare(path, length_column="n", max_seq_len=16, over_length="split", output=folder, overwrite=True)
     other, same = open_prepared(folder).manifest, open_prepared(split_folder).manifest
     assert [a == b for a, b in zip(other.digest.split("-"), same.digest.split("-"), strict=True)] == [True] * 3 + [

@@ -17,7 +17,7 @@ from tests.flat_words import dry_run, prepare
 from packhorse.cli import main
 from packhorse.dataset import PreparedDatasetError, link_versions, open_prepared, prune_version, versions_of
 from packhorse.formats import MegatronWriter
-from packhorse.prepare.passes import sort as _sort
+from packhorse.prepare import _sort
 from packhorse.server.datasets.catalog import Catalog
 
 
@@ -246,9 +246,9 @@ def test_a_dry_run_plans_the_next_version(grown: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_seq_len": 16}, "--max-seq-len was 8 and is 16"),
-        ({"align": 2}, "--align was 1 and is 2"),
-        ({"id_column": "id"}, "--id-column was None and is id"),
+        ({"max_seq_len": 16}, "max_seq_len was 8 and is 16"),
+        ({"align": 2}, "align was 1 and is 2"),
+        ({"id_column": "id"}, "id_column was None and is id"),
         ({"overwrite": True}, "append goes neither with overwrite=True"),
         ({"format": "seqpack"}, "seqpack's layout"),
     ],
@@ -263,10 +263,10 @@ def test_what_does_not_continue_a_dataset_is_refused(grown: Path, options: dict[
 
 def test_other_kinds_and_absent_datasets_are_refused(grown: Path) -> None:
     write_index(grown.parent / "x", [2])
-    with pytest.raises(ValueError, match="prepared from Parquet, and --input is Megatron"):
+    with pytest.raises(ValueError, match="prepared from Parquet, and the input is Megatron"):
         prepare(grown.parent / "x.idx", max_seq_len=8, output=grown, append=True)
     np.save(grown.parent / "x.npy", np.array([1, 2]))
-    with pytest.raises(ValueError, match=r"prepared from Parquet, and --input is NumPy"):
+    with pytest.raises(ValueError, match=r"prepared from Parquet, and the input is NumPy"):
         prepare(grown.parent / "x.npy", max_seq_len=8, output=grown, append=True)
     with pytest.raises(FileNotFoundError, match="not there to append to"):
         prepare(grown.parent / "0.parquet", length_column="n", max_seq_len=8, output=grown.parent / "no", append=True)
@@ -288,7 +288,7 @@ def test_an_index_that_grew_is_given_whole(tmp_path: Path, over_length: str) -> 
     prepare(tmp_path / "x.idx", **options)
     before = arrays(tmp_path / "set")
     for refused, said in (
-        ([3, 1, 20, 3], "prepared from 4 rows, and --input holds no more"),
+        ([3, 1, 20, 3], "prepared from 4 rows, and the input holds no more"),
         ([1, 3, 20, 3, 5], r"x\.idx does not hold what set was prepared from"),
         ([3, 1, 20, 4, 3], r"x\.idx does not hold what set was prepared from"),
     ):
@@ -321,7 +321,7 @@ def test_a_file_that_is_given_again_is_refused_and_one_that_was_rewritten_is_tol
     source = write(tmp_path / "a.parquet", {"n": [3, 1], "id": [70, 71]})
     prepare(source, **options)
     before = arrays(tmp_path / "set")
-    with pytest.raises(ValueError, match=r"/a\.parquet is in it already, and has not changed since: give files of new"):
+    with pytest.raises(ValueError, match=r"/a\.parquet is in it already and has not changed: give files of new"):
         prepare(source, append=True, **options)
     write(source, {"n": [3, 1, 5], "id": [70, 71, 72]})
     with pytest.raises(

@@ -18,7 +18,7 @@ from packhorse.cli.prepare import command
 from packhorse.client.transport.requests import topology_message
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
-from packhorse.prepare.passes import sort as _sort
+from packhorse.prepare import _sort
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend

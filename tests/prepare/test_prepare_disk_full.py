@@ -84,7 +84,7 @@ def test_space_is_claimed_before_planning(tmp_path: Path, many_rows: Path, monke
         raise AssertionError("planned first")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr("packhorse.prepare.passes.sort.pack_histogram", plan)
+    monkeypatch.setattr("packhorse.prepare._sort.pack_histogram", plan)
     prepared = tmp_path / "old"
     for output in (tmp_path / "set", prepared):
         with pytest.raises(OSError, match="too little space") as caught:

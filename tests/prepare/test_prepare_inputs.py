@@ -55,7 +55,7 @@ def test_the_command_line_takes_several_and_says_where_ids_come_from(folder: Pat
 @pytest.mark.parametrize("second", ["b.parquet", "link.parquet", "*.parquet", "deep/../b.parquet", "."])
 def test_a_file_that_is_named_twice_is_refused(folder: Path, second: str) -> None:
     (folder / "link.parquet").symlink_to(folder / "b.parquet")
-    with pytest.raises(ValueError, match=r"named twice, by --input .*b\.parquet and --input .*name each file once"):
+    with pytest.raises(ValueError, match=r"named twice, by the inputs .*b\.parquet and .*name each file once"):
         prepare([str(folder / "b.parquet"), str(folder / second)], output=folder / "out", **COMMON)
     assert not (folder / "out").exists()
 
@@ -67,7 +67,7 @@ def test_an_index_is_prepared_alone(folder: Path) -> None:
     for inputs in (["x.idx", "y.idx"], ["x.idx", "b.parquet"], ["deep", "y.idx"]):
         with pytest.raises(ValueError, match=r"\.idx is Megatron, whose entries are the ids.*join them"):
             prepare([folder / name for name in inputs], max_seq_len=16, output=folder / "out")
-    with pytest.raises(ValueError, match="--input names nothing"):
+    with pytest.raises(ValueError, match="input names nothing"):
         prepare([], output=folder / "out", **COMMON)
 
 

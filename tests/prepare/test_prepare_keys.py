@@ -94,8 +94,8 @@ def test_an_append_adds_keys_and_versions_keep_theirs(tmp_path):
     assert first.keys.ids_of(URLS[398:402]).tolist() == [398, 399, -1, -1]
     for names, options, message in (
         (["new", URLS[7]], {}, "comes twice .row 7 of what out was prepared from; row 1 of .*c.parquet"),
-        (["x", "y"], {"id_column": None}, "it has keys of column 'url', and --input gives no keys"),
-        ([1, 2], {}, "--id-column was None and is url; it has keys of column 'url', and --input gives no keys"),
+        (["x", "y"], {"id_column": None}, "it has keys of column 'url', and the input gives no keys"),
+        ([1, 2], {}, "id_column was None and is url; it has keys of column 'url', and the input gives no keys"),
     ):
         with pytest.raises(ValueError, match=message):
             keyed(write(tmp_path / "c.parquet", names), out, append=True, **options)

@@ -29,10 +29,10 @@ def everything_below(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def refused(source: Path | str, output: Path | str, said: str = "--output", **arguments: Any) -> None:
+def refused(source: Path | str, output: Path | str, said: str = "another output", **arguments: Any) -> None:
     with pytest.raises(FileExistsError, match=said) as caught:
         prepare(source, **{"length_column": "n", "max_seq_len": 8, "output": output, "overwrite": True, **arguments})
-    assert "another --output" in str(caught.value)
+    assert "another output" in str(caught.value)
 
 
 OUTPUTS: dict[str, Callable[[Path], Path]] = {

@@ -16,9 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.flat_words import prepare
 
-from packhorse.prepare import work as _work
-from packhorse.prepare.passes import passes as _passes
-from packhorse.prepare.passes import sort as _sort
+from packhorse.prepare import _counting, _sort, _work
 
 OPTIONS: dict[str, Any] = {
     "length_column": "n",
@@ -49,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.long
 def test_a_cluster_writes_the_same_bytes(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_passes, "_TASK_ROWS", 100)
+    monkeypatch.setattr(_counting, "_TASK_ROWS", 100)
     monkeypatch.chdir(tmp_path)  # where the cluster's processes are not
     table(tmp_path)
     prepare("x.parquet", output="local", workers=1, **OPTIONS)
@@ -65,7 +63,7 @@ def test_a_cluster_writes_the_same_bytes(cluster: Any, tmp_path: Path, monkeypat
 def test_a_node_that_is_killed_in_the_middle_costs_nothing(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_passes, "_TASK_ROWS", 100)
+    monkeypatch.setattr(_counting, "_TASK_ROWS", 100)
     source = table(tmp_path)
     prepare(source, output=tmp_path / "local", workers=1, **OPTIONS)
     node = cluster.worker_nodes and next(iter(cluster.worker_nodes))
@@ -79,7 +77,7 @@ def test_a_node_that_is_killed_in_the_middle_costs_nothing(
         add(records, task, result)
 
     monkeypatch.setattr(_work.Records, "add", kill_then_add)
-    monkeypatch.setattr(_sort, "fill_run", slowed(_sort.fill_run))
+    monkeypatch.setattr(_sort, "write_spill", slowed(_sort.write_spill))
     prepare(source, output=tmp_path / "far", engine="ray", ray_address=cluster.address, **OPTIONS)
     assert killed
     assert contents(tmp_path / "far") == contents(tmp_path / "local")
@@ -96,7 +94,7 @@ def test_a_signal_ends_tasks_of_the_cluster_and_resume_goes_on(
     command = [sys.executable, str(script), "prepare", "--input", str(source), "--length-column", "n"]
     command += ["--id-column", "id", "--max-seq-len", "64", "--over-length", "split", "--output", str(tmp_path / "far")]
     command += ["--engine", "ray", "--ray-address", cluster.address]
-    environment = {**os.environ, "SLOW_STEP": "fill_run"}  # for ever, on the cluster
+    environment = {**os.environ, "SLOW_STEP": "write_spill"}  # for ever, on the cluster
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         wait_until((tmp_path / ".far.work" / "counts" / "000000").exists, 120)

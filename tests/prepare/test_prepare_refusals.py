@@ -15,7 +15,7 @@ import pytest
 from tests.flat_words import prepare
 
 from packhorse.formats import MegatronWriter
-from packhorse.prepare.passes import sort as _sort
+from packhorse.prepare import _sort
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -64,7 +64,7 @@ def test_missing_id_column_names_the_columns_there_are(tmp_path: Path) -> None:
 
 
 def test_duplicates_across_files_and_windows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sort, "cut_windows", partial(_sort.cut_windows, window_ids=3))
+    monkeypatch.setattr(_sort, "cut_chunks", partial(_sort.cut_chunks, chunk_ids=3))
     ids = np.random.default_rng(0).permutation(50)
     write(tmp_path / "a.parquet", {"n": [1 + i % 7 for i in range(50)], "id": ids})
     write(tmp_path / "b.parquet", {"n": [9, 9], "id": [1000, int(ids[17])]})
@@ -76,7 +76,7 @@ def test_over_length_names_the_first_their_number_and_the_flags(tmp_path: Path) 
     path = write(tmp_path / "x.parquet", {"n": [3, 11, 10, 99], "id": [70, 71, 72, 73]}, row_group_size=1)
     with pytest.raises(ValueError) as caught:
         run(path, tmp_path / "out", id_column="id")
-    for words in ("sequence 71", "row 1 of", "11 tokens", "10", "one of 2", "--max-seq-len", "drop", "truncate"):
+    for words in ("sequence 71", "row 1 of", "11 tokens", "10", "one of 2", "max_seq_len", "drop", "truncate"):
         assert words in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.parquet"]
 
@@ -143,7 +143,7 @@ def test_index_input_takes_no_columns_and_no_empty_sequences(tmp_path: Path) -> 
         ({"max_sequences_per_bin": 0}, "max_sequences_per_bin"),
         ({"workers": 0}, "workers"),
         ({"format": "zip"}, "format"),
-        ({"length_column": None}, "--length-column"),
+        ({"length_column": None}, "length_column"),
     ],
 )
 def test_arguments_are_checked_by_name(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
@@ -204,7 +204,7 @@ def test_a_file_that_changes_between_the_passes_is_refused(
     assert {p.name for p in tmp_path.iterdir()} <= {"x.parquet"}
 
 
-@pytest.mark.parametrize("where", ["pack_histogram", "fill_run", "merge_task", "find_duplicate", "seal"])
+@pytest.mark.parametrize("where", ["pack_histogram", "write_spill", "merge_task", "find_duplicate", "seal"])
 @pytest.mark.parametrize("layout", ["packhorse", "seqpack"])
 def test_an_interrupted_prepare_leaves_no_dataset_and_an_old_output_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, layout: str
@@ -228,7 +228,7 @@ def test_an_interrupted_prepare_leaves_no_dataset_and_an_old_output_as_it_was(
 def test_an_existing_output_is_refused_before_reading(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="--overwrite"):
+        with pytest.raises(FileExistsError, match="overwrite=True"):
             run(tmp_path / "does-not-matter.parquet", tmp_path / "out", overwrite=overwrite)
     assert list((tmp_path / "out").iterdir()) == []
 

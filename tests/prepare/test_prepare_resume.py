@@ -15,11 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.flat_words import prepare
 
-from packhorse.dataset import open_prepared, whole
-from packhorse.prepare import work as _work
-from packhorse.prepare.passes import _merge
-from packhorse.prepare.passes import passes as _passes
-from packhorse.prepare.passes import sort as _sort
+from packhorse.dataset import open_prepared, replacing
+from packhorse.prepare import _counting, _merging, _sort
+from packhorse.storage import read_record, write_record
 
 ROWS = 2000
 OPTIONS: dict[str, Any] = {
@@ -34,7 +32,7 @@ OPTIONS: dict[str, Any] = {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`in` with two files of 20 row groups, and `whole`, prepared from them at once; tasks of 100 rows."""
-    monkeypatch.setattr(_passes, "_TASK_ROWS", 100)
+    monkeypatch.setattr(_counting, "_TASK_ROWS", 100)
     rng = np.random.default_rng(3)
     (tmp_path / "in").mkdir()
     for name in ("a", "b"):
@@ -76,16 +74,18 @@ def interrupt(folder: Path, monkeypatch: pytest.MonkeyPatch, function: str, afte
     assert (folder / ".out.work").is_dir()
 
 
-@pytest.mark.parametrize(("function", "finished"), [("count_task", 7), ("fill_run", 13)])
+@pytest.mark.parametrize(("function", "finished"), [("count_task", 7), ("write_spill", 13)])
 def test_finished_tasks_are_not_done_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, function: str, finished: int
 ) -> None:
     interrupt(folder, monkeypatch, function, finished)
     interrupt(folder, monkeypatch, function, 2, resume=True)
-    called = {name: stopping(monkeypatch, name, 10**9) for name in ("count_task", "fill_run")}
+    called = {name: stopping(monkeypatch, name, 10**9) for name in ("count_task", "write_spill")}
     prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     assert len(called[function]) == 20 - finished - 2
-    assert len(called["count_task" if function == "fill_run" else "fill_run"]) == (0 if function == "fill_run" else 20)
+    assert len(called["count_task" if function == "write_spill" else "write_spill"]) == (
+        0 if function == "write_spill" else 20
+    )
     assert contents(folder / "out") == contents(folder / "whole")
     assert not (folder / ".out.work").exists()
 
@@ -98,7 +98,7 @@ def test_later_steps_begin_again_with_every_run_at_hand(
         patch.setattr(_sort, function, lambda *arguments, **options: (_ for _ in ()).throw(Stopped()))
         with pytest.raises(Stopped):
             prepare(folder / "in", output=folder / "out", **OPTIONS)
-    called = stopping(monkeypatch, "fill_run", 10**9)
+    called = stopping(monkeypatch, "write_spill", 10**9)
     if function != "pack_histogram":  # a plan may take minutes, and is kept
         monkeypatch.delattr(_sort, "pack_histogram")
     prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
@@ -107,13 +107,13 @@ def test_later_steps_begin_again_with_every_run_at_hand(
 
 
 def test_merged_ranges_are_kept_but_those_that_were_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_merge, "PAGE_BYTES", 512)
+    monkeypatch.setattr(_merging, "PAGE_BYTES", 512)
     every = stopping(monkeypatch, "merge_task", 10**9)
     prepare(folder / "in", output=folder / "pages", **OPTIONS)
     num_tasks = len(every)
     assert contents(folder / "pages") == contents(folder / "whole")
     interrupt(folder, monkeypatch, "merge_task", 7)
-    pool = folder / ".out.work" / "runs" / "pools.npy"
+    pool = folder / ".out.work" / "spills" / "pools.npy"
     content = bytearray(pool.read_bytes())
     content[600] ^= 1  # of the second range
     pool.write_bytes(content)
@@ -132,7 +132,7 @@ def test_arrays_that_lost_their_size_are_merged_again(
         patch.setattr(_sort, function, lambda *arguments, **options: (_ for _ in ()).throw(Stopped()))
         with pytest.raises(Stopped):
             prepare(folder / "in", output=folder / "out", **OPTIONS)
-    pool = folder / ".out.work" / "runs" / "pools.npy"
+    pool = folder / ".out.work" / "spills" / "pools.npy"
     assert pool.exists() == (function == "find_duplicate")
     if pool.exists():
         os.truncate(pool, 200)
@@ -141,7 +141,7 @@ def test_arrays_that_lost_their_size_are_merged_again(
 
 
 def test_without_resume_all_is_done_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt(folder, monkeypatch, "fill_run", 5)
+    interrupt(folder, monkeypatch, "write_spill", 5)
     called = stopping(monkeypatch, "count_task", 10**9)
     prepare(folder / "in", output=folder / "out", **OPTIONS)
     assert len(called) == 20
@@ -149,23 +149,23 @@ def test_without_resume_all_is_done_anew(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_work_goes_on_with_another_number_of_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt(folder, monkeypatch, "fill_run", 5)
-    monkeypatch.setattr(_passes, "_TASK_ROWS", 300)  # what a new job would choose
+    interrupt(folder, monkeypatch, "write_spill", 5)
+    monkeypatch.setattr(_counting, "_TASK_ROWS", 300)  # what a new job would choose
     prepare(folder / "in", output=folder / "out", resume=True, workers=2, **OPTIONS)
     assert contents(folder / "out") == contents(folder / "whole")
 
 
 def test_what_was_damaged_meanwhile_is_done_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after the machine went down: records that are cut, and runs whose pages never reached the disk."""
-    interrupt(folder, monkeypatch, "fill_run", 8)
+    interrupt(folder, monkeypatch, "write_spill", 8)
     work = folder / ".out.work"
-    ids = work / "runs" / "000002.ids.npy"
+    ids = work / "spills" / "000002.ids.npy"
     ids.write_bytes(ids.read_bytes()[:128] + bytes(ids.stat().st_size - 128))
-    (work / "runs" / "000003.ids.npy").unlink()
-    os.truncate(work / "runs" / "000004.first_tokens.npy", 130)
+    (work / "spills" / "000003.ids.npy").unlink()
+    os.truncate(work / "spills" / "000004.first_tokens.npy", 130)
     os.truncate(work / "filled" / "000005", 10)
     os.truncate(work / "counts" / "000006", 0)
-    called = stopping(monkeypatch, "fill_run", 10**9)
+    called = stopping(monkeypatch, "write_spill", 10**9)
     counted = stopping(monkeypatch, "count_task", 10**9)
     prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     assert len(counted) == 1
@@ -188,9 +188,9 @@ def _one_less(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "change", "said"),
     [
-        ({"max_seq_len": 80}, None, r"--max-seq-len was 64 and is 80"),
-        ({"id_column": None, "over_length": "drop"}, None, r"--over-length was split and is drop; --id-column was id"),
-        ({"on_bad_row": "skip"}, None, r"--on-bad-row was error and is skip"),
+        ({"max_seq_len": 80}, None, r"max_seq_len was 64 and is 80"),
+        ({"id_column": None, "over_length": "drop"}, None, r"over_length was split and is drop; id_column was id"),
+        ({"on_bad_row": "skip"}, None, r"on_bad_row was error and is skip"),
         ({}, _touched, r"b\.parquet changed since"),
         ({}, _one_more, r"c\.parquet was not read then"),
         ({}, _one_less, r"a\.parquet is not read any more"),
@@ -203,34 +203,34 @@ def test_other_input_or_options_are_refused_and_the_work_stays(
     change: Callable[[Path], None] | None,
     said: str,
 ) -> None:
-    interrupt(folder, monkeypatch, "fill_run", 5)
+    interrupt(folder, monkeypatch, "write_spill", 5)
     before = sorted(path.name for path in (folder / ".out.work").rglob("*"))
     if change:
         change(folder)
     with pytest.raises(
-        ValueError, match=rf"--resume cannot go on with the work of before: .*{said}.*leave out --resume"
+        ValueError, match=rf"resume cannot continue the work of an interrupted call: .*{said}.*leave out resume=True"
     ):
         prepare(folder / "in", output=folder / "out", resume=True, **{**OPTIONS, **options})
     assert sorted(path.name for path in (folder / ".out.work").rglob("*")) == before
 
 
 def test_work_of_another_release_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt(folder, monkeypatch, "fill_run", 5)
-    begun = _work._read(folder / ".out.work" / "job")
-    _work._write(folder / ".out.work" / "job", {"release": "0.0.1", "options_then": begun["options"]})
-    with pytest.raises(ValueError, match=r"begun by release 0\.0\.1, and this is .*leave out --resume"):
+    interrupt(folder, monkeypatch, "write_spill", 5)
+    begun = read_record(folder / ".out.work" / "job")
+    write_record(folder / ".out.work" / "job", {"release": "0.0.1", "options_then": begun["options"]})
+    with pytest.raises(ValueError, match=r"begun by release 0\.0\.1, and this is .*leave out resume=True"):
         prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
 
 
 def test_a_signal_when_all_is_done_leaves_no_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = whole.sync
+    sync = replacing.sync
 
     def stopped_at_the_end(path: Path) -> None:
         sync(path)
         if path == folder:
             raise Stopped
 
-    monkeypatch.setattr(whole, "sync", stopped_at_the_end)
+    monkeypatch.setattr(replacing, "sync", stopped_at_the_end)
     with pytest.raises(Stopped):
         prepare(folder / "in", output=folder / "out", **OPTIONS)
     assert contents(folder / "out") == contents(folder / "whole")
@@ -240,14 +240,14 @@ def test_a_signal_when_all_is_done_leaves_no_work(folder: Path, monkeypatch: pyt
 def test_lengths_that_python_holds_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="resume is for files"):
         prepare(lengths=[3, 4], max_seq_len=8, output=tmp_path / "out", resume=True)
-    stopping(monkeypatch, "fill_run", 0)
+    stopping(monkeypatch, "write_spill", 0)
     with pytest.raises(Stopped):
         prepare(lengths=[3, 4], max_seq_len=8, output=tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
 def test_refused_input_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt(folder, monkeypatch, "fill_run", 5)
+    interrupt(folder, monkeypatch, "write_spill", 5)
     with pytest.raises(ValueError, match="over max_seq_len"):
         prepare(folder / "in", output=folder / "out", **{**OPTIONS, "over_length": "error"})
     assert not (folder / ".out.work").exists()
@@ -269,7 +269,7 @@ def test_a_killed_prepare_is_resumed(folder: Path) -> None:
         prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     process.send_signal(signal.SIGKILL)
     process.wait(60)
-    assert (folder / ".out.work" / "runs" / "pools.npy").exists()
+    assert (folder / ".out.work" / "spills" / "pools.npy").exists()
     prepare(folder / "in", output=folder / "out", resume=True, **OPTIONS)
     assert contents(folder / "out") == contents(folder / "whole")
     assert sorted(path.name for path in folder.iterdir()) == ["in", "out", "whole"]

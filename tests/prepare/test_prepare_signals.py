@@ -63,7 +63,7 @@ def running(step: str, table: Path, output: Path, *flags: str) -> Iterator[tuple
 
 def said(errors: str) -> list[str]:
     """Lines but those of progress, which a slow machine has some of."""
-    return [line for line in errors.splitlines() if not line.startswith(("counting lengths:", "writing runs:"))]
+    return [line for line in errors.splitlines() if not line.startswith(("counting lengths:", "writing sorted files:"))]
 
 
 def stops(process: subprocess.Popen[str], number: signal.Signals) -> None:
@@ -90,7 +90,7 @@ def alive(pid: int) -> bool:
         ("count_task", signal.SIGINT),
         ("plan", signal.SIGINT),
         ("plan", signal.SIGTERM),
-        ("fill_run", signal.SIGHUP),
+        ("write_spill", signal.SIGHUP),
         ("merge_task", signal.SIGTERM),
         ("find_duplicate", signal.SIGINT),
     ],
@@ -117,8 +117,8 @@ def test_a_signal_in_any_step_leaves_no_dataset_and_resume_makes_it(
     [
         ("count_task", signal.SIGINT, os.killpg),  # as a terminal does
         pytest.param("count_task", signal.SIGTERM, os.killpg, marks=pytest.mark.long),
-        pytest.param("fill_run", signal.SIGINT, os.kill, marks=pytest.mark.long),
-        ("fill_run", signal.SIGTERM, os.kill),
+        pytest.param("write_spill", signal.SIGINT, os.kill, marks=pytest.mark.long),
+        ("write_spill", signal.SIGTERM, os.kill),
     ],
 )
 def test_worker_processes_end_too(
@@ -137,7 +137,7 @@ def test_worker_processes_end_too(
     assert holds_only_work(tmp_path)
 
 
-@pytest.mark.parametrize(("step", "number"), [("count_task", signal.SIGINT), ("fill_run", signal.SIGTERM)])
+@pytest.mark.parametrize(("step", "number"), [("count_task", signal.SIGINT), ("write_spill", signal.SIGTERM)])
 def test_threads_in_endless_tasks_do_not_keep_the_process(
     step: str, number: signal.Signals, hard_table: Path, tmp_path: Path
 ) -> None:
@@ -162,7 +162,7 @@ def test_workers_end_when_their_parent_is_killed(
 
 def test_a_worker_that_dies_ends_prepare_and_what_is_finished_stays(hard_table: Path, tmp_path: Path) -> None:
     """As the system does where memory runs out."""
-    with running("fill_run", hard_table, tmp_path / "set", "--engine", "processes", "--workers", "2") as (
+    with running("write_spill", hard_table, tmp_path / "set", "--engine", "processes", "--workers", "2") as (
         process,
         pids,
     ):
@@ -176,7 +176,10 @@ def test_a_worker_that_dies_ends_prepare_and_what_is_finished_stays(hard_table: 
 
 
 def test_a_second_signal_changes_nothing(hard_table: Path, tmp_path: Path) -> None:
-    with running("fill_run", hard_table, tmp_path / "set", "--engine", "processes", "--workers", "2") as (process, _):
+    with running("write_spill", hard_table, tmp_path / "set", "--engine", "processes", "--workers", "2") as (
+        process,
+        _,
+    ):
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=END_SECONDS)

@@ -121,7 +121,7 @@ def test_resuming_with_other_objects_is_refused(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("packhorse.prepare.passes.sort.Sort._merge", stop)
+        patched.setattr("packhorse.prepare._sort.Sort._merge", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(url, **options)
     if change == "content":  # of the same size: its ETag tells
@@ -130,7 +130,7 @@ def test_resuming_with_other_objects_is_refused(
         bucket.put("parts/1.parquet", tmp_path / "1.parquet")
     else:
         bucket.put("parts/3.parquet", folder / "parts" / "2.parquet")
-    with pytest.raises(ValueError, match=rf"--resume cannot go on.*{said}"):
+    with pytest.raises(ValueError, match=rf"resume cannot continue.*{said}"):
         prepare(url, resume=True, **options)
     prepare(url, **options)
 
@@ -138,7 +138,7 @@ def test_resuming_with_other_objects_is_refused(
 def test_an_object_that_changes_while_it_is_read(
     folder: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packhorse.prepare.passes.sort import Sort
+    from packhorse.prepare._sort import Sort
 
     url = bucket.put("0.parquet", folder / "parts" / "0.parquet")
     plan = Sort.plan
@@ -168,7 +168,7 @@ def test_appending_from_a_store(folder: Path, bucket: Bucket, tmp_path: Path) ->
         ("s3://{bucket}/none.parquet", r"s3://bucket-\w+/none\.parquet does not exist"),
         ("s3://no-such-bucket/x.parquet", r"s3://no-such-bucket/x\.parquet does not exist"),
         ("s3://{bucket}/none/*.parquet", r"no object matches s3://bucket-\w+/none/\*\.parquet"),
-        ("nothing://bucket/x.parquet", r"nothing://bucket/x\.parquet: .*install what knows such URLs"),
+        ("nothing://bucket/x.parquet", r"nothing://bucket/x\.parquet: .*install a file system for such URLs"),
     ],
 )
 def test_nothing_there(bucket: Bucket, tmp_path: Path, url: str, said: str) -> None:

@@ -83,7 +83,7 @@ def test_arrow_files_have_columns_too(table, tmp_path, undisturbed):
 def test_files_without_columns_are_cut_by_size_only(tmp_path):
     np.save(tmp_path / "lengths.npy", np.array([3, 4]))
     result = run(tmp_path / "lengths.npy", "--by", "language", "--name", "web", "--data-root", tmp_path / "root")
-    assert "names a column of Parquet or Arrow files, and --input is" in result.output.replace("\n", " ")
+    assert "names a column of Parquet or Arrow files, and the input is" in result.output.replace("\n", " ")
     assert not (tmp_path / "root").exists()
 
 
@@ -158,7 +158,8 @@ def test_values_that_are_missing_or_no_names_are_refused(tmp_path):
 KILLED = """
 import os, signal, sys
 from packhorse.cli import main
-from packhorse.prepare.work import Records
+from packhorse.storage import Records
+import packhorse.prepare.shard
 shard = sys.modules["packhorse.prepare.shard"]  # the package has a function of that name
 write, add, left = shard.write_job, Records.add, int(os.environ["WHOLE"])
 
@@ -225,7 +226,7 @@ def test_a_killed_command_goes_on_with_the_shards_that_are_whole(
     assert not (root / "web.mixture.toml").exists()
     if whole:
         refused = run(*flags).output.replace("\n", " ")
-        assert "web-de exists already; go on with shards that were interrupted by --resume" in refused
+        assert "web-de exists already; continue interrupted shards by --resume" in refused
     assert not written
     result = run(*flags, "--resume")
     assert result.exit_code == 0, result.output
@@ -271,9 +272,9 @@ def test_what_has_changed_since_is_not_resumed(table, tmp_path, written):
     killed(1, *flags[:-1], "--by", "language")
     before = contents(tmp_path / "root" / "web-de")
     for options, message in (
-        (("--by", "bucket"), "--by was language and is bucket"),
-        (("--sequences", 50), "--by was language and is None"),
-        (("--by", "language", "--align", 4), "--align was 1 and is 4"),
+        (("--by", "bucket"), "by was language and is bucket"),
+        (("--sequences", 50), "by was language and is None"),
+        (("--by", "language", "--align", 4), "align was 1 and is 4"),
     ):
         result = run(*flags, *options)
         assert (result.exit_code, message in result.output.replace("\n", " ")) == (1, True), result.output

@@ -266,7 +266,7 @@ def test_a_template_that_does_not_show_its_turns_is_refused_with_the_way_out(
     fast: PreTrainedTokenizerFast, template: str, why: str
 ) -> None:
     messages = turns(("What is it?", "A very long answer"), ("Q", "B"))
-    with pytest.raises(ValueError, match=rf"model's turn in message 1 stands: .*{why}.*\{{% generation %\}}"):
+    with pytest.raises(ValueError, match=rf"model's turn in message 1 is: .*{why}.*\{{% generation %\}}"):
         encode_chat(messages, fast, chat_template=template)
 
 
@@ -321,7 +321,7 @@ def test_mistakes_are_named(fast: PreTrainedTokenizerFast, unmarked: Source) -> 
     refused([], "at least one message")
     refused("hello", "at least one message")
     refused([{"by": "human", "said": "Q"}], r"message 0 needs a role and a content; it has \['by', 'said'\]")
-    refused([{"role": "user", "content": object()}], "message 0 holds something of type object")
+    refused([{"role": "user", "content": object()}], "message 0 holds a value of type object")
     refused([{"role": "user", "content": "\ud800"}], "message 0 has no UTF-8 form")
     refused([{"role": "user", "content": "\ufdd0"}], r"message 0 holds U\+FDD0")
     refused([*good, {"role": "assistant", "content": "A", "train": 1}], "message 2: train is 1")

@@ -50,12 +50,12 @@ def test_a_cutoff_balances_both_sides(fast: PreTrainedTokenizerFast, max_tokens:
 
 def test_pairs_that_teach_nothing_are_refused(fast: PreTrainedTokenizerFast, model: Tokenizer) -> None:
     assert encode_prompt_response("a", "", fast).num_trained_tokens == 1
-    with pytest.raises(NoTargetsError, match="none of the sequence's 2 tokens is trained on"):
+    with pytest.raises(NoTargetsError, match="0 of the sequence's 2 tokens are trained on"):
         encode_prompt_response("a", "", fast, eos=False)
     with pytest.raises(NoTargetsError, match=r"after cutting .* raise the cutoff"):
         encode_prompt_response("a" * 5000, "b", fast, max_tokens=2)
     # No model predicts the first token of a sequence.
-    with pytest.raises(NoTargetsError, match="none of the sequence's 1 tokens"):
+    with pytest.raises(NoTargetsError, match="0 of the sequence's 1 tokens"):
         encode_prompt_response("", "</s>", _without_bos(model), eos=False)
 
 

@@ -98,7 +98,7 @@ def test_mistakes_are_named(folder: Path, model: Tokenizer, marked: Callable[[st
 
     with pytest.raises(ValueError, match="Slow is a slow tokenizer"):
         encode_chat(MESSAGES, Slow())
-    with pytest.raises(ValueError, match="type int, no tokenizer known here"):
+    with pytest.raises(ValueError, match="int is not a tokenizer that can be read"):
         encode_chat(MESSAGES, 7)
     with pytest.raises(FileNotFoundError, match=r"none.json is not there"):
         encode_chat(MESSAGES, tmp_path / "none.json")

@@ -123,7 +123,9 @@ def test_pairs_end_as_the_settings_beside_a_trained_tokenizer_say(tmp_path: Path
         ((ids, mask),) = written(tmp_path / name)
         assert (ids[-1], mask[-1]) == (Tokenizer.from_file(str(trained)).token_to_id("<end>"), 1)
     (tmp_path / "x.tokenizer_config.json").unlink()
-    with pytest.raises(ValueError, match=r"x\.tokenizer\.json ends a sequence: give --eos TOKEN, or --no-eos"):
+    with pytest.raises(
+        ValueError, match=r"x\.tokenizer\.json ends a sequence: name it with eos=TOKEN, or choose none with eos=False"
+    ):
         tokenize_fine_tuning(path, tmp_path / "w", columns, tokenizer=tmp_path / "x.tokenizer.json")
     with pytest.raises(ValueError, match="is a folder"):
         tokenize_fine_tuning(path, f"{tmp_path}/", columns, tokenizer=tmp_path / "y.tokenizer.json")
@@ -143,7 +145,7 @@ def test_rows_without_targets_are_an_error_or_counted_and_named(folder: Path, tm
     muted = [CHATS[0][0], {**CHATS[0][1], "train": False}]
     path = lines(tmp_path / "c.jsonl", [{"messages": CHATS[0]}, {"messages": muted}, {"messages": []}])
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=r"c\.jsonl, line 2: none of .* leave it out \(--no-targets drop\)"):
+    with pytest.raises(ValueError, match=r"c\.jsonl, line 2: 0 of .* leave it out \(no_targets='drop'\)"):
         tokenize_fine_tuning(path, tmp_path / "x", ChatColumns(), tokenizer=folder)
     assert sorted(tmp_path.iterdir()) == before
     summary = tokenize_fine_tuning(path, tmp_path / "x", ChatColumns(), tokenizer=folder, no_targets="drop")
@@ -184,7 +186,7 @@ def test_mistakes_are_named_with_their_row_and_leave_nothing(folder: Path, tmp_p
     refused([good], "no_targets is 'skip'", no_targets="skip")
     refused([good], "max_tokens is 1", cutoff_len=1)
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(ValueError, match=r"a\.txt has no rows: they come in"):
+    with pytest.raises(ValueError, match=r"a\.txt has no rows: they are in"):
         tokenize_fine_tuning(tmp_path / "a.txt", tmp_path / "x", ChatColumns(), tokenizer=folder)
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"a\.parquet has no column 'messages'"):

@@ -102,7 +102,7 @@ def test_a_saved_dataset_is_read_by_its_state(tmp_path: Path) -> None:
 def test_a_folder_of_rows_and_text_is_refused_until_one_is_named(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl")
     (tmp_path / "b.txt").write_text("text")
-    with pytest.raises(ValueError, match=r"holds rows \(a.jsonl\) and other files \(b.txt\).*--glob '\*.jsonl\*'"):
+    with pytest.raises(ValueError, match=r"holds rows \(a.jsonl\) and other files \(b.txt\).*glob='\*.jsonl\*'"):
         documents(tmp_path)
     assert documents(tmp_path, glob="*.jsonl*") == TEXTS
     assert documents(tmp_path, glob="*.txt") == ["text"]
@@ -111,7 +111,7 @@ def test_a_folder_of_rows_and_text_is_refused_until_one_is_named(tmp_path: Path)
 def test_settings_in_a_folder_of_source_code_are_text_where_this_is_said(tmp_path: Path) -> None:
     (tmp_path / "package.json").write_text('{"name": "x"}')
     (tmp_path / "main.js").write_text("run()")
-    with pytest.raises(ValueError, match="--documents file to read all as text"):
+    with pytest.raises(ValueError, match="documents='file' to read all as text"):
         documents(tmp_path)
     assert documents(tmp_path, split="file") == ["run()", '{"name": "x"}']
     assert documents(tmp_path / "package.json", split="file") == ['{"name": "x"}']
@@ -178,7 +178,7 @@ def test_an_empty_folder_and_a_glob_without_files_are_refused(tmp_path: Path) ->
     with pytest.raises(FileNotFoundError, match="holds no file"):
         documents(tmp_path)
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(FileNotFoundError, match=r"no file that matches --glob \*.py"):
+    with pytest.raises(FileNotFoundError, match=r"no file that matches glob='\*.py'"):
         documents(tmp_path, glob="*.py")
 
 

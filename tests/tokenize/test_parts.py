@@ -25,7 +25,7 @@ def parts_of(path: Path, options: DocumentOptions) -> list[Part]:
 
 
 def documents(parts: list[Part], options: DocumentOptions, skipped: Skipped) -> list[str]:
-    return [text for part in parts for span in part.spans for text in documents_of(span, options, skipped)]
+    return [text for part in parts for source in part.ranges for text in documents_of(source, options, skipped)]
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -52,7 +52,7 @@ def test_a_folder_is_cut_between_its_files(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text(name * 25)
     options = DocumentOptions()
     parts = parts_of(tmp_path, options)
-    assert [[Path(span.path).name for span in part.spans] for part in parts] == [
+    assert [[Path(span.path).name for span in part.ranges] for part in parts] == [
         ["a.txt", "b.txt"],
         ["c.txt", "d.txt"],
         ["e.txt", "f.txt"],

@@ -91,7 +91,7 @@ def test_a_row_is_dropped_with_both_its_sequences(folder: Path, tmp_path: Path) 
     ]
     path = lines(tmp_path / "p.jsonl", rows)
     columns = PreferenceColumns(prompt="prompt")
-    with pytest.raises(NoTargetsError, match=r"line 2: .*the same answer.*--no-targets drop"):
+    with pytest.raises(NoTargetsError, match=r"line 2: .*the same answer.*no_targets='drop'"):
         tokenize_fine_tuning(path, tmp_path / "x", columns, tokenizer=folder)
     summary = tokenize_fine_tuning(path, tmp_path / "x", columns, tokenizer=folder, no_targets="drop")
     assert written(tmp_path / "x") == 2 * [chat(CHOSEN, folder), chat(REJECTED, folder)]
@@ -105,20 +105,24 @@ def test_a_row_is_dropped_with_both_its_sequences(folder: Path, tmp_path: Path) 
         (
             {"prompt": "a", "chosen": PROMPT + CHOSEN, "rejected": CHOSEN},
             {"prompt": "prompt"},
-            "leave out --prompt-col",
+            "name no column of prompts",
         ),
         ({"prompt": PROMPT, "chosen": PROMPT + CHOSEN, "rejected": CHOSEN}, {"prompt": "prompt"}, "holds its prompt"),
-        ({"chosen": CHOSEN, "rejected": REJECTED}, {}, "name the prompt's column with --prompt-column"),
-        ({"chosen": "x", "rejected": "y"}, {}, "name the prompt's column with --prompt-column"),
-        ({"chosen": "x y", "rejected": "x"}, {}, "name the prompt's column with --prompt-column"),
-        ({"chosen": "x", "rejected": CHOSEN}, {}, "both are text, or both lists"),
+        ({"chosen": CHOSEN, "rejected": REJECTED}, {}, "name the prompt's column with prompt_column"),
+        ({"chosen": "x", "rejected": "y"}, {}, "name the prompt's column with prompt_column"),
+        ({"chosen": "x y", "rejected": "x"}, {}, "name the prompt's column with prompt_column"),
+        ({"chosen": "x", "rejected": CHOSEN}, {}, "both must be text, or lists"),
         (
             {"prompt": PROMPT[:2], "chosen": CHOSEN, "rejected": REJECTED},
             {"prompt": "prompt"},
             "ends with a turn of the",
         ),
-        ({"prompt": PROMPT, "chosen": CHOSEN, "rejected": REJECTED}, {"prompt": "prompt", "eos": False}, "--no-eos"),
-        ({"prompt": "a", "chosen": "b", "rejected": "a"}, {"prompt": "prompt", "tools": "prompt"}, "--tools-column"),
+        (
+            {"prompt": PROMPT, "chosen": CHOSEN, "rejected": REJECTED},
+            {"prompt": "prompt", "eos": False},
+            "leave out eos",
+        ),
+        ({"prompt": "a", "chosen": "b", "rejected": "a"}, {"prompt": "prompt", "tools": "prompt"}, "tools_column"),
         ({"prompt": [5], "chosen": CHOSEN, "rejected": REJECTED}, {"prompt": "prompt"}, "lists of messages"),
     ],
 )

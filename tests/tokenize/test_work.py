@@ -82,7 +82,9 @@ def test_an_interrupted_run_is_gone_on_with(make: Make, rows: Path, monkeypatch:
             make("x")
     assert not list(rows.parent.glob("x.bin"))
     assert (rows.parent / "x.tokenizing").is_dir()
-    with pytest.raises(FileExistsError, match=r"x\.tokenizing holds the finished parts .* --resume, .* --overwrite"):
+    with pytest.raises(
+        FileExistsError, match=r"x\.tokenizing holds the finished parts .* resume=True, .* overwrite=True"
+    ):
         make("x")
     with monkeypatch.context() as patched:
         begun = interrupt(patched, after=10**6)
@@ -101,11 +103,11 @@ def test_another_job_is_not_gone_on_with(make: Make, rows: Path, monkeypatch: py
         interrupt(patched, after=2)
         with pytest.raises(Interrupted):
             make("x")
-    with pytest.raises(ValueError, match=r"undecodable changed from 'skip' to 'error' since the interrupted run .*x"):
+    with pytest.raises(ValueError, match=r"undecodable changed from 'skip' to 'error' since the interrupted call .*x"):
         make("x", resume=True, undecodable="error")
     before = rows.read_bytes()
     rows.write_bytes(before + b"\n" + before)
-    with pytest.raises(ValueError, match=r"rows\.jsonl changed since .* --overwrite and without --resume"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl changed since .* overwrite=True and without resume=True"):
         make("x", resume=True)
     make("x", overwrite=True)
     make("y")

@@ -5,7 +5,7 @@ from .batches.batch import BatchAssembler as BatchAssembler
 from .batches.layout import PackLayout as PackLayout
 from .batches.layout import as_layout as as_layout
 from .batches.packed_batch import PackedBatch as PackedBatch
-from .batches.separators import Separators as Separators
+from .batches.row_format import Separators as Separators
 from .connecting import Server as Server
 from .connecting import connect as connect
 from .errors import DigestMismatchError as DigestMismatchError

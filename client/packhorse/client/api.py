@@ -36,7 +36,7 @@ from packhorse.client.transport.requests import (
     topology_message,
 )
 from packhorse.client.transport.retries import with_retries
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import DEFAULT_COST_LINEAR, Balance, Skips, Topology
 from packhorse.types import DatasetInfo
 from packhorse.v1 import packing_pb2 as pb

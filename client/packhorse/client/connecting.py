@@ -22,7 +22,7 @@ from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, Memor
 from packhorse.client.transport.grpc_channels import GrpcTransport, has_used_grpc
 from packhorse.client.transport.requests import Transport, invalid, shortened
 from packhorse.client.transport.retries import policy_of
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     import grpc

@@ -11,7 +11,7 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packhorse.client.transport.requests import checked_balance, invalid, shortened
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import (
     DEFAULT_COST_LINEAR,
     Balance,

@@ -1,7 +1,7 @@
-"""Arrow IPC files, and the folders of them that Hugging Face `datasets` saves, memory-mapped.
+"""Arrow IPC files, folders of them that Hugging Face `datasets` saves, and columns of Arrow data.
 
-Owns which files are meant, in the order that numbers their rows, and opening one; leaves what columns mean to its
-readers. pyarrow is imported here when a file is opened, and asked for by name and extra before that.
+Owns which files a path names, in the order that numbers their rows, opening them, and which column holds tokens: one
+rule for preparing and for training. pyarrow is imported when a file is opened.
 """
 
 import json
@@ -20,20 +20,20 @@ from packhorse.formats.object_store import TokenStoreError, find_objects, withou
 
 SUFFIXES = (".arrow", ".ipc", ".feather")
 SAVED_STATE = "state.json"
-"""What a folder of `Dataset.save_to_disk` holds beside its Arrow files."""
+"""In a folder of `Dataset.save_to_disk`, beside its Arrow files."""
 SAVED_SPLITS = "dataset_dict.json"
-"""What a folder of `DatasetDict.save_to_disk` holds beside a folder for each split."""
+"""In a folder of `DatasetDict.save_to_disk`, beside a folder for each split."""
 
 _MOST_NAMES = 6
 
 USUAL_COLUMNS = ("input_ids", "tokens")
-"""Names that a column of tokens usually has."""
+"""Usual names of a column of tokens."""
 
 _FILE_MAGIC = b"ARROW1"
 _FRAME_BYTES = 1 << 12
-"""What of a message is read to find its size; the metadata of most fit."""
+"""How much of a message is read to find its size; most metadata fit."""
 _RECORD_BATCH = 3
-"""What a message of a record batch says that it is."""
+"""The type of a message that is a record batch."""
 
 
 def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
@@ -48,7 +48,7 @@ def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
 
     Raises:
         FileNotFoundError: nothing is there.
-        ValueError: a saved dataset has no files, or rows selected in a way that only an old `datasets` knows.
+        ValueError: a saved dataset has no files, or rows selected as only an old `datasets` does.
     """
     folder = Path(source)
     if not (folder / SAVED_STATE).is_file():
@@ -71,14 +71,14 @@ def arrow_objects(url: str) -> list[str]:
 
 
 def saved_splits(folder: Path) -> list[str]:
-    """Returns the splits of a folder that `DatasetDict.save_to_disk` wrote, sorted; none of any other folder."""
+    """Returns the splits of a folder that `DatasetDict.save_to_disk` wrote, sorted; [] for other folders."""
     if not (folder / SAVED_SPLITS).is_file():
         return []
     return sorted(state.parent.name for state in folder.glob(f"*/{SAVED_STATE}"))
 
 
 def _saved_names(text: str, folder: str) -> list[str]:
-    """Returns the names of the Arrow files that a saved dataset's state names."""
+    """Returns the Arrow files that a saved dataset's state names."""
     path = f"{folder}/{SAVED_STATE}"
     try:
         state = json.loads(text)
@@ -98,14 +98,14 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
 
     Args:
         path: the file.
-        columns: the only ones that are decoded, by number, where the file is compressed; None for all.
+        columns: numbers of the columns to decode; None for all.
 
     Returns:
-        All of its bytes, as an Arrow buffer, and a reader of its record batches.
+        All bytes, as an Arrow buffer, and a reader of the record batches.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no Arrow IPC file.
+        ValueError: it is not an Arrow IPC file.
     """
     import pyarrow as pa
 
@@ -122,15 +122,15 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
 
 
 def read_arrow(file: Any, where: str, *, columns: Sequence[int] | None = None) -> Any:
-    """Returns a reader of the record batches of an open file, of which only what is asked for is read.
+    """Returns a reader of the record batches of an open file, such as a `RangeFile`; it reads what is needed.
 
     Args:
-        file: such as `object_store.RangeFile`.
-        where: it is, for messages.
+        file: open.
+        where: its path or URL, for messages.
         columns: see `open_arrow`.
 
     Raises:
-        ValueError: it is no Arrow IPC file.
+        ValueError: it is not an Arrow IPC file.
     """
     import pyarrow as pa
 
@@ -153,7 +153,7 @@ def _reader(source: Any, magic: bytes, columns: Sequence[int] | None) -> Any:
 
 
 def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, end: int | None = None) -> Iterator[Any]:
-    """Yields the record batches [first, end) of a reader; end None is the last.
+    """Yields the record batches [first, end) of a reader; None for all from `first`.
 
     Raises:
         ValueError: the file is damaged.
@@ -177,27 +177,27 @@ def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, en
 
 
 class StreamedBatch(NamedTuple):
-    """Where a record batch stands in a file of the stream format."""
+    """Where a record batch is in a file of the stream format."""
 
     begin: int
     """First byte of its message."""
     end: int
-    """Behind the message's body."""
+    """One past its last byte."""
     num_rows: int
 
 
 def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: str) -> list[StreamedBatch]:
-    """Finds the record batches of a file of the stream format, by the frames of its messages alone.
+    """Finds the record batches of a file of the stream format, from the frames of its messages alone.
 
     A message: 0xFFFFFFFF, the size of its metadata as int32, the metadata (a flatbuffer, padded), and its body.
 
     Args:
-        read: gives bytes [begin, end) of the file.
+        read: returns bytes [begin, end) of the file.
         size_bytes: of the file.
-        where: it is, for messages.
+        where: its path or URL, for messages.
 
     Raises:
-        ValueError: it is no such stream.
+        ValueError: it is not such a stream.
     """
     found: list[StreamedBatch] = []
     begin = 0
@@ -206,7 +206,7 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
             frame = read(begin, min(begin + _FRAME_BYTES, size_bytes))
             mark, metadata_bytes = struct.unpack_from("<Ii", frame)
             if mark != 0xFFFFFFFF:
-                raise ValueError("a message does not begin as one")
+                raise ValueError("a message does not begin with 0xFFFFFFFF")
             if metadata_bytes == 0:
                 break
             if 8 + metadata_bytes > len(frame):
@@ -225,7 +225,7 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
 
 
 def _field(message: bytes, table: int, slot: int, form: str) -> tuple[int, int] | None:
-    """Returns where a field of a flatbuffer's table stands, and its value; None where it has its default."""
+    """Returns the offset and the value of a field of a flatbuffer's table; None where it has its default."""
     vtable = table - struct.unpack_from("<i", message, table)[0]
     if 4 + 2 * slot >= struct.unpack_from("<H", message, vtable)[0]:
         return None
@@ -234,14 +234,11 @@ def _field(message: bytes, table: int, slot: int, form: str) -> tuple[int, int] 
 
 
 def evident_column(fitting: Sequence[str]) -> str | None:
-    """Returns the only column that could hold tokens, or the only such one with a usual name; None without one.
+    """Returns the only column of those that could hold tokens, or the only one with a usual name; else None.
 
     Example:
         >>> evident_column(["labels", "input_ids"]), evident_column(["a", "b"])
         ('input_ids', None)
-
-    Args:
-        fitting: the columns that could hold tokens.
     """
     for some in (fitting, [name for name in fitting if name in USUAL_COLUMNS]):
         if len(some) == 1:
@@ -250,68 +247,37 @@ def evident_column(fitting: Sequence[str]) -> str | None:
 
 
 def column_type(schema: Any, column: str, where: str) -> Any:
-    """Returns the Arrow type of a column.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> column_type(pa.schema({"id": pa.int64()}), "id", "corpus.parquet")
-        DataType(int64)
-
-    Args:
-        schema: an Arrow schema.
-        column: its name.
-        where: the data, for messages.
-
-    Raises:
-        ValueError: it is missing, or there twice.
-    """
+    """Returns the Arrow type of a column; a ValueError where it is missing or there twice."""
     found = schema.get_all_field_indices(column)
     if not found:
         raise ValueError(f"{where} has no column {column!r}; its columns are: {listed(map(repr, schema.names))}")
     if len(found) > 1:
-        raise ValueError(f"{where} has {len(found)} columns named {column!r}; give them names of their own")
+        raise ValueError(f"{where} has {len(found)} columns named {column!r}; rename all but one")
     return schema.field(found[0]).type
 
 
 def is_token_list(kind: Any) -> bool:
-    """Whether an Arrow type is that of lists of integers, which lie end to end in memory.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> is_token_list(pa.list_(pa.int32())), is_token_list(pa.list_(pa.float32()))
-        (True, False)
-    """
+    """Whether an Arrow type is that of lists of integers, which lie end to end in memory."""
     types = require("pyarrow", "arrow").types
     is_list = types.is_list(kind) or types.is_large_list(kind) or (types.is_fixed_size_list(kind) and kind.list_size)
     return bool(is_list and types.is_integer(kind.value_type))
 
 
 def values_of(array: Any) -> Any:
-    """Returns the values of an Arrow array of numbers without nulls as NumPy sees them.
+    """Returns an Arrow array of numbers without nulls as a NumPy array, a view.
 
     Arrow's own `to_numpy` would import pandas, which takes longer than opening a source.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> values_of(pa.array([3, 5, 7])[1:]).tolist()
-        [5, 7]
     """
     return np.from_dlpack(array)
 
 
 def nulls_of(array: Any) -> NDArray[np.bool_]:
-    """Returns which values of an Arrow array are null: bool [n].
-
-    Example:
-        >>> import pyarrow as pa
-        >>> nulls_of(pa.array([3, None])).tolist()
-        [False, True]
-    """
+    """Returns which values of an Arrow array are null: bool [n]."""
     return np.asarray(values_of(array.is_null().cast("uint8")).astype(np.bool_))
 
 
 def listed(names: Iterable[str]) -> str:
-    """Returns names for a message, the first of them where there are many; "none" without any.
+    """Returns names for a message: the first ones where there are many, and "none" without any.
 
     Example:
         >>> listed(["a", "b"]), listed(map(str, range(1000)))

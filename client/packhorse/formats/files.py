@@ -1,7 +1,7 @@
-"""Which files a path names, in the order that numbers their rows, and whether a file is still the same.
+"""Files by path or URL: which ones are there, in the order that numbers their rows, and whether they are unchanged.
 
-Owns the order, on which ids rest where rows are numbered over several files: who prepares and who trains must agree.
-What takes a path or a URL asks the disk or the store, which `object_store` reads.
+Owns the order, on which ids rest where rows are numbered over several files: preparing and training must agree. Leaves
+reading URLs to `formats.object_store`.
 """
 
 import glob
@@ -15,21 +15,21 @@ from urllib.parse import unquote, urlsplit
 from packhorse.formats.object_store import Store, StoredObject, find_objects, is_url, object_file, without_secrets
 
 _BUFFER_BYTES = 1 << 20
-"""What a request to a store reads at least, where an object is read from its beginning."""
+"""Least size of a request to a store, where an object is read from its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """What shows that a file is still the one that was looked at first."""
+    """Tells whether a file is still the one that was opened first."""
 
     size_bytes: int
     modified_ns: int
     version: str = ""
-    """What a store calls it, such as its ETag; empty for files."""
+    """The store's name of the version, such as an ETag; empty for files."""
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Self:
-        """Takes the stamp of a file, or of the object at a URL, as it is now."""
+        """Returns the stamp of a file, or of the object at a URL, as it is now."""
         if is_url(path):
             found = StoredObject(path)
             return cls(found.size_bytes, found.modified_ns, found.version)
@@ -37,7 +37,7 @@ class FileStamp:
         return cls(status.st_size, status.st_mtime_ns)
 
     def holds(self, path: str | os.PathLike[str]) -> bool:
-        """Whether the path has that file, unchanged."""
+        """Whether the file at the path is unchanged."""
         try:
             return FileStamp.of(path) == self
         except FileNotFoundError:
@@ -83,11 +83,11 @@ def exists(path: str) -> bool:
 
 
 def open_binary(path: str) -> BinaryIO:
-    """Opens a file, or the object at a URL, to be read from its beginning or from anywhere.
+    """Opens a file, or the object at a URL, for reading.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ImportError, PermissionError, ValueError: see `object_store.Store.asked`.
+        FileNotFoundError: it is missing.
+        ImportError, PermissionError, ValueError: see `object_store.Store.request`.
         OSError: it cannot be read.
     """
     if is_url(path):
@@ -96,12 +96,12 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def absolute(path: str) -> str:
-    """Returns a path by which any folder finds the file; of a URL, what may be shown of it."""
+    """Returns an absolute path; of a URL, the part that may be shown."""
     return without_secrets(path) if is_url(path) else os.path.abspath(path)
 
 
 def as_path(source: str | os.PathLike[str]) -> str:
-    """Returns a path, or a URL of a store; file:// is a path.
+    """Returns a path, or a URL of a store; file:// becomes a path.
 
     Example:
         >>> as_path("file:///data/my%20corpus.idx"), as_path("s3://corpus/x.idx")
@@ -130,10 +130,10 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
         entries = list(path.rglob(f"*{suffix}"))
         for entry in entries:
             if entry.is_symlink() and not entry.exists():
-                raise FileNotFoundError(f"{entry} is a link to a file that is not there; repair or remove it")
+                raise FileNotFoundError(f"{entry} is a link to a missing file; repair or remove it")
         names = sorted(str(entry) for entry in entries if entry.is_file())
         if not names:
-            raise FileNotFoundError(f"the folder {name} holds no *{suffix} file, at no depth")
+            raise FileNotFoundError(f"the folder {name} and its subfolders hold no *{suffix} file")
     elif path.exists():
         names = [name]
     elif glob.has_magic(name):

@@ -60,7 +60,7 @@ class FlatTokens(MappedTokens):
         lengths = np.diff(self.boundaries, prepend=0)
         if len(lengths) and int(lengths.max()) >= 1 << 31:
             at = int(lengths.argmax())
-            raise ValueError(f"{self.index.path}: sequence {at} has {lengths[at]} tokens; int32 lengths end below")
+            raise ValueError(f"{self.index.path}: sequence {at} has {lengths[at]} tokens, more than int32 holds")
         return lengths.astype(np.int32)
 
     @property
@@ -79,7 +79,7 @@ class FlatBoundaries:
             path: the boundaries.
             size_bytes: of the token file.
             tokens: the token file, for messages.
-            wanted: the type that it must have; None for the one that its size shows.
+            wanted: type of a token; None finds it from the size.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -99,7 +99,7 @@ class FlatBoundaries:
             names = " or ".join(known.name for known in known_dtypes)
             raise ValueError(
                 f"{tokens} has {size_bytes} bytes, but {path} ends at {num_tokens} tokens, "
-                f"which do not take that as {names}: one of the two is truncated, from elsewhere or of another dtype"
+                f"which take another size as {names}: one of the two is truncated, from elsewhere or of another dtype"
             )
         self.path = path
         self.dtype = fitting[0]
@@ -139,7 +139,7 @@ def write_flat_tokens(
     *,
     overwrite: bool = False,
 ) -> int:
-    """Writes sequences as a flat token file with boundaries; streams, and leaves nothing behind when it fails.
+    """Writes sequences as a flat token file with boundaries; where it fails, no file is left.
 
     Example:
         >>> import tempfile
@@ -159,7 +159,7 @@ def write_flat_tokens(
 
     Raises:
         FileExistsError: one of the files is there and overwrite is False.
-        ValueError: dtype is another one, or a sequence is not a list of integers in its range.
+        ValueError: dtype is another one, or a sequence is not a list of integers in the range of dtype.
     """
     kind = _flat_dtype(dtype)
     limit = int(np.iinfo(kind).max)

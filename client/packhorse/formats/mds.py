@@ -14,7 +14,6 @@ import mmap
 import os
 import struct
 from bisect import bisect_right
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from packhorse.formats.files import open_binary
 from packhorse.formats.mapped import check_index, map_file
 from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.storage import BoundedCache
 
 INDEX = "index.json"
 INTEGERS: dict[str, np.dtype[Any]] = {
@@ -63,7 +63,7 @@ class _ColumnLayout(NamedTuple):
     fixed_bytes_before: int
     variable_columns_before: int
     size_bytes: int | None
-    """None where each sequence says."""
+    """None where each sequence has its own."""
 
 
 class MdsShards:
@@ -81,12 +81,12 @@ class MdsShards:
         """Reads the index; O(shards).
 
         Args:
-            path: the folder, or its `index.json`; or the URL of one. A shard in a store is read whole, into memory.
+            path: the folder, or its `index.json`; or the URL of one. A shard in a store is read into memory as a whole.
 
         Raises:
             FileNotFoundError: the index or a shard is missing.
-            ValueError: the index is not valid or of another version, shards differ in their columns, or one is there
-                only compressed.
+            ValueError: the index is not valid or of another version, shards differ in their columns, or one is only
+                there compressed.
         """
         self.path = _folder_of(path)
         """The folder; a str is a URL."""
@@ -107,14 +107,12 @@ class MdsShards:
         self._num_sizes = sum(layout.size_bytes is None for layout in self._layouts.values())
         self._shards = [_shard(self.path, entry) for entry in entries]
         self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
-        self._open: OrderedDict[int, mmap.mmap | bytes] = OrderedDict()
+        # A shard of a store is in memory as a whole.
+        self._open = BoundedCache[int, mmap.mmap | bytes](1 if is_url(self.path) else _MAX_OPEN_SHARDS)
 
     def __len__(self) -> int:
         """Number of sequences, S."""
         return self._ends[-1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}
 
     def cell(self, index: int, column: str) -> memoryview:
         """Returns the bytes of one column of one sequence, a read-only view of the shard.
@@ -125,7 +123,7 @@ class MdsShards:
 
         Raises:
             IndexError: there is no such sequence.
-            ValueError: the shard is not what the index says, or is corrupt; the message names it.
+            ValueError: the shard does not fit its index, or is corrupt.
         """
         number, row = self.shard_of(index)
         shard, mapped = self._shards[number], self._map(number)
@@ -133,27 +131,22 @@ class MdsShards:
         return self.cell_of(memoryview(mapped)[begin:end], column, f"{shard.where}: sequence {row}")
 
     def shard_of(self, index: int) -> tuple[int, int]:
-        """Returns the shard that a sequence is in, and its number there; see `cell`."""
+        """Returns the shard of a sequence, and the row there; see `cell`."""
         check_index(index, len(self), self.path)
         number = bisect_right(self._ends, index)
         return number, index - self._ends[number] + self._shards[number].num_sequences
 
     def shards_of(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns `shard_of` many sequences that are there: int64 [n] both."""
+        """Returns the shards of many sequences, and the rows there: int64 [n] both."""
         ends = np.array(self._ends)
         numbers = np.searchsorted(ends, indices, side="right")
         return numbers, indices - np.concatenate([[0], ends])[numbers]
 
     def cell_of(self, sequence: memoryview, column: str, where: str) -> memoryview:
-        """Returns the bytes of one column in the bytes of a sequence, a view.
-
-        Args:
-            sequence: all of its bytes.
-            column: its name.
-            where: the shard and the sequence, for messages.
+        """Returns one column of a sequence's bytes, a view.
 
         Raises:
-            ValueError: the sequence is corrupt.
+            ValueError: the sequence is corrupt; the message begins with `where`.
         """
         layout = self._layouts[column]
         first = 4 * self._num_sizes + layout.fixed_bytes_before
@@ -163,7 +156,7 @@ class MdsShards:
             first += sum(sizes[: layout.variable_columns_before])
             size = sizes[layout.variable_columns_before] if layout.size_bytes is None else layout.size_bytes
         if first + size > len(sequence):
-            raise ValueError(f"{where}, column {column!r} ends beyond the sequence: it is corrupt")
+            raise ValueError(f"{where}, column {column!r} ends after the sequence: it is corrupt")
         return sequence[first : first + size]
 
     @property
@@ -198,9 +191,9 @@ class MdsShards:
         return self._numbers(number, column, self._cells(number, column)[0], INTEGERS[encoding])
 
     def shard_lengths(self, number: int, column: str) -> NDArray[np.int64]:
-        """Returns how many tokens the lists in a column of one shard have: int64 [n].
+        """Returns the lengths of the lists in a column of one shard: int64 [n].
 
-        Of arrays it reads their sizes, and only lists in JSON are decoded.
+        Of arrays only the sizes are read; lists in JSON are decoded.
 
         Raises:
             ValueError: the column holds no lists of integers, or the shard is corrupt.
@@ -234,7 +227,7 @@ class MdsShards:
         return lengths
 
     def _cells(self, number: int, column: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns where a column's cells begin in one shard, and their sizes, in bytes: int64 [n] both."""
+        """Returns where a column's cells begin in one shard, and their sizes, both in bytes: int64 [n]."""
         shard, mapped, layout = self._shards[number], self._map(number), self._layouts[column]
         begins = np.frombuffer(mapped, "<u4", shard.num_sequences, 4).astype(np.int64)
         ends = np.frombuffer(mapped, "<u4", shard.num_sequences, 8).astype(np.int64)
@@ -248,9 +241,7 @@ class MdsShards:
         beyond = firsts + sizes > ends
         if beyond.any():
             row = int(beyond.argmax())
-            raise ValueError(
-                f"{shard.where}: sequence {row}, column {column!r} ends beyond the sequence: it is corrupt"
-            )
+            raise ValueError(f"{shard.where}: sequence {row}, column {column!r} ends after the sequence: it is corrupt")
         return firsts, sizes
 
     def _numbers(self, number: int, column: str, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -258,18 +249,12 @@ class MdsShards:
             return _numbers_at(self._map(number), offsets, dtype)
         except IndexError:
             raise ValueError(
-                f"{self._shards[number].where}: column {column!r} ends beyond the file: it is corrupt"
+                f"{self._shards[number].where}: column {column!r} ends after the file: it is corrupt"
             ) from None
 
     def _map(self, number: int) -> mmap.mmap | bytes:
-        """Maps a shard and checks its frame, or finds its map among the last ones."""
-        mapped = self._open.pop(number, None)
-        if mapped is None:
-            mapped = _map_shard(self._shards[number])
-        self._open[number] = mapped
-        if len(self._open) > (1 if isinstance(self.path, str) else _MAX_OPEN_SHARDS):
-            self._open.popitem(last=False)
-        return mapped
+        """The map of a shard, whose frame was checked."""
+        return self._open.get(number, lambda: _map_shard(self._shards[number]))
 
 
 def _map_shard(shard: _Shard) -> mmap.mmap | bytes:
@@ -309,7 +294,7 @@ def _below(folder: Path | str, name: str) -> Path | str:
 
 
 def _entries(path: Path | str) -> list[dict[str, Any]]:
-    """The shards of an index, each an MDS shard."""
+    """The entries of an index, each of an MDS shard."""
     where = without_secrets(str(path))
     try:
         with open_binary(str(path)) as file:
@@ -320,9 +305,9 @@ def _entries(path: Path | str) -> list[dict[str, Any]]:
             for entry in entries:
                 _columns_of(entry), entry["raw_data"]["basename"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{where} is no index of MDS shards: {error!r}") from None
+        raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
     if version != 2:
-        raise ValueError(f"{where} has version {version}; only version 2 of MDS is known")
+        raise ValueError(f"{where} has version {version}; only version 2 of MDS can be read")
     if formats != {"mds"}:
         found = ", ".join(sorted(map(str, formats))) or "none"
         raise ValueError(f"{where} must name shards of format mds; found: {found}")
@@ -350,7 +335,7 @@ def _shard(folder: Path | str, entry: dict[str, Any]) -> _Shard:
         compressed = entry.get("zip_data")
         if compressed and (folder / compressed["basename"]).exists():
             raise ValueError(
-                f"{path} is there only compressed, as {compressed['basename']}, and a map cannot be made of that; "
+                f"{path} is only there compressed, as {compressed['basename']}, and cannot be mapped; "
                 "decompress the shards beside it (streaming keeps both with keep_zip=True), or write them without "
                 "compression"
             )
@@ -363,10 +348,10 @@ def array_type(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | N
     """Reads the name of an array's encoding: `ndarray`, `ndarray:uint16` or `ndarray:uint16:2048`.
 
     Returns:
-        The type of its values and its shape, each None where every array says; None for other encodings.
+        The type of its values and its shape, each None where every array has its own; None for other encodings.
 
     Raises:
-        ValueError: the type or the shape is none.
+        ValueError: the type or the shape is not valid.
     """
     name, *details = encoding.split(":")
     if name != "ndarray":
@@ -376,20 +361,12 @@ def array_type(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | N
             raise ValueError
         shape = tuple(int(extent) for extent in details[1].split(",")) if len(details) == 2 else None
     except ValueError:
-        raise ValueError(f"{encoding!r} is no MDS encoding that is known") from None
+        raise ValueError(f"{encoding!r} is not a known MDS encoding") from None
     return np.dtype(details[0]).newbyteorder("<") if details else None, shape
 
 
 def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
-    """Decodes one array, as a view.
-
-    Args:
-        cell: the bytes of an `ndarray` column of one sequence.
-        encoding: of the column.
-
-    Raises:
-        ValueError: the bytes are not such an array.
-    """
+    """Decodes a cell of an `ndarray` column, as a view; a ValueError where the bytes are not such an array."""
     found = array_type(encoding)
     assert found is not None
     dtype, shape = found
@@ -405,17 +382,17 @@ def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
             at += 1 + axes * (1 << log_size)
         return np.frombuffer(cell[at:], dtype).reshape(shape)
     except (IndexError, KeyError, ValueError):
-        raise ValueError(f"{len(cell)} bytes are no array of encoding {encoding!r}: the shard is corrupt") from None
+        raise ValueError(f"{len(cell)} bytes are not an array of encoding {encoding!r}: the shard is corrupt") from None
 
 
 def num_integers(cell: memoryview, encoding: str, where: str, row: int) -> int:
-    """Returns the number of integers in a cell that must be decoded to know it; a ValueError where it is no list."""
+    """Decodes a cell to count its integers; a ValueError where it is not a list of integers."""
     try:
         values = np.asarray(json.loads(bytes(cell))) if encoding == "json" else read_array(cell, encoding)
     except ValueError as error:
         raise ValueError(f"{where}: sequence {row}: {error}") from None
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
         raise ValueError(
-            f"{where}: sequence {row} holds {values.dtype} of shape {list(values.shape)}, no list of integers"
+            f"{where}: sequence {row} holds {values.dtype} of shape {list(values.shape)}, not a list of integers"
         )
     return len(values)

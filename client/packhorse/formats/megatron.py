@@ -1,6 +1,6 @@
-"""Megatron `.bin`/`.idx` token files, read.
+"""Reading Megatron `.bin`/`.idx` token files, memory-mapped.
 
-Owns the layout of the two files, their validation and memory-mapped reading; leaves writing to `megatron_writer`.
+Owns the layout of the two files, their validation and reading; leaves writing to `formats.megatron_writer`.
 
 Layout, little-endian. `.idx`: 9 bytes magic; u64 version 1; u8 dtype code; u64 S sequences; u64 D document indices;
 at 34: int32[S] lengths in elements; int64[S] byte offsets into `.bin`; int64[D] document indices, 0 … S; optionally
@@ -36,14 +36,14 @@ DTYPES: dict[int, np.dtype[Any]] = {
 
 
 def megatron_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Returns the `.bin` and the `.idx` of a prefix `X`, given as `X`, `X.bin` or `X.idx`.
+    """Returns `X.bin` and `X.idx` of a path `X`, `X.bin` or `X.idx`.
 
     Example:
         >>> [path.name for path in megatron_paths("corpus.idx")]
         ['corpus.bin', 'corpus.idx']
 
     Args:
-        path: the prefix, or either file.
+        path: the prefix `X`, or either file.
     """
     prefix = os.fspath(path)
     if prefix.endswith((".bin", ".idx")):
@@ -52,20 +52,20 @@ def megatron_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Returns the type that Megatron's own tools choose: uint16 below 65,500 tokens, else int32.
+    """Returns the type that Megatron's own tools choose: uint16 for a vocabulary below 65,500 tokens, else int32.
 
     Example:
         >>> token_dtype(32_000).name, token_dtype(128_256).name
         ('uint16', 'int32')
 
     Args:
-        vocab_size: number of tokens there are.
+        vocab_size: number of tokens.
 
     Raises:
         ValueError: vocab_size is not in [1, 2^31].
     """
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, Integral) or not 1 <= vocab_size <= 1 << 31:
-        raise ValueError(f"vocab_size is {vocab_size!r}; token ids need it in [1, 2^31]")
+        raise ValueError(f"vocab_size is {vocab_size!r}; it must be in [1, 2^31]")
     return np.dtype("<u2") if vocab_size < 65_500 else np.dtype("<i4")
 
 
@@ -86,7 +86,7 @@ class MegatronIndex:
 
         Args:
             path: `X.idx`, `X.bin` or the prefix `X`.
-            bin_size_bytes: size of the `.bin`; when given, every sequence must lie inside it.
+            bin_size_bytes: size of the `.bin`, which must contain every sequence; None leaves that unchecked.
 
         Raises:
             FileNotFoundError: there is no such index.
@@ -208,17 +208,13 @@ class MegatronTokens(MappedTokens):
 
 
 def read_header(header: bytes, size_bytes: int, path: str) -> tuple[int, int, int]:
-    """Checks the header of an index: number of sequences S, of document indices D, and the code of the tokens' type.
+    """Reads the first HEADER.size bytes of an index, which lengths follow: int32 [S].
 
-    Lengths follow it: int32 [S].
-
-    Args:
-        header: the file's first HEADER.size bytes.
-        size_bytes: of the file.
-        path: of the file, for messages.
+    Returns:
+        Number of sequences S, number of document indices, and code of the tokens' type.
 
     Raises:
-        ValueError: it is not valid, or the file is of another size than it says.
+        ValueError: the header is not valid, or does not fit the size of the file.
     """
     if size_bytes < HEADER.size:
         raise ValueError(f"{path} has {size_bytes} bytes, fewer than the {HEADER.size} of a Megatron index header")

@@ -1,4 +1,4 @@
-"""Megatron `.bin`/`.idx` token files, written; with loss masks beside them where sequences have them.
+"""Writing Megatron `.bin`/`.idx` token files, with or without loss masks beside them.
 
 Owns checking sequences and streaming them into files that appear together or not at all; leaves the layout and reading
 to `formats.megatron`. A loss mask is a pair with the same ids and lengths: `X.loss_mask.bin`/`X.loss_mask.idx` hold a
@@ -29,7 +29,7 @@ _BUFFERED_TOKENS = 1 << 18
 
 
 class SequenceWriter(ABC):
-    """A context manager that writes a Megatron pair of tokens, and perhaps more; after an exception nothing is left."""
+    """A context manager that writes a Megatron pair, and perhaps more files; after an exception no file is left."""
 
     def __init__(self, path: str | os.PathLike[str], *, vocab_size: int, overwrite: bool = False) -> None:
         """Begins the files.
@@ -52,11 +52,11 @@ class SequenceWriter(ABC):
 
     @abstractmethod
     def _paths(self) -> Sequence[Path]:
-        """Returns the files; the tokens' index last, since it is what a reader looks for."""
+        """Returns the files, the tokens' index last: it says that the others are there."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """Writes what is still to be written when all sequences are there."""
+        """Writes what follows the last sequence."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +79,7 @@ class SequenceWriter(ABC):
         return self._num_tokens
 
     def close(self) -> None:
-        """Writes what is left, syncs and renames all files; the context manager calls it."""
+        """Finishes, syncs and renames all files; the context manager calls it."""
         try:
             self._finish()
         except BaseException:
@@ -89,11 +89,11 @@ class SequenceWriter(ABC):
 
     @property
     def _lengths(self) -> NDArray[np.intc]:
-        """Of the sequences written: intc [n]."""
+        """Lengths of the sequences written: intc [n]."""
         return np.frombuffer(self._written, dtype=np.intc) if len(self) else np.empty(0, dtype=np.intc)
 
     def _checked(self, tokens: ArrayLike) -> NDArray[np.integer]:
-        """Returns one sequence as an array; a ValueError where it is none."""
+        """Returns one sequence as an array; a ValueError where it is not a list of integers."""
         values = np.asarray(tokens)
         if values.ndim != 1 or not 1 <= len(values) < 1 << 31 or not np.issubdtype(values.dtype, np.integer):
             raise ValueError(
@@ -111,8 +111,16 @@ class SequenceWriter(ABC):
                 f"with vocab_size {self._vocab_size} ids are in [0, {self._vocab_size})"
             )
 
+    def _copy(self, tokens: MegatronTokens, out: BinaryIO) -> None:
+        """Copies all tokens of another pair; a ValueError where they are of another type."""
+        if tokens.dtype != self.dtype:
+            raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
+        with tokens.path.open("rb") as file:
+            shutil.copyfileobj(file, out, _COPIED_BYTES)
+        self._count(np.array(tokens.lengths))
+
     def _count(self, lengths: NDArray[np.integer]) -> None:
-        """Notes that sequences of these lengths were written."""
+        """Counts sequences of these lengths as written."""
         self._written.frombytes(lengths.astype(np.intc).tobytes())
         self._num_tokens += int(lengths.sum(dtype=np.int64))
 
@@ -120,8 +128,7 @@ class SequenceWriter(ABC):
 class MegatronWriter(SequenceWriter):
     """Writes sequences one by one, each a document of its own, as a context manager.
 
-    The files are written beside their final paths and renamed at the end: after an exception nothing is left. Memory is
-    4 bytes a sequence and a buffer.
+    Files appear at the end, as a whole; after an exception none is left. Memory is 4 bytes a sequence and a buffer.
 
     Example:
         >>> with MegatronWriter("written", vocab_size=32_000) as writer:
@@ -145,7 +152,7 @@ class MegatronWriter(SequenceWriter):
             tokens: integers [n], n at least 1, each in [0, vocab_size).
 
         Raises:
-            ValueError: the tokens are not such a list.
+            ValueError: the tokens are not such integers.
         """
         values = self._checked(tokens)
         self._write(values)
@@ -153,7 +160,7 @@ class MegatronWriter(SequenceWriter):
         self._num_tokens += len(values)
 
     def append_many(self, tokens: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
-        """Adds several sequences at once, which costs less than one by one.
+        """Adds several sequences together, which is faster than one by one.
 
         Example:
             >>> with MegatronWriter("many", vocab_size=32_000) as writer:
@@ -162,21 +169,21 @@ class MegatronWriter(SequenceWriter):
             2
 
         Args:
-            tokens: of all of them, end to end: integers [T], each in [0, vocab_size).
-            lengths: of each, at least 1: integers [n], T together.
+            tokens: all tokens, end to end: integers [T], each in [0, vocab_size).
+            lengths: of the sequences, each at least 1: integers [n] with the sum T.
 
         Raises:
-            ValueError: the two do not fit, or a token is out of range.
+            ValueError: the two do not fit each other, or a token is out of range.
         """
         if int(lengths.sum()) != len(tokens) or (len(lengths) and int(lengths.min()) < 1):
-            raise ValueError(f"{len(lengths)} lengths of at least 1 must sum up to the {len(tokens)} tokens given")
+            raise ValueError(f"{len(lengths)} lengths must each be at least 1 and sum to the {len(tokens)} tokens")
         if len(tokens):
             self._check_ids(tokens, f"one of the sequences {len(self)} to {len(self) + len(lengths) - 1} holds")
         self._write(tokens)
         self._count(lengths)
 
     def extend(self, tokens: MegatronTokens) -> None:
-        """Adds all sequences of another pair, which was written with the same vocab_size.
+        """Adds all sequences of another pair of the same vocab_size.
 
         Example:
             >>> with MegatronWriter("twice", vocab_size=32_000) as writer:
@@ -186,17 +193,13 @@ class MegatronWriter(SequenceWriter):
             (8, 32)
 
         Args:
-            tokens: sequences that lie end to end in their `.bin`.
+            tokens: sequences that are end to end in their `.bin`.
 
         Raises:
             ValueError: they are of another type.
         """
-        if tokens.dtype != self.dtype:
-            raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
         self._flush()
-        with tokens.path.open("rb") as file:
-            shutil.copyfileobj(file, self._files.files[0], _COPIED_BYTES)
-        self._count(np.array(tokens.lengths))
+        self._copy(tokens, self._files.files[0])
 
     def _finish(self) -> None:
         self._flush()
@@ -217,7 +220,7 @@ class MegatronWriter(SequenceWriter):
 
 
 class MaskedTokenWriter(SequenceWriter):
-    """Writes sequences with their loss masks one by one, as a context manager; after an exception nothing is left.
+    """Writes sequences with their loss masks one by one, as a context manager; after an exception no file is left.
 
     Memory is 4 bytes a sequence and the files' buffers.
 
@@ -249,7 +252,7 @@ class MaskedTokenWriter(SequenceWriter):
             loss_mask: bool [n].
 
         Raises:
-            ValueError: the tokens or the mask are not such a list.
+            ValueError: the tokens or the mask are something else.
         """
         ids, mask = self._checked(tokens), np.asarray(loss_mask)
         if mask.shape != ids.shape or mask.dtype != np.bool_:
@@ -265,25 +268,17 @@ class MaskedTokenWriter(SequenceWriter):
         self._num_trained_tokens += int(np.count_nonzero(mask))
 
     def extend(self, path: str | os.PathLike[str]) -> None:
-        """Adds all sequences of other files that were written with the same vocab_size.
-
-        Args:
-            path: their prefix.
+        """Adds all sequences of other files of the same vocab_size, by their prefix.
 
         Raises:
             ValueError: tokens are of another type.
         """
-        tokens, mask_path = MegatronTokens(path), masked_paths(path)[0]
-        if tokens.dtype != self.dtype:
-            raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.idx_path} is to hold {self.dtype}")
         mask_bin, _, token_bin, _ = self._files.files
-        with tokens.path.open("rb") as file:
-            shutil.copyfileobj(file, token_bin, _COPIED_BYTES)
-        with mask_path.open("rb") as file:
+        self._copy(MegatronTokens(path), token_bin)
+        with masked_paths(path)[0].open("rb") as file:
             while chunk := file.read(_COPIED_BYTES):
                 mask_bin.write(chunk)
                 self._num_trained_tokens += int(np.count_nonzero(np.frombuffer(chunk, _MASK_DTYPE)))
-        self._count(np.array(tokens.lengths))
 
     def _finish(self) -> None:
         _, mask_index, _, token_index = self._files.files
@@ -292,14 +287,14 @@ class MaskedTokenWriter(SequenceWriter):
 
 
 def masked_paths(path: str | os.PathLike[str]) -> list[Path]:
-    """Returns the four files of a prefix in the order in which they appear: with the tokens' index all are there."""
+    """Returns the four files of a prefix, in the order in which they appear."""
     token_bin, token_index = megatron_paths(path)
     prefix = os.fspath(token_bin)[: -len(".bin")]
     return [*megatron_paths(prefix + LOSS_MASK_SUFFIX), token_bin, token_index]
 
 
 def write_index(file: BinaryIO, lengths: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Writes an index of sequences end to end, each a document of its own; memory is bounded by a chunk."""
+    """Writes an index of sequences that are end to end, each a document of its own; memory is bounded by a chunk."""
     code = next(code for code, known in DTYPES.items() if known == dtype)
     file.write(HEADER.pack(MAGIC, VERSION, code, len(lengths), len(lengths) + 1))
     chunks = [lengths[begin : begin + CHUNK_ELEMENTS] for begin in range(0, len(lengths), CHUNK_ELEMENTS)]

@@ -1,7 +1,7 @@
-"""Object stores, by URL: what is there, and ranges of one object, with deadlines and again after failures.
+"""Object stores by URL: listing them, and reading ranges of one object, with deadlines and retries.
 
-Owns what may go wrong between a store and us, and never giving bytes of another object. Leaves keeping what was read,
-and its meaning, to its users. fsspec, which knows the stores, is imported when a URL is opened.
+Owns what may go wrong between a store and us, and never returns bytes of another object. Leaves when to retry to
+`formats.retry_policy`. fsspec, which knows the stores, is imported when a URL is opened.
 """
 
 import glob
@@ -15,30 +15,30 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeGuard, TypeVar
 
-from packhorse.formats.asking import RetryPolicy, Waiting, default_retry, is_of_credentials, is_unreached
 from packhorse.formats.extras import require
+from packhorse.formats.retry_policy import Attempts, RetryPolicy, default_retry, is_of_credentials, is_unreached
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _VERSIONS = ("ETag", "etag", "generation", "version_id", "md5Hash", "content_md5")
-"""What stores call that which changes with an object's content, the most telling first."""
+"""Names of fields that change with an object's content, the most telling first."""
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 _INSTALL = "pip install 'packhorse[stores]' for s3://, gcsfs for gs://, adlfs for az://, huggingface_hub for hf://"
 _ANSWERED: set[str] = set()
-"""Stores that this process has had an answer from: scheme and host."""
+"""Stores that have answered this process: scheme and host."""
 _CHAINED = re.compile(r"::(?=[A-Za-z][\w+.-]*://)")
 """Between the URLs of fsspec's chains, such as simplecache::s3://bucket/x."""
 _QUERY = re.compile(r"[?#]")
 _NAMED_QUERY = re.compile(r"\?[\w.~%-]+=")
-"""Where a store's patterns may hold "?", a query is what begins with a name and "="."""
+"""A query where "?" may also be part of a pattern: it begins with a name and "="."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>]+")
-"""In a text."""
+"""Within a text."""
 _WAYS_TO_ASK = 16
-"""Objects asked for at a time: each answer is a wait for the network."""
+"""Requests at a time; each waits for the network."""
 
 
 class TokenStoreError(OSError):
-    """An object store did not give what it was asked for, however often; the message names the URL and the way out."""
+    """An object store did not answer, also after retries; the message names the URL and the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +51,16 @@ class StoreOptions:
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict)
-    """What fsspec passes on to the store's file system: an endpoint, a profile, `anon=True`."""
+    """Passed on by fsspec to the store's file system: an endpoint, a profile, `anon=True`."""
     attempt_seconds: float = 30.0
-    """How long one request may take, stalled or not."""
+    """How long one request may take."""
     retry: RetryPolicy = field(default_factory=default_retry)
-    """How long and how often a request is made again; by default as long as PACKHORSE_TIMEOUT_SECONDS says, or 120 s,
-    and 10 s where nobody has ever answered at the address."""
+    """When a request is retried. By default for PACKHORSE_TIMEOUT_SECONDS, or for 120 s, and for 10 s where the address
+    has never answered."""
 
 
 def is_url(path: object) -> TypeGuard[str]:
-    """Whether something is the URL of an object, a folder or a pattern in a store; file:// is none.
+    """Whether something is the URL of an object, a folder or a pattern in a store; file:// is not.
 
     Example:
         >>> is_url("s3://corpus/x.parquet"), is_url("x.parquet"), is_url("file:///data/x.parquet")
@@ -70,9 +70,9 @@ def is_url(path: object) -> TypeGuard[str]:
 
 
 def without_secrets(url: str) -> str:
-    """Returns a URL as messages and manifests show it: without user, password and query, where signatures stand.
+    """Returns a URL without user, password and query, which may hold signatures: for messages and manifests.
 
-    A path, and a pattern of a store whose "?" stands for a character, are returned as they are.
+    A path stays as it is, and so does a "?" in a store's pattern.
 
     Example:
         >>> without_secrets("https://me:secret@host/corpus.idx?X-Amz-Signature=1f")
@@ -96,7 +96,7 @@ def _shown(url: str) -> str:
 
 
 class Store:
-    """The store of one URL. It pickles by URL, and each process opens the store for itself."""
+    """The store of one URL. It pickles by URL; each process opens the store itself."""
 
     def __init__(self, url: str, options: StoreOptions | None = None) -> None:
         self.url = url
@@ -106,27 +106,27 @@ class Store:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
-    def asked(self, what: str, ask: Callable[[Any, str], _Result]) -> _Result:
+    def request(self, what: str, ask: Callable[[Any, str], _Result]) -> _Result:
         """Asks until there is an answer, or the deadline has passed.
 
         Args:
-            what: is wanted, for messages.
+            what: the kind of answer, for messages.
             ask: takes the file system and the path in it.
 
         Raises:
             FileNotFoundError: there is no such object or bucket.
             ImportError: fsspec, or its file system for this kind of URL, is not installed.
-            PermissionError: the store does not let us, or knows no credentials.
+            PermissionError: the store refuses, or has no credentials.
             TokenStoreError: no attempt before the deadline was answered, or `ask` raised one.
             ValueError: no store has such URLs.
         """
         shown = without_secrets(self.url)
         host = "/".join(self.url.split("/", 3)[:3])
         store, path = self._open()
-        waiting = Waiting(self.options.retry, shown)
+        attempts = Attempts(self.options.retry, shown)
         while True:
             try:
-                answer = waiting.within(self.options.attempt_seconds, lambda: ask(store, path))
+                answer = attempts.within(self.options.attempt_seconds, lambda: ask(store, path))
             except TokenStoreError:  # asking again would not help
                 raise
             except (FileNotFoundError, PermissionError) as error:
@@ -140,11 +140,11 @@ class Store:
                         "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE for s3://"
                     ) from None
                 is_known = host in _ANSWERED or not is_unreached(error)
-                if not waiting.goes_on(what, self._said(error), is_known=is_known):
+                if not attempts.wait(what, self._said(error), is_known=is_known):
                     raise TokenStoreError(
-                        f"{shown}: no {what} in {waiting.failures} attempts over {waiting.elapsed_seconds:.0f} s; the "
-                        f"last failed with {type(error).__name__}: {self._said(error)}. Check that the store is up and "
-                        "reachable from here, or allow more time with --timeout-seconds, or "
+                        f"{shown}: no {what} in {attempts.failures} attempts over {attempts.elapsed_seconds:.0f} s; "
+                        f"the last failed with {type(error).__name__}: {self._said(error)}. Check that the store is "
+                        "up and reachable from here, or allow more time with timeout_seconds, or "
                         "StoreOptions(retry=RetryPolicy(…))"
                     ) from None
             else:
@@ -153,24 +153,24 @@ class Store:
 
     @property
     def path(self) -> str:
-        """What the URL is called in the store's file system."""
+        """The path in the store's file system."""
         return self._open()[1]
 
     def look(self) -> dict[str, Any] | None:
-        """Returns what the store says of the URL; None where nothing is there."""
+        """Returns the store's facts about the URL; None where nothing is there."""
         try:
-            return dict(self.asked("answer", _info))
+            return dict(self.request("answer", _info))
         except FileNotFoundError:
             return None
 
     def _said(self, error: BaseException) -> str:
-        """The first line of an error, without what URLs in it keep secret."""
+        """The first line of an error, without secrets of URLs."""
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         line = line.replace(self.url, without_secrets(self.url))
         return _URL.sub(lambda found: without_secrets(found[0]), line)[:200]
 
     def _open(self) -> tuple[Any, str]:
-        """The file system and the object's path in it, opened by this very process."""
+        """The file system, opened by this process, and the object's path in it."""
         if self._opened is None or self._opened[0] != os.getpid():
             require("fsspec", "stores")
             shown = without_secrets(self.url)
@@ -180,44 +180,43 @@ class Store:
                 raise ImportError(f"{shown}: {self._said(error)} ({_INSTALL})", name=error.name) from None
             except ValueError as error:
                 raise ValueError(
-                    f"{shown}: {self._said(error)}; install what knows such URLs ({_INSTALL}), or give a path"
+                    f"{shown}: {self._said(error)}; install a file system for such URLs ({_INSTALL}), or give a path"
                 ) from None
             self._opened = os.getpid(), store, path
         return self._opened[1], self._opened[2]
 
 
 class StoredObject(Store):
-    """An object at a URL, in the version that is there now."""
+    """An object at a URL, in its version of now."""
 
     def __init__(self, url: str, options: StoreOptions | None = None) -> None:
         """Asks the store for the object's size and version.
 
         Raises:
             FileNotFoundError: there is no such object.
-            ImportError, PermissionError, TokenStoreError, ValueError: see `Store.asked`.
+            ImportError, PermissionError, TokenStoreError, ValueError: see `Store.request`.
         """
         super().__init__(url, options)
-        info = self.asked("size", _info)
+        info = self.request("size", _info)
         if info.get("type") == "directory" or info.get("size") is None:
             raise FileNotFoundError(
                 f"{without_secrets(url)} is a folder; give the URL of the token file or of its index"
             )
         self.size_bytes = int(info["size"])
-        self._has_ranges = info.get("partial") is not False  # what fsspec makes of a web server's "Accept-Ranges: none"
+        self._has_ranges = info.get("partial") is not False  # fsspec's word for a web server's "Accept-Ranges: none"
         self.modified_ns = next((_nanoseconds(info[name]) for name in _TIMES if info.get(name) is not None), 0)
         self.version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name) is not None), "")
-        """What the store calls this version, such as its ETag; empty where it has no word for it."""
+        """The store's name of this version, such as an ETag; empty where it has none."""
         version = self.version or str(self.modified_ns)
         self.key = hashlib.sha256(f"{url}\n{self.size_bytes}\n{version}".encode()).hexdigest()[:32]
-        """What tells this object, in this version, from all others."""
+        """Identifies this object in this version."""
 
     def read(self, begin: int, end: int) -> bytes:
         """Returns bytes [begin, end).
 
         Raises:
             FileNotFoundError: the object is gone.
-            PermissionError: see `Store.asked`.
-            TokenStoreError: see there; or the store gives whole objects only.
+            PermissionError, TokenStoreError: see `Store.request`; or the store gives whole objects only.
         """
 
         def all_of(store: Any, path: str) -> bytes:
@@ -232,43 +231,37 @@ class StoredObject(Store):
             return b""
         if not self._has_ranges and end - begin < self.size_bytes:
             raise self._gives_no_ranges()
-        return self.asked(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
+        return self.request(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
 
     def _gives_no_ranges(self) -> TokenStoreError:
         return TokenStoreError(
             f"{without_secrets(self.url)}: the server ignores Range requests and gives all {self.size_bytes:,} bytes "
-            "for any part; take a server or store that knows ranges, or copy the file to a disk and give its path"
+            "for any range; use another server or store, or copy the file to a disk and give its path"
         )
 
 
 class RangeFile(io.RawIOBase):
-    """A file to be read, made of a function that gives ranges of bytes; for readers that want a file."""
+    """A file of `size_bytes`, made of a function that returns bytes [begin, end)."""
 
     def __init__(self, read_range: Callable[[int, int], bytes | memoryview], size_bytes: int) -> None:
-        """Takes the function.
-
-        Args:
-            read_range: gives bytes [begin, end).
-            size_bytes: of the whole.
-        """
         self._read_range = read_range
         self._size_bytes = size_bytes
         self._at = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def tell(self) -> int:
-        """Returns where the next byte is read."""
+        """Returns the offset of the next byte."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves there, as files do."""
+        """Moves to an offset, as files do."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
         self._at = max(0, base + offset)
         return self._at
@@ -285,7 +278,7 @@ class RangeFile(io.RawIOBase):
 
 
 def object_file(url: str) -> RangeFile:
-    """Opens an object as a file; each read is a request, so wrap it in `io.BufferedReader` for small ones."""
+    """Opens an object as a file. Each read is a request: for small reads, wrap it in `io.BufferedReader`."""
     found = StoredObject(url)
     return RangeFile(found.read, found.size_bytes)
 
@@ -302,20 +295,20 @@ def find_objects(url: str, suffix: str) -> list[str]:
 
     Raises:
         FileNotFoundError: nothing is there.
-        ImportError, PermissionError, TokenStoreError, ValueError: see `Store.asked`.
+        ImportError, PermissionError, TokenStoreError, ValueError: see `Store.request`.
     """
     store, shown = Store(url), without_secrets(url)
     info = store.look()
     if info is not None and info.get("type") != "directory":
         return [url]
     if info is not None:
-        found = [path for path in store.asked("list", lambda fs, path: fs.find(path)) if path.endswith(suffix)]
+        found = [path for path in store.request("list", lambda fs, path: fs.find(path)) if path.endswith(suffix)]
         if not found:
-            raise FileNotFoundError(f"the folder {shown} holds no *{suffix} object, at no depth")
+            raise FileNotFoundError(f"the folder {shown} and its subfolders hold no *{suffix} object")
         return _urls(url, store.options, found)
     if not glob.has_magic(url):
-        raise FileNotFoundError(f"{shown} does not exist: the store has no such object, and none below it")
-    matches = store.asked("list", lambda fs, path: fs.glob(path, detail=True))
+        raise FileNotFoundError(f"{shown} does not exist: the store has no object there, or below")
+    matches = store.request("list", lambda fs, path: fs.glob(path, detail=True))
     files = [path for path, about in matches.items() if about.get("type") != "directory"]
     if not files:
         raise FileNotFoundError(f"no object matches {shown}")
@@ -323,7 +316,7 @@ def find_objects(url: str, suffix: str) -> list[str]:
 
 
 def for_each(items: Iterable[_Item], ask: Callable[[_Item], _Result]) -> list[_Result]:
-    """Returns what a function gives for each item, some at a time: for functions that wait for a store."""
+    """Returns `ask` of each item, several at a time: for functions that wait for a store."""
     some = list(items)
     if len(some) < 2:
         return [ask(item) for item in some]
@@ -332,13 +325,13 @@ def for_each(items: Iterable[_Item], ask: Callable[[_Item], _Result]) -> list[_R
 
 
 def _info(store: Any, path: str) -> Any:
-    """What the store says of a path now; file systems of fsspec keep what they listed before."""
+    """The store's facts about a path now; file systems of fsspec keep older listings."""
     store.invalidate_cache()
     return store.info(path)
 
 
 def _urls(url: str, options: StoreOptions, paths: Iterable[str]) -> list[str]:
-    """Paths of a file system below a URL, or below the part of a pattern that is none, as URLs like it, sorted."""
+    """Paths of a file system as URLs, sorted; `url` is a folder or a pattern above them."""
     magic = next((at for at, character in enumerate(url) if character in "*?["), len(url))
     root = (url if magic == len(url) else url[:magic].rpartition("/")[0]).rstrip("/")
     base = Store(root, options).path.rstrip("/")
@@ -346,7 +339,7 @@ def _urls(url: str, options: StoreOptions, paths: Iterable[str]) -> list[str]:
 
 
 def _nanoseconds(when: Any) -> int:
-    """A store's time, whatever it is made of; 0 where it is nothing that is known."""
+    """A store's time, a text, a number of seconds or a datetime; 0 for anything else."""
     if isinstance(when, str):
         try:
             when = datetime.fromisoformat(when)

@@ -1,7 +1,6 @@
 """Supervised fine-tuning: chats and prompt/response pairs to tokens and a loss mask.
 
-Only re-exports; each idea has a file of its own. NumPy alone is imported; `tokenizers` and `jinja2` are when they
-are first needed.
+Only re-exports. Of other packages only NumPy is imported; `tokenizers` and `jinja2` when they are first needed.
 """
 
 from packhorse.formats.megatron_writer import LOSS_MASK_SUFFIX, MaskedTokenWriter

@@ -1,6 +1,7 @@
 """Chats to tokens and a loss mask.
 
-Owns the order of the steps; leaves messages, templates, turns, tokenizers and cutting to their files.
+Owns the order of the steps; leaves each step to `sft.messages`, `sft.template`, `sft.turns`, `sft.tokenizer` and
+`sft.sequence`.
 """
 
 import os
@@ -11,7 +12,7 @@ import numpy as np
 
 from packhorse.formats import require
 from packhorse.sft.messages import TrainedTurns, Turns, as_messages, check_contents, check_conversation, plain_data
-from packhorse.sft.sequence import EncodedSequence, token_spans, truncate_turns
+from packhorse.sft.sequence import EncodedSequence, token_ranges, truncate_turns
 from packhorse.sft.tokenizer import load_chat_tokenizer
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ChatEncoder:
-    """Encodes conversations with one tokenizer, template and choice of what is trained on.
+    """Encodes conversations with one tokenizer, template and choice of trained turns.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -59,11 +60,7 @@ class ChatEncoder:
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> "RenderedChat":
-        """Renders a conversation and finds the model's turns in it; the slow half, and the one that finds mistakes.
-
-        Raises:
-            ValueError: as `encode_chat`.
-        """
+        """Renders a conversation and finds the model's turns: the slow half, with the errors of `encode_chat`."""
         chat = check_conversation(as_messages(messages), self._wanted)
         require("jinja2", "sft")
         from packhorse.sft.template import compile_template, with_known_contents
@@ -71,46 +68,46 @@ class ChatEncoder:
 
         check_contents(chat.messages)
         template = compile_template(self._chat_template or self._tokenizer.template(None, has_tools=tools is not None))
-        given = self._tokenizer.special_tokens
-        unknown = template.special_token_names - self._options.keys() if given is None else ()
+        named = self._tokenizer.special_tokens
+        unknown = template.special_token_names - self._options.keys() if named is None else ()
         if unknown:
             raise ValueError(
                 f"the chat template writes {', '.join(sorted(unknown))}, which a tokenizer.json alone does not name; "
                 "give the folder that holds it and tokenizer_config.json, or name it in template_options"
             )
-        variables = {**(given or {}), **self._options, "tools": _plain_tools(tools)}
-        special_texts = {*self._tokenizer.special_texts, *filter(None, [(given or {}).get("eos_token")])}
+        variables = {**(named or {}), **self._options, "tools": _plain_tools(tools)}
+        special_texts = {*self._tokenizer.special_texts, *filter(None, [(named or {}).get("eos_token")])}
         chat = with_known_contents(template, chat, variables)
         return render_chat(template, chat, variables, sorted(special_texts, key=len, reverse=True))
 
     def encode(self, chats: Sequence["RenderedChat"]) -> list[EncodedSequence]:
-        """Encodes rendered conversations, many at once; those without a trained token too."""
+        """Encodes rendered conversations, also those without a trained token."""
         encodings = self._tokenizer.encode([chat.text for chat in chats])
         return [self._mask(chat, encoding) for chat, encoding in zip(chats, encodings, strict=True)]
 
     def _mask(self, chat: "RenderedChat", encoding: Any) -> EncodedSequence:
         input_ids = np.array(encoding.ids, dtype=np.int32)
-        spans = token_spans(encoding.offsets, chat.turns)
+        turns = token_ranges(encoding.offsets, chat.turns)
         loss_mask = np.zeros(len(input_ids), dtype=np.bool_)
-        for (first, last), is_trained in zip(spans, chat.is_trained, strict=True):
+        for (first, last), is_trained in zip(turns, chat.is_trained, strict=True):
             loss_mask[first:last] = is_trained
         if self._max_tokens is None or len(input_ids) <= self._max_tokens:
             return EncodedSequence(input_ids=input_ids, loss_mask=loss_mask)
-        kept = self._kept(spans, len(input_ids))
+        kept = self._kept(turns, len(input_ids))
         return EncodedSequence(
             input_ids=input_ids[kept], loss_mask=loss_mask[kept], num_cut_tokens=len(input_ids) - int(kept.sum())
         )
 
-    def _kept(self, spans: Sequence[tuple[int, int]], num_tokens: int) -> np.ndarray:
+    def _kept(self, turns: Sequence[tuple[int, int]], num_tokens: int) -> np.ndarray:
         """Which tokens the cutoff keeps: bool [num_tokens]."""
-        # What follows the last turn is a source without a target.
-        spans = [*spans, (num_tokens, num_tokens)]
-        source_begins = [0, *(last for _, last in spans[:-1])]
-        lengths = [(first - begin, last - first) for begin, (first, last) in zip(source_begins, spans, strict=True)]
+        # The text after the last turn is a source without a target.
+        turns = [*turns, (num_tokens, num_tokens)]
+        source_begins = [0, *(last for _, last in turns[:-1])]
+        lengths = [(first - begin, last - first) for begin, (first, last) in zip(source_begins, turns, strict=True)]
         assert self._max_tokens is not None
         kept = np.zeros(num_tokens, dtype=np.bool_)
         stay = truncate_turns(lengths, self._max_tokens, last_first=self._wanted.turns == "last")
-        for begin, (first, _), (source_len, target_len) in zip(source_begins, spans, stay, strict=True):
+        for begin, (first, _), (source_len, target_len) in zip(source_begins, turns, stay, strict=True):
             kept[begin : begin + source_len] = True
             kept[first : first + target_len] = True
         return kept
@@ -130,8 +127,8 @@ def encode_chat(
     """Encodes a conversation, with a loss mask that trains on the model's own turns.
 
     The tokens are those of transformers' `apply_chat_template`. A turn is trained on from the end of its header to its
-    end-of-turn token, both where `{% generation %}` blocks mark it and where the template marks nothing (see
-    `packhorse.sft.turns`); a token that straddles either edge is. A message with `train: false` or `weight: 0` is not.
+    end-of-turn token, with or without `{% generation %}` blocks (see `packhorse.sft.turns`); a token that straddles
+    either edge is trained on too. A message with `train: false` or `weight: 0` is not.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -145,25 +142,25 @@ def encode_chat(
         ([1, 3, 4, 2, 3, 4], [False, False, False, False, True, True])
 
     Args:
-        messages: role and content each, as the template wants them; or ShareGPT's from and value.
-        tokenizer: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, the path of a `tokenizer.json` or of the
-            folder that holds it, or a `ChatTokenizer`. A path is read at every call: for many conversations give
+        messages: each with role and content, as the template takes them; or with ShareGPT's from and value.
+        tokenizer: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, the path of a `tokenizer.json` or of its
+            folder, or a `ChatTokenizer`. A path is read at every call: for many conversations give
             `load_chat_tokenizer(path)`.
         chat_template: the text of a Jinja template, a `Path` to one, or the name of one of the tokenizer's; None for
             the tokenizer's own. It runs in Jinja's sandbox.
         tools: JSON schemas of the functions that the template announces.
-        max_tokens: the sequence is cut to it by `truncate_turns`, sources and targets alike keeping their first tokens;
+        max_tokens: length to which `truncate_turns` cuts the sequence; sources and targets keep their first tokens.
             None cuts nothing.
-        train_on: the roles that the model plays. With `{% generation %}` blocks the template says what is its own.
-        train_turns: "all", or "last" for the last message of those roles alone, whose turn is then cut last.
-        template_options: what else the template sees, such as `{"enable_thinking": False}`.
+        train_on: the roles that the model plays. `{% generation %}` blocks take precedence.
+        train_turns: "all", or "last" for the last message of these roles alone, whose turn is then cut last.
+        template_options: further variables of the template, such as `{"enable_thinking": False}`.
 
     Raises:
         FileNotFoundError: the tokenizer or the template is not there.
         ImportError: the extra `packhorse[sft]` is not installed.
         NoTargetsError: no token is trained on, or none is left.
         ValueError: an argument is wrong, the template does not render the conversation, or does not show where a turn
-            stands; the message says what to do.
+            is; the message says what to do.
     """
     encoder = ChatEncoder(
         tokenizer,
@@ -179,11 +176,7 @@ def encode_chat(
 
 
 def check_max_tokens(max_tokens: int | None) -> int | None:
-    """Returns a cutoff as it is.
-
-    Raises:
-        ValueError: it is below 2, and would leave no token that follows another.
-    """
+    """Returns a cutoff; a ValueError where it is below 2, since no token could follow another."""
     if max_tokens is not None and max_tokens < 2:
         raise ValueError(f"max_tokens is {max_tokens}; a sequence to train on has at least 2 tokens")
     return max_tokens

@@ -16,9 +16,9 @@ Turns = Literal["all", "last"]
 
 NEVER_TRAINED = ("system", "developer", "user", "tool", "function", "ipython")
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names that data has for what the model thinks before it answers."""
-OPEN_MARK, CLOSE_MARK, PLACE_MARK = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Code points that Unicode keeps out of any text; the search for turns puts them into its own renderings."""
+"""Names of the model's reasoning before its answer."""
+OPEN_MARK, CLOSE_MARK, WORDS_MARK = "\ufdd0", "\ufdd1", "\ufdd2"
+"""Code points that Unicode keeps out of text; the search for turns puts them into its own renderings."""
 
 _ROLES = {
     "human": "user",
@@ -35,7 +35,7 @@ _ROLES = {
     "function_response": "tool",
     "function_call": "assistant",
 }
-"""Who speaks, as ShareGPT's data sets name it → role."""
+"""ShareGPT's names of speakers → role."""
 _SPEAKER, _WORDS, _CALL = "from", "value", "function_call"
 
 _EXAMPLE = '{"type": "text", "text": "…"}'
@@ -49,17 +49,15 @@ _NAMES: dict[type, str] = {
     Mapping: "an object",
     type(None): "null",
 }
-"""What JSON has; bool is an int in Python, so it comes first."""
+"""Types of JSON, as messages name them; bool before int, since it is one in Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedTurns:
-    """Which messages are trained on."""
+    """Which messages are trained on: of the roles that the model plays, all or the last one of the conversation."""
 
     roles: Collection[str] = ("assistant",)
-    """Roles that the model plays."""
     turns: Turns = "all"
-    """All their messages, or only the last one of the conversation."""
 
     def __post_init__(self) -> None:
         if isinstance(self.roles, str) or not self.roles:
@@ -76,17 +74,15 @@ class Conversation:
     """A checked conversation."""
 
     messages: list[dict[str, Any]]
-    """JSON values only, as the template gets them."""
+    """JSON values only, for the template."""
     own: tuple[int, ...]
     """Messages of the roles that the model plays."""
     trained: frozenset[int]
-    """Those of them that are trained on."""
+    """Those that are trained on."""
 
 
 def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTurns) -> Conversation:
-    """Makes plain data of messages, and takes the marks of what is trained on out of them.
-
-    `train: false` or `weight: 0` keeps a message from being trained on.
+    """Turns messages into plain data, and removes `train: false` and `weight: 0`, which exclude one from training.
 
     Raises:
         ValueError: the messages are not a list of mappings with roles, or hold something that is not JSON.
@@ -100,14 +96,14 @@ def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTur
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             found = sorted(map(str, message)) if isinstance(message, Mapping) else type(message).__name__
             raise ValueError(f"message {number} needs a role and a content; it has {found}")
-        # A template that asks whether a key is there means a value: None is how tables say that it is not.
+        # Tables have None for a missing value, while templates ask whether a key is there.
         fields = {
             str(key): plain_data(value, f"message {number}") for key, value in message.items() if value is not None
         }
         train = _wants_training(number, fields.pop("train", True), fields.pop("weight", 1))
         reasoning = next((fields[key] for key in REASONING if key in fields), None)
         if reasoning is not None:
-            # Templates read it under one of these names, whichever the data uses.
+            # Templates read one of these names, whichever the data uses.
             fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
         plain.append(fields)
         if fields["role"] in wanted.roles:
@@ -121,20 +117,17 @@ def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTur
 
 
 def as_messages(conversation: Any) -> Any:
-    """Returns a conversation's messages with role and content; one that is not in ShareGPT's form as it is.
+    """Turns a conversation in ShareGPT's form into messages with role and content; returns any other as it is.
 
-    What else a message says of itself, such as `weight` or `train`, stays. A `function_call`, which is JSON text,
-    becomes the tool calls of an assistant's message.
+    Other fields of a message, such as `weight` or `train`, stay. A `function_call`, which is JSON text, becomes the
+    tool calls of an assistant's message.
 
     Example:
         >>> as_messages([{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello", "weight": 1}])
         [{'role': 'user', 'content': 'hi'}, {'role': 'assistant', 'content': 'hello', 'weight': 1}]
 
-    Args:
-        conversation: a list of messages.
-
     Raises:
-        ValueError: one speaks under a name that is not known, or a call is not JSON.
+        ValueError: a speaker's name is not known, or a call is not JSON.
     """
     if not isinstance(conversation, Sequence) or isinstance(conversation, str) or not conversation:
         return conversation
@@ -175,14 +168,7 @@ def _calls(number: int, words: Any) -> list[dict[str, Any]]:
 
 
 def check_contents(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses messages without content, and content that is neither text nor a list of parts nor a mapping.
-
-    Args:
-        messages: plain data; nothing of it is None.
-
-    Raises:
-        ValueError: there is one.
-    """
+    """Refuses messages without content, and content that is not text, a list of parts or a mapping: a ValueError."""
     for number, message in enumerate(messages):
         content, where = message.get("content"), f"message {number}, of the {message['role']},"
         if content is None:
@@ -199,14 +185,14 @@ def check_contents(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def with_other_words(message: Mapping[str, Any], words: str) -> dict[str, Any]:
-    """Returns a message of the same role that says `words` instead of all that it says."""
+    """Returns a message of the same role with the content `words`, without calls and reasoning."""
     kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *REASONING)}
     content = message.get("content")
     return {**kept, "content": [{"type": "text", "text": words}] if isinstance(content, list) else words}
 
 
 def with_other_call(message: Mapping[str, Any], words: str) -> dict[str, Any]:
-    """Returns a message that calls functions named `words` instead of those that it calls."""
+    """Returns the message with functions named `words` instead of those that it calls."""
     calls = [
         {**call, "function": {**call["function"], "name": words}} if "function" in call else {**call, "name": words}
         for call in message["tool_calls"]
@@ -215,10 +201,10 @@ def with_other_call(message: Mapping[str, Any], words: str) -> dict[str, Any]:
 
 
 def plain_data(value: Any, where: str) -> Any:
-    """Rebuilds a value out of JSON's types, so that a template meets no object with methods of its own.
+    """Copies a value in JSON's types, so that a template gets no object with methods of its own.
 
     Raises:
-        ValueError: something else is in it, or text that has no UTF-8 form; the message begins with `where`.
+        ValueError: it contains something else, or text that has no UTF-8 form; the message begins with `where`.
     """
     if isinstance(value, str):
         text = str.__str__(value)
@@ -237,11 +223,11 @@ def plain_data(value: Any, where: str) -> Any:
         return {plain_data(key, where): plain_data(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
         return [plain_data(item, where) for item in value]
-    raise ValueError(f"{where} holds something {called(value)}; chat templates get text, numbers, lists and mappings")
+    raise ValueError(f"{where} holds a value {called(value)}; chat templates take text, numbers, lists and mappings")
 
 
 def called(value: Any) -> str:
-    """Returns what messages call a value of JSON, or of a table.
+    """Returns the name of a value's type for messages.
 
     Example:
         >>> called([]), called(5)
@@ -254,7 +240,7 @@ def called(value: Any) -> str:
 
 
 def json_fault(error: json.JSONDecodeError) -> str:
-    """Returns what is wrong with a line of JSON, and where.
+    """Returns the fault of a line of JSON, and its column.
 
     Example:
         >>> try:
@@ -268,9 +254,9 @@ def json_fault(error: json.JSONDecodeError) -> str:
 
 def _wants_training(number: int, train: Any, weight: Any) -> bool:
     if not isinstance(train, bool):
-        raise ValueError(f"message {number}: train is {train!r}; it is true or false")
+        raise ValueError(f"message {number}: train is {train!r}; it must be true or false")
     if weight not in (0, 1):
-        raise ValueError(f"message {number}: weight is {weight!r}; a loss mask knows 0 and 1")
+        raise ValueError(f"message {number}: weight is {weight!r}; it must be 0 or 1")
     return train and bool(weight)
 
 
@@ -279,6 +265,6 @@ def _check_text(text: str, where: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{where} has no UTF-8 form: {error.reason} at character {error.start}") from None
-    mark = next((mark for mark in (OPEN_MARK, CLOSE_MARK, PLACE_MARK) if mark in text), None)
+    mark = next((mark for mark in (OPEN_MARK, CLOSE_MARK, WORDS_MARK) if mark in text), None)
     if mark is not None:
-        raise ValueError(f"{where} holds U+{ord(mark):04X}, which Unicode keeps out of text; remove it")
+        raise ValueError(f"{where} holds U+{ord(mark):04X}, which is no character of text; remove it")

@@ -1,7 +1,7 @@
 """Prompt/response pairs to tokens and a loss mask.
 
-Owns joining the two; leaves tokenizers and cutting to their files. Prompt and response are tokenized apart, as they are
-when the model answers: its prompt is tokenized before there is a response.
+Owns joining the two; leaves cutting to `sft.sequence`. Prompt and response are tokenized separately, as they are when
+the model answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class PairEncoder:
         self._ending = [] if eos is False else [self._tokenizer.eos_id(None if eos is True else eos)]
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedSequence]:
-        """Encodes checked (prompt, response) pairs, many at once; those without a trained token too."""
+        """Encodes checked (prompt, response) pairs, also those without a trained token."""
         encodings = self._tokenizer.encode([text for pair in pairs for text in pair])
         return [
             self._join([*self._tokenizer.opening, *prompt.ids], [*response.ids, *self._ending])
@@ -89,13 +89,13 @@ def encode_prompt_response(
         ([0, 1, 0, 2, 3, 4], [False, False, False, False, True, True])
 
     Args:
-        prompt: what the model is given; what the tokenizer puts before a text by itself (BOS) goes before it.
-        response: what it learns to write.
+        prompt: the model's input; the tokenizer's own opening (BOS) goes before it.
+        response: the text that the model learns to write.
         tokenizer: as in `encode_chat`.
         train_on_prompt: whether the prompt is trained on too.
-        max_tokens: both are cut to it by `truncate_pair` and keep their first tokens; None cuts nothing.
-        eos: whether the end-of-sequence token follows, which the model learns to write too. True takes the tokenizer's
-            own, a text names another one.
+        max_tokens: length to which `truncate_pair` cuts both; they keep their first tokens. None cuts nothing.
+        eos: whether the end-of-sequence token follows, which is trained on: True for the tokenizer's own, or the text
+            of another one.
 
     Raises:
         FileNotFoundError: the tokenizer is not there.
@@ -110,11 +110,7 @@ def encode_prompt_response(
 
 
 def check_pair(prompt: object, response: object) -> tuple[str, str]:
-    """Returns a pair as it is.
-
-    Raises:
-        ValueError: one of the two is not text, or has no UTF-8 form.
-    """
+    """Returns a pair; a ValueError where one of the two is not text, or has no UTF-8 form."""
     for name, text in (("prompt", prompt), ("response", response)):
         if not isinstance(text, str):
             raise ValueError(f"the {name} is {called(text)}, not text")
@@ -122,29 +118,24 @@ def check_pair(prompt: object, response: object) -> tuple[str, str]:
 
 
 def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
-    """Finds the prompt that two answers begin with.
+    """Finds the prompt with which two answers begin: their common messages, or characters.
 
-    Of lists it is the messages that both begin with. Of text it is the characters, up to the last space before the
-    answers part, since a word's space belongs to the word.
+    Of text, a space before the first difference is not part of the prompt, since it belongs to the word after it.
 
     Example:
         >>> common_prompt("2 + 2 = 4", "2 + 2 = 5")
         ('2 + 2 =', ' 4', ' 5')
 
-    Args:
-        chosen: the better answer, with its prompt.
-        rejected: the other one, with its prompt.
-
     Returns:
-        The prompt, and each answer without it.
+        The prompt, then `chosen` and `rejected` without it.
 
     Raises:
-        ValueError: they are not of one kind, or begin with nothing in common.
+        ValueError: they are not of one kind, or have no prompt in common.
     """
     is_text = isinstance(chosen, str)
     if is_text != isinstance(rejected, str) or not all(isinstance(each, str | list) for each in (chosen, rejected)):
         raise ValueError(
-            f"chosen is {called(chosen)} and rejected {called(rejected)}; both are text, or both lists of messages"
+            f"chosen is {called(chosen)} and rejected {called(rejected)}; both must be text, or lists of messages"
         )
     chosen, rejected = (each if is_text else as_messages(each) for each in (chosen, rejected))
     pairs = zip(chosen, rejected, strict=False)
@@ -153,8 +144,8 @@ def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
         length -= 1
     if not length or length == min(len(chosen), len(rejected)):
         raise ValueError(
-            "no prompt is named, and chosen and rejected have none in common, or one of them is nothing but the "
-            "prompt; name the prompt's column with --prompt-column"
+            "chosen and rejected have no prompt in common, or one of them is nothing but the prompt; name the "
+            "prompt's column with prompt_column"
         )
     return chosen[:length], chosen[length:], rejected[length:]
 
@@ -166,19 +157,17 @@ def pair_messages(prompt: Sequence[Mapping[str, Any]], response: Sequence[Mappin
         >>> pair_messages([{"role": "user", "content": "hi"}], [{"role": "assistant", "content": "hello"}])
         [{'role': 'user', 'content': 'hi', 'train': False}, {'role': 'assistant', 'content': 'hello'}]
 
-    Args:
-        prompt: messages, also in ShareGPT's form.
-        response: the same.
+    Both are lists of messages, also in ShareGPT's form.
 
     Raises:
-        ValueError: the prompt ends with a turn of the assistant, or the response holds no turn of its own.
+        ValueError: something else is given, or the prompt ends with a turn of the assistant.
     """
     before, after = as_messages(prompt), as_messages(response)
     if not all(isinstance(message, Mapping) for message in (*before, *after)):
-        raise ValueError("a prompt and a response are text, or lists of messages, each with a role and its content")
+        raise ValueError("a prompt and a response must be text, or lists of messages with a role and a content each")
     if before and before[-1].get("role") == "assistant":
         raise ValueError(
-            "the prompt ends with a turn of the assistant, which the response would go on with; move what it says "
+            "the prompt ends with a turn of the assistant, which the response would continue; move its content "
             "into the response"
         )
     return [*({**message, "train": False} for message in before), *after]

@@ -1,7 +1,7 @@
-"""A sequence with its loss mask, and how spans of text become spans of tokens.
+"""A sequence with its loss mask: the tokens of ranges of text, and cutting to a length.
 
-Owns the type that both encoders return and the error for a sequence that teaches nothing; leaves making them to `chat`
-and `pairs`.
+Owns what both encoders return, and the error where nothing is trained on; leaves encoding to `sft.chat` and
+`sft.pairs`.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class NoTargetsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedSequence:
-    """Tokens and which of them are trained on. Legend: n tokens.
+    """Tokens with their loss mask. Legend: n tokens.
 
     Example:
         >>> encoded = EncodedSequence(input_ids=np.array([5, 7, 2]), loss_mask=np.array([False, True, True]))
@@ -28,9 +28,9 @@ class EncodedSequence:
     input_ids: NDArray[np.int32]
     """Token ids: int32 [n]."""
     loss_mask: NDArray[np.bool_]
-    """Whether the model learns to write the token: bool [n]. Unshifted: entry i is about token i, as a target."""
+    """Whether the model learns to write the token: bool [n]. Unshifted: entry i is for token i as a target."""
     num_cut_tokens: int = 0
-    """How many tokens the cutoff left out."""
+    """Number of tokens that the cutoff removed."""
 
     def __len__(self) -> int:
         """Number of tokens, n."""
@@ -38,15 +38,11 @@ class EncodedSequence:
 
     @property
     def num_trained_tokens(self) -> int:
-        """How many tokens are trained on; not the first, which no model predicts."""
+        """Number of tokens that are trained on; never the first, which no model predicts."""
         return int(np.count_nonzero(self.loss_mask[1:]))
 
     def check_targets(self) -> None:
-        """Refuses a sequence that teaches nothing.
-
-        Raises:
-            NoTargetsError: no token is trained on.
-        """
+        """Raises a NoTargetsError where no token is trained on."""
         if self.num_trained_tokens:
             return
         why = (
@@ -54,27 +50,27 @@ class EncodedSequence:
             if self.num_cut_tokens
             else ("it has no turn of a trained role, or every one is marked with train: false or weight: 0")
         )
-        raise NoTargetsError(f"none of the sequence's {len(self)} tokens is trained on: {why}, or leave it out")
+        raise NoTargetsError(f"0 of the sequence's {len(self)} tokens are trained on: {why}, or leave it out")
 
 
-def token_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Finds the tokens of spans of text. Legend: n tokens.
+def token_ranges(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Finds the tokens of ranges of text. Legend: n tokens.
 
-    A token that straddles a span's edge belongs to the span: it carries the first or last characters of the answer,
-    which nothing else would teach. transformers' `return_assistant_tokens_mask` decides alike.
+    A token that straddles the edge of a range belongs to it: otherwise the first or last characters of an answer would
+    not be trained on. transformers' `return_assistant_tokens_mask` does the same.
 
     Args:
         offsets: [begin, end) of each token in the text, ascending: [n].
-        spans: [begin, end) in the text, ascending and disjoint.
+        ranges: [begin, end) in the text, ascending and disjoint.
 
     Returns:
-        [first, last) of each span's tokens, ascending and disjoint, in [0, n].
+        [first, end) of the tokens of each range, ascending and disjoint, in [0, n].
     """
     begins, ends = np.asarray(offsets, dtype=np.int64).reshape(-1, 2).T
     found: list[tuple[int, int]] = []
     taken = 0
-    for begin, end in spans:
-        # Several tokens may spell one character, and share its offsets; one that a normalizer added has none at all.
+    for begin, end in ranges:
+        # Several tokens may spell one character and share its offsets; one that a normalizer added has empty offsets.
         inside = np.flatnonzero((begins < end) & ((ends > begin) | (begins >= begin)))
         first = max(taken, int(inside[0]) if inside.size else int(np.searchsorted(begins, begin)))
         taken = max(first, int(inside[-1]) + 1 if inside.size else first)
@@ -83,7 +79,7 @@ def token_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, i
 
 
 def truncate_pair(source_len: int, target_len: int, cutoff_len: int) -> tuple[int, int]:
-    """Says how much of a source and of its target stay.
+    """Returns how many tokens of a source and of its target stay.
 
     A side shorter than half the budget stays whole and the other one gets the rest; else each side is cut in proportion
     to its length, the target's share rounded down.
@@ -95,9 +91,9 @@ def truncate_pair(source_len: int, target_len: int, cutoff_len: int) -> tuple[in
         (25, 25)
 
     Args:
-        source_len: tokens of the source, what the model is given.
-        target_len: tokens of the target, what it learns to write.
-        cutoff_len: tokens that both may have together.
+        source_len: tokens of the source, the model's input.
+        target_len: tokens of the target, which the model learns to write.
+        cutoff_len: most tokens of both together.
 
     Returns:
         (source tokens, target tokens) that stay. They sum to cutoff_len where anything is cut.
@@ -126,7 +122,7 @@ def truncate_pair(source_len: int, target_len: int, cutoff_len: int) -> tuple[in
 def truncate_turns(
     turns: Sequence[tuple[int, int]], cutoff_len: int, *, last_first: bool = False
 ) -> list[tuple[int, int]]:
-    """Cuts the turns of a chat one after the other, each by `truncate_pair` with what the ones before it left.
+    """Cuts the turns of a chat in order, each by `truncate_pair` to the tokens that the turns before it left.
 
     Example:
         >>> truncate_turns([(30, 10), (20, 20)], cutoff_len=50)
@@ -134,11 +130,11 @@ def truncate_turns(
 
     Args:
         turns: (source tokens, target tokens) of each turn, in the order of the chat.
-        cutoff_len: tokens that all may have together.
-        last_first: whether the budget goes to the last turn first, for chats that train on it alone.
+        cutoff_len: most tokens of all together.
+        last_first: whether the last turn comes first, for chats that train on it alone.
 
     Returns:
-        (source tokens, target tokens) of each turn that stay, in the order of the chat; (0, 0) where nothing was left.
+        (source tokens, target tokens) that stay of each turn, in the order of the chat.
 
     Raises:
         ValueError: a length is negative.

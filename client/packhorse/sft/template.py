@@ -3,9 +3,8 @@
 Owns compiling and rendering one, and joining parts of a content that it does not know; leaves finding a turn in the
 text to `sft.turns`. Imported when the first template is used, since it needs jinja2.
 
-What a template may use beyond Jinja is what transformers' `apply_chat_template` gives it, so that the same template
-gives the same text: `tojson`, `raise_exception`, `strftime_now`, loop controls, trimmed blocks, and `{% generation %}`
-around what the model writes.
+Beyond Jinja, a template may use what transformers' `apply_chat_template` offers, so that it gives the same text:
+`tojson`, `raise_exception`, `strftime_now`, loop controls, trimmed blocks, and `{% generation %}` blocks.
 """
 
 import json
@@ -33,14 +32,10 @@ class TemplateRefusal(ValueError):  # noqa: N818 - it is the template that refus
 
 
 class ChatTemplate:
-    """A compiled template. Make one with `compile_template`, which keeps them."""
+    """A compiled template. Make one with `compile_template`, which caches."""
 
     def __init__(self, source: str) -> None:
-        """Compiles.
-
-        Raises:
-            TemplateRefusal: it is not a Jinja template.
-        """
+        """Compiles; a TemplateRefusal where the text is not a Jinja template."""
         try:
             plain, marked = _environment(_Generation), _environment(_MarkedGeneration)
             tree, marked_tree = plain.parse(source), marked.parse(source)
@@ -48,12 +43,12 @@ class ChatTemplate:
             self.has_generation = any(
                 literal.data == OPEN_MARK for literal in marked_tree.find_all(jinja2.nodes.TemplateData)
             )
-            """Whether it says by `{% generation %}` what the model writes."""
+            """Whether `{% generation %}` blocks mark the model's text."""
             self._plain, self._marked = plain.from_string(tree), marked.from_string(marked_tree)
         except jinja2.TemplateError as error:
             raise TemplateRefusal(f"the chat template is not a Jinja template: {error}") from None
         self.special_token_names = frozenset(names) & _SPECIAL_TOKEN_NAMES
-        """The special tokens that it writes by name."""
+        """Names of special tokens in it."""
 
     def render(
         self,
@@ -66,7 +61,7 @@ class ChatTemplate:
 
         Args:
             messages: plain data.
-            variables: what else the template sees: tools, special tokens, options of its own.
+            variables: the template's others: tools, special tokens, options of its own.
             add_generation_prompt: whether the header of an assistant's turn follows.
 
         Raises:
@@ -77,7 +72,7 @@ class ChatTemplate:
     def render_generation(
         self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
     ) -> tuple[str, list[tuple[int, int]]]:
-        """Returns the text, and [begin, end) of the `{% generation %}` blocks in it, ascending, touching ones as one.
+        """Returns the text, and [begin, end) of its `{% generation %}` blocks, ascending; touching blocks are joined.
 
         Raises:
             TemplateRefusal: the template raises an error, nests the blocks, or uses them to make other text.
@@ -104,19 +99,15 @@ class ChatTemplate:
 
 @lru_cache(maxsize=16)
 def compile_template(source: str) -> ChatTemplate:
-    """Compiles a template, once for each text.
-
-    Raises:
-        TemplateRefusal: it is not a Jinja template.
-    """
+    """Compiles a template, once for each text; a TemplateRefusal where it is not a Jinja template."""
     return ChatTemplate(source)
 
 
 def with_known_contents(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]) -> Conversation:
-    """Returns a conversation as the template can write it: parts stay where it knows them, else their texts are joined.
+    """Returns a conversation whose contents the template knows: elsewhere the texts of parts are joined.
 
     Raises:
-        ValueError: a template that does not know parts meets one that is no text.
+        ValueError: the template does not know parts, and one is not a text.
     """
     nested = [number for number, message in enumerate(chat.messages) if isinstance(message.get("content"), list | dict)]
     if not nested:
@@ -141,7 +132,7 @@ def _joined(number: int, content: Any) -> str:
         if part["type"] != "text":
             raise ValueError(
                 f"message {number} holds a part of type {part['type']!r}, which the chat template does not write; "
-                "leave it out, or take a template that does"
+                "leave it out, or use a template that does"
             )
     return "".join(part["text"] for part in content)
 
@@ -152,29 +143,29 @@ def _render(
     given = {"tools": None, "documents": None, **variables}
     try:
         return template.render(messages=messages, add_generation_prompt=prompt, **given)
-    except Exception as error:  # A template is a program of somebody else's: it may fail in any way that Python can.
+    except Exception as error:  # A template is somebody else's program and may raise anything.
         raise TemplateRefusal(f"the chat template does not render this conversation: {error}") from error
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %} … {% endgeneration %}` as if it were not there."""
+    """`{% generation %} … {% endgeneration %}`, ignored."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's own form
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node | list[jinja2.nodes.Node]:
-        """Takes the tag's body."""
+        """Returns the tag's body."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        # A scope of its own: what a block sets ends with it, as it does in transformers.
+        # A scope of its own: variables set in a block end with it, as in transformers.
         return jinja2.nodes.Scope(self.wrap(body), lineno=line)
 
     def wrap(self, body: list[jinja2.nodes.Node]) -> list[jinja2.nodes.Node]:
-        """Returns what replaces the tag."""
+        """Returns the nodes that replace the tag."""
         return body
 
 
 class _MarkedGeneration(_Generation):
-    """The same with a mark at either end, which survives macros and captured text; counting characters would not."""
+    """The same with a mark at either end: marks survive macros and captured text, counts of characters do not."""
 
     def wrap(self, body: list[jinja2.nodes.Node]) -> list[jinja2.nodes.Node]:
         """Returns the body between two marks."""
@@ -190,7 +181,7 @@ def _environment(generation: type[_Generation]) -> jinja2.sandbox.ImmutableSandb
         trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
-    # One moment for all renderings of a template, which are compared with each other.
+    # One time for all renderings of a template, since they are compared with each other.
     now = datetime.now()
     environment.globals.update(
         raise_exception=_raise_exception, strftime_now=now.strftime, namespace=_Namespace, dict=_Dict()
@@ -214,7 +205,7 @@ def _raise_exception(message: str) -> None:
 
 
 class _Dict:
-    """What a template may call as `dict`, without the class and its attributes."""
+    """A template's `dict`, without the class and its attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -225,7 +216,7 @@ class _Dict:
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """Jinja's `namespace`, whose names may not lead to Python's own attributes."""
+    """Jinja's `namespace`, without access to Python's own attributes."""
 
     # No `self`, which a template may want as a name.
     def __init__(*args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,7 @@
-"""Tokenizers that users already have, made ready for chats.
+"""Users' own tokenizers, made ready for chats.
 
-Owns reading one from wherever it is, and encoding text with its characters' offsets; leaves templates to `template`.
-Three things are taken: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, and a path: a `tokenizer.json`, or a
-folder with one and, beside it, `tokenizer_config.json` and `chat_template.jinja`, as `save_pretrained` writes it.
+Owns reading a fast tokenizer of transformers, a `tokenizers.Tokenizer`, a `tokenizer.json`, or a folder with one as
+`save_pretrained` writes it; and encoding text with offsets. Leaves rendering templates to `sft.template`.
 """
 
 import json
@@ -21,7 +20,7 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChatTokenizer:
-    """A tokenizer with what chats need beside it. Make one with `load_chat_tokenizer`; it pickles.
+    """A tokenizer for chats. Make one with `load_chat_tokenizer`; it pickles.
 
     Example:
         >>> from tokenizers import Tokenizer, models
@@ -31,20 +30,20 @@ class ChatTokenizer:
     """
 
     model: Any
-    """`tokenizers.Tokenizer` that cuts, pads and adds nothing, and whose offsets leave out no white space."""
+    """A `tokenizers.Tokenizer` that cuts, pads and adds nothing; its offsets include white space."""
     opening: tuple[int, ...]
-    """Ids that the tokenizer puts before a text by itself, such as BOS."""
+    """Ids that the tokenizer itself puts before a text, such as BOS."""
     closing: tuple[int, ...]
-    """Ids that it puts after one, such as EOS."""
+    """Ids that it puts after a text, such as EOS."""
     special_texts: tuple[str, ...]
-    """Special tokens as they are written."""
+    """Texts of its special tokens."""
     special_tokens: Mapping[str, str] | None = None
-    """Name for templates ("eos_token") → text; None where nothing says which is which."""
+    """Name in templates ("eos_token") → text; None where it is not known."""
     chat_templates: Mapping[str, str] | None = None
     """Name ("default", "tool_use") → template; None where it has none."""
 
     def encode(self, texts: Sequence[str]) -> list[Any]:
-        """Encodes texts as they are: `tokenizers.Encoding` each, with `ids` and `offsets` in characters."""
+        """Encodes texts without adding tokens: a `tokenizers.Encoding` each, with `ids` and `offsets` in characters."""
         encodings: list[Any] = self.model.encode_batch(list(texts), add_special_tokens=False)
         return encodings
 
@@ -52,13 +51,13 @@ class ChatTokenizer:
         """Returns the text of a chat template.
 
         Args:
-            chosen: the text of one, a `Path` to one, or the name of one of the tokenizer's; None for its default, or
-                its "tool_use" for conversations with tools.
+            chosen: the text of one, a `Path` to one, or the name of one of the tokenizer's; None for "tool_use" where
+                there are tools and such a template, else "default".
             has_tools: whether the conversation has tools.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: none is chosen, and the tokenizer has none.
+            ValueError: None was given, and the tokenizer has no default.
         """
         if isinstance(chosen, os.PathLike):
             return Path(chosen).read_text(encoding="utf-8")
@@ -72,13 +71,10 @@ class ChatTokenizer:
         return own[name]
 
     def eos_id(self, eos: str | None) -> int:
-        """Returns the id of the end of a sequence.
-
-        Args:
-            eos: the token; None for the tokenizer's own.
+        """Returns the id of the end-of-sequence token `eos`, or of the tokenizer's own for None.
 
         Raises:
-            ValueError: it is not a token, or nothing says which is the tokenizer's own.
+            ValueError: it is not a token, or the tokenizer does not name its own.
         """
         if eos is None:
             if self.special_tokens is not None and "eos_token" in self.special_tokens:
@@ -87,18 +83,18 @@ class ChatTokenizer:
                 return self.closing[-1]
             else:
                 raise ValueError(
-                    "the tokenizer does not say which token ends a sequence; name it with eos=, or append none"
+                    "the tokenizer does not say which token ends a sequence; name it with eos=, or append no such token"
                 )
         number: int | None = self.model.token_to_id(eos)
         if number is None:
-            raise ValueError(f"eos {eos!r} is not a token of the tokenizer; name one that is, or append none")
+            raise ValueError(f"eos {eos!r} is not a token of the tokenizer; name one that is, or append no such token")
         return number
 
 
 def load_chat_tokenizer(source: Any) -> ChatTokenizer:
     """Makes a tokenizer ready for chats.
 
-    A model that was made ready is kept for the next call with the same object; change a tokenizer before its first use.
+    The result is kept for the next call with the same object: change a tokenizer before its first use.
 
     Example:
         >>> from tokenizers import Tokenizer, models
@@ -113,7 +109,7 @@ def load_chat_tokenizer(source: Any) -> ChatTokenizer:
     Raises:
         FileNotFoundError: there is no such file or folder.
         ImportError: the extra `packhorse[sft]` is not installed.
-        ValueError: it is none of these, a slow tokenizer, or a folder whose files do not agree.
+        ValueError: it is something else, a slow tokenizer, or a folder whose files contradict each other.
     """
     if isinstance(source, ChatTokenizer):
         return source
@@ -124,17 +120,13 @@ def load_chat_tokenizer(source: Any) -> ChatTokenizer:
     if hasattr(source, "apply_chat_template"):
         return _load_transformers(source)
     raise ValueError(
-        f"what is given is of type {type(source).__name__}, no tokenizer known here; give a fast tokenizer of "
-        "transformers, a tokenizers.Tokenizer, or the path of a tokenizer.json or of the folder that holds it"
+        f"{type(source).__name__} is not a tokenizer that can be read; give a fast tokenizer of transformers, "
+        "a tokenizers.Tokenizer, or the path of a tokenizer.json or of the folder that holds it"
     )
 
 
 def tokenizer_json_path(path: Path) -> Path:
-    """Returns the `tokenizer.json` that a path names: itself, or the one in the folder.
-
-    Raises:
-        FileNotFoundError: it is not there.
-    """
+    """Returns a `tokenizer.json`, or the one in a folder; a FileNotFoundError where it is missing."""
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(
@@ -145,7 +137,7 @@ def tokenizer_json_path(path: Path) -> Path:
 
 
 def read_tokenizer_json(file: Path) -> Any:
-    """Reads a `tokenizer.json`: `tokenizers.Tokenizer`.
+    """Reads a `tokenizer.json` into a `tokenizers.Tokenizer`.
 
     Raises:
         ImportError: the extra `packhorse[sft]` is not installed.
@@ -154,7 +146,7 @@ def read_tokenizer_json(file: Path) -> Any:
     library = require("tokenizers", "sft")
     try:
         return library.Tokenizer.from_file(str(file))
-    except Exception as error:  # The library raises bare Exception for whatever is wrong with the file.
+    except Exception as error:  # The library raises a bare Exception for any fault of the file.
         raise ValueError(f"{file} is not a tokenizer.json that the tokenizers library reads: {error}") from None
 
 
@@ -162,8 +154,8 @@ def _load_transformers(tokenizer: Any) -> ChatTokenizer:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not hasattr(backend, "to_str"):
         raise ValueError(
-            f"{type(tokenizer).__name__} is a slow tokenizer, which cannot say which characters a token stands for; "
-            "load the fast one"
+            f"{type(tokenizer).__name__} is a slow tokenizer, which gives no offsets of tokens in the text; load the "
+            "fast one"
         )
     templates = tokenizer.chat_template
     return replace(
@@ -187,7 +179,7 @@ def _load_path(path: Path) -> ChatTokenizer:
     except ValueError as error:
         raise ValueError(f"{config_path} is not JSON: {error}") from None
     if not isinstance(config, dict):
-        raise ValueError(f"{config_path} holds a {type(config).__name__}, not a tokenizer's settings")
+        raise ValueError(f"{config_path} holds a {type(config).__name__}, not a mapping of settings")
     _check_added_tokens(model, config, config_path)
     named = {name: config[name] for name in _SPECIAL_TOKENS if config.get(name)}
     return replace(
@@ -198,7 +190,7 @@ def _load_path(path: Path) -> ChatTokenizer:
 
 
 def _folder_templates(path: Path) -> dict[str, str] | None:
-    """Templates in files of their own, which go before those in the settings."""
+    """Templates in files of their own, which override those in the settings."""
     files = {
         "default": path / _TEMPLATE,
         **{file.stem: file for file in sorted((path / _MORE_TEMPLATES).glob("*.jinja"))},
@@ -213,7 +205,7 @@ def _config_templates(templates: Any) -> dict[str, str] | None:
 
 
 def _check_added_tokens(model: Any, config: Mapping[str, Any], path: Path) -> None:
-    """Refuses tokens that transformers would add to the model when loading; ids would differ silently without them."""
+    """Refuses tokens that only transformers adds when it loads the folder: ids would differ silently."""
     for number, token in config.get("added_tokens_decoder", {}).items():
         text = token["content"] if isinstance(token, dict) else token
         if model.token_to_id(text) != int(number):
@@ -225,7 +217,7 @@ def _check_added_tokens(model: Any, config: Mapping[str, Any], path: Path) -> No
 
 @lru_cache(maxsize=4)
 def _prepare(model: Any, vocab_size: int) -> ChatTokenizer:
-    """Copies a model of the user's; vocab_size tells one that has grown since."""
+    """Copies a user's model; vocab_size distinguishes one that has grown since."""
     return _prepared(type(model).from_str(model.to_str()))
 
 
@@ -237,7 +229,7 @@ def _prepared(model: Any) -> ChatTokenizer:
     ids = model.encode("a").ids
     first = added.index(False) if False in added else len(added)
     last = len(added) - added[::-1].index(False) if False in added else len(added)
-    # It only adds those two and trims offsets. White space that belongs to no token would blur where a turn begins.
+    # This one adds no token and keeps white space in offsets, so that the begin of a turn is exact.
     model.post_processor = require("tokenizers.processors", "sft").ByteLevel(trim_offsets=False)
     return ChatTokenizer(
         model=model,

@@ -1,16 +1,17 @@
 """Where the model's own turns are in the text of a conversation.
 
-Owns finding them; leaves rendering to `template` and tokens to `chat`. Three ways, each of them sound or silent:
+Owns finding them; leaves rendering to `sft.template` and tokens to `sft.chat`. There are three ways. Each finds the
+right range or none:
 
-1. `{% generation %}` blocks say it, and are believed to the letter.
-2. A turn begins where the template's rendering of the messages before it, with the generation prompt, ends, and ends
-   where the rendering of the messages up to it ends. That holds where those renderings are prefixes of the whole text.
-3. A template that writes earlier turns otherwise than the last (which leaves out thinking, or moves tools to the last
-   question) has no such prefixes. The turn is then what changes when the message says something else, which is found by
-   rendering the whole conversation with other words in its place; its end-of-turn token is what the conversation that
-   stops there ends with. A span found so must not touch what any other message says; else the template is refused.
+1. `{% generation %}` blocks mark the turns exactly.
+2. A turn begins where the rendering of the messages before it, with the generation prompt, ends. It ends where the
+   rendering of the messages up to it ends. Both renderings must be prefixes of the whole text.
+3. A template that writes earlier turns differently from the last (leaves out reasoning, or moves tools to the last
+   question) has no such prefixes. The whole conversation is then rendered with other words in the message, and the turn
+   is the text that changes. Its end-of-turn token is the end of the conversation that stops there. The range must not
+   overlap another message's text; else the template is refused.
 
-A turn's end-of-turn token belongs to it, its header does not, nor does the white space between it and the next one.
+A turn includes its end-of-turn token. It includes neither its header nor the white space before the next turn.
 """
 
 import re
@@ -19,15 +20,13 @@ from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from typing import Any
 
-from packhorse.sft.messages import PLACE_MARK, Conversation, with_other_call, with_other_words
+from packhorse.sft.messages import WORDS_MARK, Conversation, with_other_call, with_other_words
 from packhorse.sft.template import ChatTemplate, TemplateRefusal
 
-Span = tuple[int, int]
+Range = tuple[int, int]
 """[begin, end) in a text."""
 
-_WAY_OUT = (
-    "mark what the model writes, end-of-turn token included, in the template: {% generation %} … {% endgeneration %}"
-)
+_WAY_OUT = "mark the model's text, end-of-turn token included, in the template: {% generation %} … {% endgeneration %}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +34,10 @@ class RenderedChat:
     """The text of a conversation. Legend: t turns."""
 
     text: str
-    """As the template writes it."""
-    turns: tuple[Span, ...]
-    """What the model writes, ascending and disjoint: [t]."""
+    turns: tuple[Range, ...]
+    """The model's turns, ascending and disjoint: [t]."""
     is_trained: tuple[bool, ...]
-    """Whether a turn is trained on: [t]."""
+    """Whether each is trained on: [t]."""
 
 
 def render_chat(
@@ -50,12 +48,12 @@ def render_chat(
     Args:
         template: compiled.
         chat: checked.
-        variables: what the template sees beside the messages.
-        special_texts: special tokens as they are written; one of them ends a turn.
+        variables: the template's, beside the messages.
+        special_texts: texts of special tokens; one of them ends a turn.
 
     Raises:
         TemplateRefusal: the template does not render the conversation.
-        ValueError: it does not show where a turn stands.
+        ValueError: it does not show where a turn is.
     """
     if template.has_generation:
         text, blocks = template.render_generation(chat.messages, variables)
@@ -82,12 +80,12 @@ class _Search:
         self._chat = chat
         self._variables = variables
         self._special_texts = tuple(special_texts)
-        self._found: dict[int, Span | None] = {}
+        self._found: dict[int, Range | None] = {}
         self._found_by_call: set[int] = set()
         self.text = template.render(chat.messages, variables)
 
-    def turn(self, number: int) -> Span:
-        """Returns where the turn of a message stands, end-of-turn token included."""
+    def turn(self, number: int) -> Range:
+        """Returns the range of a message's turn, end-of-turn token included."""
         begin = self._begin_by_prefix(number)
         end = self._end_by_prefix(number)
         if begin is None or end is None:
@@ -99,56 +97,56 @@ class _Search:
             raise _unclear(number, "its turn ends before it begins")
         return begin, end
 
-    def owner(self, block: Span) -> int:
+    def owner(self, block: Range) -> int:
         """Returns the message that a generation block belongs to."""
         said = {number: self._words(number) for number in self._chat.own}
-        owners = [number for number, span in said.items() if span and span[0] <= block[1] and block[0] <= span[1]]
+        owners = [number for number, where in said.items() if where and where[0] <= block[1] and block[0] <= where[1]]
         if len(owners) != 1 or None in said.values():
             raise ValueError(
-                "the template's {% generation %} blocks cannot be told apart by message, which training on some turns "
-                "only takes; train on all turns, or leave marked messages out"
+                "the template's {% generation %} blocks cannot be assigned to messages, and only some turns are to be "
+                "trained on; train on all turns, or leave marked messages out"
             )
         return owners[0]
 
     def _begin_by_prefix(self, number: int) -> int | None:
         begin = self._prefix(number, add_generation_prompt=True)
-        # Where the prompt adds nothing, the messages before end before the header, which is not to be trained on.
+        # Where the prompt adds nothing, the header would count as part of the turn.
         return begin if begin != self._prefix(number, add_generation_prompt=False) else None
 
     def _end_by_prefix(self, number: int) -> int | None:
         return self._prefix(number + 1, add_generation_prompt=False)
 
     def _prefix(self, count: int, *, add_generation_prompt: bool) -> int | None:
-        """Length of the first messages' rendering where the whole text begins with it."""
+        """Length of the rendering of the first messages, where the text begins with it."""
         if count == len(self._chat.messages):
             return len(self.text)
         prefix = self._rendered(self._chat.messages[:count], add_generation_prompt=add_generation_prompt)
         return len(prefix) if prefix is not None and self.text.startswith(prefix) else None
 
-    def _checked_words(self, number: int) -> Span:
-        """As `_words`, where they touch nothing that another message says."""
+    def _checked_words(self, number: int) -> Range:
+        """As `_words`, but refused where they overlap another message's words."""
         said = self._words(number)
         if said is None:
-            raise _unclear(number, "what it says cannot be found in the text")
+            raise _unclear(number, "its content cannot be found in the text")
         for other in range(len(self._chat.messages)):
-            span = self._words(other) if other != number else None
-            if span is not None and span[0] < said[1] and said[0] < span[1]:
+            where = self._words(other) if other != number else None
+            if where is not None and where[0] < said[1] and said[0] < where[1]:
                 raise _unclear(number, f"other words in it change the text of message {other}")
         return said
 
-    def _words(self, number: int) -> Span | None:
-        """Where the text of the whole conversation shows what a message says; None where it does not."""
+    def _words(self, number: int) -> Range | None:
+        """The range of a message's content in the whole text; None where it cannot be found."""
         if number not in self._found:
             messages = self._chat.messages
-            span = self._changed(self.text, messages, number)
-            if span is None and messages[number].get("tool_calls"):
-                span = self._changed_call(self.text, messages, number)
+            where = self._changed(self.text, messages, number)
+            if where is None and messages[number].get("tool_calls"):
+                where = self._changed_call(self.text, messages, number)
                 self._found_by_call.add(number)
-            self._found[number] = span
+            self._found[number] = where
         return self._found[number]
 
     def _closing_length(self, number: int, end: int) -> int:
-        """How much of the text from `end` on is what closes the turn, in whole special tokens and the rest between."""
+        """Length of the text from `end` on that closes the turn: special tokens, and the text between them."""
         messages = self._chat.messages[: number + 1]
         try:
             text = self._template.render(messages, self._variables)
@@ -157,59 +155,59 @@ class _Search:
         change = self._changed_call if number in self._found_by_call else self._changed
         said = change(text, messages, number)
         if said is None:
-            raise _unclear(number, "what it says cannot be found in the conversation up to it")
-        pairs = zip(self._pieces(text[said[1] :]), self._pieces(self.text[end:]), strict=False)
-        return sum(len(piece) for piece, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            raise _unclear(number, "its content cannot be found in the conversation up to it")
+        pairs = zip(self._split(text[said[1] :]), self._split(self.text[end:]), strict=False)
+        return sum(len(part) for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-    def _pieces(self, text: str) -> list[str]:
+    def _split(self, text: str) -> list[str]:
         if not self._special_texts:
             return [text]
         return re.split(f"({'|'.join(map(re.escape, self._special_texts))})", text)
 
-    def _changed(self, text: str, messages: Sequence[Mapping[str, Any]], number: int) -> Span | None:
-        """The part of a conversation's text that changes when a message says something else."""
-        said = with_other_words(messages[number], PLACE_MARK)
+    def _changed(self, text: str, messages: Sequence[Mapping[str, Any]], number: int) -> Range | None:
+        """The range of a conversation's text that changes with a message's content."""
+        said = with_other_words(messages[number], WORDS_MARK)
         changed = self._rendered([*messages[:number], said, *messages[number + 1 :]])
-        if changed is None or changed.count(PLACE_MARK) != 1:
+        if changed is None or changed.count(WORDS_MARK) != 1:
             return None
         return _difference(text, changed, changed)
 
-    def _changed_call(self, text: str, messages: Sequence[Mapping[str, Any]], number: int) -> Span | None:
-        """The same for templates that refuse the answers to calls that are gone, up to the last call's name.
+    def _changed_call(self, text: str, messages: Sequence[Mapping[str, Any]], number: int) -> Range | None:
+        """The same for templates that refuse answers without their calls: the range ends with the last call's name.
 
-        Where the turn begins does not depend on what follows it, so the answers go too; and what follows the name stays
-        the same, so it counts as what closes the turn.
+        The begin of a turn does not depend on later messages, so the answers are left out as well. The text after the
+        name does not change, so it counts as closing the turn.
         """
         before, after = messages[:number], messages[number + 1 :]
         later = dropwhile(lambda message: message["role"] != "user", after)
-        unanswered = self._rendered([*before, with_other_words(messages[number], PLACE_MARK), *later])
-        recalled = self._rendered([*before, with_other_call(messages[number], PLACE_MARK), *after])
-        if unanswered is None or recalled is None or PLACE_MARK not in unanswered or PLACE_MARK not in recalled:
+        unanswered = self._rendered([*before, with_other_words(messages[number], WORDS_MARK), *later])
+        recalled = self._rendered([*before, with_other_call(messages[number], WORDS_MARK), *after])
+        if unanswered is None or recalled is None or WORDS_MARK not in unanswered or WORDS_MARK not in recalled:
             return None
         return _difference(text, unanswered, recalled)
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str | None:
-        """The text of other messages, where the template renders them."""
+        """The text of other messages; None where the template does not render them."""
         try:
             return self._template.render(messages, self._variables, add_generation_prompt=add_generation_prompt)
         except TemplateRefusal:
             return None
 
     def _without_glue(self, begin: int, end: int) -> int:
-        """Ends a turn with its special token where only white space stands between that and the next turn."""
+        """The end of a turn without white space after its special token."""
         closed = self.text[begin:end].rstrip()
         return begin + len(closed) if self._special_texts and closed.endswith(self._special_texts) else end
 
 
-def _difference(text: str, begin_changed: str, end_changed: str) -> Span:
-    """What of a text differs from one text at its begin and from another at its end."""
-    # Both hold a mark that the text does not, so what is common on either side of it ends there at the latest.
+def _difference(text: str, begin_changed: str, end_changed: str) -> Range:
+    """The range in which a text differs, from one text at its begin and from another at its end."""
+    # Both contain a mark that the text does not, so common beginnings and ends stop at the mark.
     begin = _common_length(text, begin_changed)
     return begin, len(text) - _common_length(text[begin:][::-1], end_changed[::-1])
 
 
 def _common_length(one: str, other: str) -> int:
-    """How many first characters two texts share; by halving, since a loop over characters is slow."""
+    """Number of first characters that two texts share; by bisection, since a loop over characters is slow."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -222,5 +220,5 @@ def _common_length(one: str, other: str) -> int:
 
 def _unclear(number: int, why: str) -> ValueError:
     return ValueError(
-        f"the chat template does not show where the model's turn in message {number} stands: {why}; {_WAY_OUT}"
+        f"the chat template does not show where the model's turn in message {number} is: {why}; {_WAY_OUT}"
     )

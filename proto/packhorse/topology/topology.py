@@ -72,8 +72,8 @@ class Topology:
     batch_size: int = 1
     """Bins per rank and step, at least 1."""
     batch_schedule: BatchSchedule | None = None
-    """Global batch sizes, each from some point of the run on, instead of `batch_size`; a schedule or its text,
-    "0:768 250B:1536"."""
+    """Instead of `batch_size`: bins of all ranks in an optimizer step, each from some point of the run on, counted
+    in bins, or in tokens with K, M, B or T, e.g. "0:768 250B:1536"."""
     start_position: int = 0
     """The position where step 0 begins, at least 0."""
     remainder: RemainderPolicy = RemainderPolicy.SPREAD
@@ -81,9 +81,9 @@ class Topology:
     mode: StreamMode = StreamMode.PARTITION
     """Whether the ranks share the epoch."""
     accumulation: int = 1
-    """Steps that make one optimizer step, at least 1. Of no effect without a balance or a schedule."""
+    """Steps of one optimizer step, at least 1. It has no effect without a balance or a schedule."""
     balance: Balance = Balance.NONE
-    """Where ranks wait for each other."""
+    """Where ranks wait for each other, and so what is balanced."""
     cost_linear: int = DEFAULT_COST_LINEAR
     """Cost of a token beside attention: a sequence of L tokens costs cost_linear · L + L². At least 0."""
 

@@ -1,40 +1,10 @@
-"""What inspect and plan tell of a dataset: other context lengths, training without packing, waiting, and plots.
+"""Figures about prepared datasets, plans and servers: what commands print, for Python and other pages as well.
 
-`packhorse.analysis.plots` needs Matplotlib and is imported by its name.
+Start with `dataset_report`, `compare_packers` and `activity_between`. Names are listed in `__init__.pyi` and loaded
+when first used, because `activity_between` needs no package of the server. `packhorse.analysis.plots` needs Matplotlib,
+and is imported by name.
 """
 
-from packhorse.analysis.context_lengths import ContextLength, context_lengths
-from packhorse.analysis.histogram_input import HistogramInput, read_histogram
-from packhorse.analysis.over_length import fit, lengths_before, options_of, rule_of
-from packhorse.analysis.unpacked import (
-    ROWS_PER_BATCH,
-    Unpacked,
-    concatenated,
-    padded,
-    random_order,
-    sorted_batches,
-    ways_without_packing,
-)
-from packhorse.analysis.waiting import WaitingRow, waiting_rows
-from packhorse.analysis.windows import quality_rows
+import lazy_loader
 
-__all__ = [
-    "ROWS_PER_BATCH",
-    "ContextLength",
-    "HistogramInput",
-    "Unpacked",
-    "WaitingRow",
-    "concatenated",
-    "context_lengths",
-    "fit",
-    "lengths_before",
-    "options_of",
-    "padded",
-    "quality_rows",
-    "random_order",
-    "read_histogram",
-    "rule_of",
-    "sorted_batches",
-    "waiting_rows",
-    "ways_without_packing",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,16 +1,27 @@
-"""What other context lengths would make of a dataset's sequences, to choose one by.
+"""What other context lengths would make of a dataset: bins, padding, and how long ranks wait for each other.
 
-Owns the sweep over max_seq_len; each point is a plan, and the dataset's own is the one that it was prepared with.
+Owns the sweeps over max_seq_len and numbers of ranks. Each point is a plan; the dataset's own is the one that it was
+prepared with. Leaves measuring the waiting to `epoch.balance`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packhorse.analysis.over_length import fit, lengths_before, options_of, rule_of
+from packhorse.analysis.counts import fit, lengths_before, options_of, rule_of
 from packhorse.dataset import PreparedDataset
-from packhorse.epoch import PlanIndex
+from packhorse.epoch import (
+    MAX_BINS_PER_OPTIMIZER_STEP,
+    EpochView,
+    GroupedSource,
+    PlanIndex,
+    Waiting,
+    idle_share,
+    waiting_of,
+    waiting_of_plan,
+)
 from packhorse.packing import counts_of_templates, pack_histogram
+from packhorse.topology import Balance, Topology
 
 _SHORTER, _LONGER = 16, 4
 """Context lengths are powers of two from a 16th of the dataset's own to four times that."""
@@ -31,9 +42,9 @@ class ContextLength:
     sequences_cut: int
     """Sequences that are too long, and so truncated, split or dropped as the dataset's option says."""
     tokens_cut: int
-    """Tokens that this takes away."""
+    """Tokens lost in this way."""
     plan: PlanIndex
-    """The epoch."""
+    """The plan for this context length."""
 
     def facts(self) -> dict[str, Any]:
         """Returns everything but the plan, for JSON."""
@@ -41,14 +52,18 @@ class ContextLength:
 
 
 def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
-    """Plans a dataset's sequences for the powers of two around its own max_seq_len, and shows its own plan.
+    """Plans a dataset's sequences for the powers of two around its own max_seq_len, beside its own plan.
 
-    Sequences that are too long are truncated, split or dropped as in the dataset; one that was prepared with the
-    option "error" has none, and they are truncated in shorter contexts. Groups are dropped as a whole. With a limit of
-    sequences in a bin the better of two packers plans, else best-fit.
+    Sequences that are too long are treated as in the dataset; where the policy is "error", they are truncated. Groups
+    are dropped as a whole. Best-fit plans; where bins have a limit of sequences, the better of best-fit and balanced.
 
     Returns:
         One for each context length, ascending.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> [(each.max_seq_len, each.bins) for each in context_lengths(open_prepared("datasets/corpus"))]
+        [(1, 4), (2, 4), (4, 4), (8, 2), (16, 1), (32, 1)]
     """
     own, rule, lengths = dataset.manifest.max_seq_len, rule_of(dataset), lengths_before(dataset)
     powers = {1 << bits for bits in range(31) if own / _SHORTER <= 1 << bits <= own * _LONGER}
@@ -95,3 +110,82 @@ def _planned(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: 
 
 def _tokens(lengths: Mapping[int, int]) -> int:
     return sum(length * count for length, count in lengths.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingRow:
+    """How long ranks wait, for one shape of a run."""
+
+    max_seq_len: int
+    """Context length in tokens."""
+    world_size: int
+    """Ranks."""
+    waiting: dict[Balance, Waiting] | None
+    """By balance; None where the epoch has too few bins for one optimizer step."""
+
+    def idle(self, balance: Balance, *, at_steps: bool) -> float | None:
+        """Returns the share of GPU time that ranks spend waiting, in [0, 1); None where it was not measured."""
+        excess = self.excess(balance, at_steps=at_steps)
+        return None if excess is None else idle_share(excess)
+
+    def excess(self, balance: Balance, *, at_steps: bool) -> float | None:
+        """Returns how much longer a step takes than without waiting: 0.5 is half as long again; None as for `idle`."""
+        if self.waiting is None:
+            return None
+        measured = self.waiting[balance]
+        return measured.at_steps if at_steps else measured.at_optimizer_steps
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the row for JSON: both measures of both waits, under every balance."""
+        return {
+            "max_seq_len": self.max_seq_len,
+            "world_size": self.world_size,
+            "balances": {
+                balance.value: {
+                    f"{measure}_at_{where}": value(balance, at_steps=where == "steps")
+                    for where in ("steps", "optimizer_steps")
+                    for measure, value in (("time_beyond_work", self.excess), ("idle_share", self.idle))
+                }
+                for balance in Balance
+            },
+        }
+
+
+def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, topology: Topology) -> list[WaitingRow]:
+    """Measures a run in every context length, and in its own also with a quarter and four times as many ranks.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> dataset = open_prepared("datasets/corpus")
+        >>> rows = waiting_rows(context_lengths(dataset), dataset, Topology(world_size=2))
+        >>> [(row.max_seq_len, row.world_size) for row in rows if row.max_seq_len == 8]
+        [(8, 1), (8, 2), (8, 8)]
+
+    Args:
+        choices: context lengths, each with its plan.
+        dataset: the dataset that they belong to.
+        topology: the run's shape.
+
+    Raises:
+        ValueError: an optimizer step of the run has more bins than can be balanced.
+    """
+    ranks = topology.world_size
+    most = MAX_BINS_PER_OPTIMIZER_STEP // (topology.stretches[0].batch_size * topology.accumulation)
+    sizes = sorted({max(1, ranks // 4), ranks, max(ranks, min(4 * ranks, most))})
+    return [
+        WaitingRow(
+            max_seq_len=choice.max_seq_len,
+            world_size=size,
+            waiting=_measured(dataset, choice.plan, replace(topology, world_size=size)),
+        )
+        for choice in choices
+        for size in (sizes if choice.max_seq_len == dataset.manifest.max_seq_len else [ranks])
+    ]
+
+
+def _measured(dataset: PreparedDataset, plan: PlanIndex, topology: Topology) -> dict[Balance, Waiting] | None:
+    """Measures a plan. With groups, a bin's cost depends on its sequences, and not on its template alone."""
+    if dataset.groups is None:
+        return waiting_of_plan(plan, topology)
+    pool = dataset.pool[: plan.num_sequences]  # by room: a shorter context drops the longest groups
+    return waiting_of(GroupedSource(EpochView(plan, pool, seed=0, epoch=0), dataset.groups), topology)

@@ -1,9 +1,10 @@
 """Plots: a prepared dataset's lengths, fullness, waste and waiting, and packers compared with the proven bound.
 
-Owns the panels; leaves every number to `context_lengths` and `waiting`. Needs Matplotlib, so it is imported when used.
+Owns the panels. Leaves every number to `report` and `packers`. It needs Matplotlib, so import it only where used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib import pyplot
 
-from packhorse.analysis.context_lengths import ContextLength
-from packhorse.analysis.waiting import WaitingRow
-from packhorse.dataset import PreparedDataset
+from packhorse.analysis.context_lengths import ContextLength, WaitingRow
+from packhorse.analysis.packers import PackerComparison
+from packhorse.analysis.report import DatasetReport
 from packhorse.epoch import ShuffleQuality
-from packhorse.topology import Balance, Topology
+from packhorse.topology import Balance
 
 _LINEAR_PERCENT = 0.001
 """Below this the axis is linear, so that a gap of 0 is shown."""
@@ -32,66 +33,63 @@ _WAITS = (
 """Lines of a waiting panel: balance, whether ranks wait at every step, label, color and line style."""
 
 
-def save_plot(
-    dataset: PreparedDataset,
-    path: Path,
-    choices: Sequence[ContextLength] = (),
-    topology: Topology | None = None,
-    waiting: Sequence[WaitingRow] = (),
-    windows: Sequence[ShuffleQuality] = (),
-) -> None:
-    """Saves a PNG: the length histogram, the share of rows by fullness, padding by context length, waiting, windows.
+def save_plot(report: DatasetReport, path: Path) -> None:
+    """Saves a PNG: lengths, rows by fullness, padding by context length, and waiting and windows where measured.
 
     Args:
-        dataset: what was prepared.
+        report: the dataset's figures.
         path: the PNG to write.
-        choices: context lengths to draw a curve of padding waste over; without any there is none, and no waiting.
-        topology: the run whose waiting is drawn; None for none.
-        waiting: what waiting costs it, in these context lengths and with several numbers of ranks.
-        windows: what numbers of locality windows do to shuffle and disk.
     """
-    capacity = dataset.manifest.max_seq_len
-    lengths = dataset.plan.lengths
-    counts = dataset.plan.counts
-    sums = np.array([sum(template) for template in dataset.templates])
-    multiplicities = np.array(list(dataset.templates.values()))
-
-    panels = 2 + bool(choices) + 2 * bool(waiting) + bool(windows)
-    rows = -(-panels // 2)
+    panels: list[Callable[[Any], None]] = [
+        lambda axes: _draw_lengths(axes, report),
+        lambda axes: _draw_fullness(axes, report),
+        lambda axes: _draw_padding(axes, report.context_lengths, own),
+    ]
+    own, run = report.dataset.manifest.max_seq_len, report.run
+    if run is not None and report.waiting:
+        own_ranks = [row for row in report.waiting if row.world_size == run.world_size]
+        own_context = [row for row in report.waiting if row.max_seq_len == own]
+        panels += [
+            lambda axes: _draw_waiting(axes, own_ranks, "max_seq_len", f"waiting, {run.world_size:,} ranks", own),
+            lambda axes: _draw_waiting(axes, own_context, "world_size", f"waiting, {own:,} tokens", run.world_size),
+        ]
+    if report.windows:
+        panels.append(lambda axes: _draw_windows(axes, report.windows))
+    rows = -(-len(panels) // 2)
     figure, grid = pyplot.subplots(rows, 2, figsize=(11, 4.2 * rows), layout="constrained")
-    all_axes = grid.ravel()[:panels]
-    for unused in grid.ravel()[panels:]:
-        unused.axis("off")
-    left, right = all_axes[:2]
-    left.hist(lengths, bins=60, weights=counts, color="#4c72b0")
-    left.set(title=f"{dataset.manifest.n_sequences:,} sequences", xlabel="length in tokens", ylabel="sequences")
-    left.set_yscale("log")
-    fullness = np.linspace(0, 100, 41)
-    for values, weights, label, color in (
-        (lengths, counts, "one sequence a row, padded", "#c44e52"),
-        (sums, multiplicities, "packed", "#55a868"),
-    ):
-        share = 100 * weights / weights.sum()
-        right.hist(100 * values / capacity, bins=fullness, weights=share, label=label, color=color, alpha=0.8)
-    right.set(
-        title=f"{dataset.manifest.n_bins:,} bins of {capacity:,} tokens", xlabel="fullness in %", ylabel="% of rows"
-    )
-    right.legend(loc="upper center")
-    if choices:
-        _draw_padding(all_axes[2], choices, capacity)
-    if topology is not None and waiting:
-        own_ranks = [row for row in waiting if row.world_size == topology.world_size]
-        _draw_waiting(all_axes[3], own_ranks, "max_seq_len", f"waiting, {topology.world_size:,} ranks", capacity)
-        own_context = [row for row in waiting if row.max_seq_len == capacity]
-        _draw_waiting(all_axes[4], own_context, "world_size", f"waiting, {capacity:,} tokens", topology.world_size)
-    if windows:
-        _draw_windows(all_axes[-1], windows)
+    for axes, draw in zip_longest(grid.ravel(), panels):
+        if draw is None:
+            axes.axis("off")
+        else:
+            draw(axes)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
 
+def _draw_lengths(axes: Any, report: DatasetReport) -> None:
+    plan = report.dataset.plan
+    axes.hist(plan.lengths, bins=60, weights=plan.counts, color="#4c72b0")
+    title = f"{report.stats.n_sequences:,} sequences"
+    axes.set(title=title, xlabel="length in tokens", ylabel="sequences", yscale="log")
+
+
+def _draw_fullness(axes: Any, report: DatasetReport) -> None:
+    plan, templates, capacity = report.dataset.plan, report.dataset.templates, report.dataset.manifest.max_seq_len
+    sums = np.array([sum(template) for template in templates])
+    for values, weights, label, color in (
+        (plan.lengths, plan.counts, "one sequence a row, padded", "#c44e52"),
+        (sums, np.array(list(templates.values())), "packed", "#55a868"),
+    ):
+        share = 100 * weights / weights.sum()
+        bins = np.linspace(0, 100, 41)
+        axes.hist(100 * values / capacity, bins=bins, weights=share, label=label, color=color, alpha=0.8)
+    title = f"{report.stats.n_bins:,} bins of {capacity:,} tokens"
+    axes.set(title=title, xlabel="fullness in %", ylabel="% of rows")
+    axes.legend(loc="upper center")
+
+
 def _draw_windows(axes: Any, rows: Sequence[ShuffleQuality]) -> None:
-    """Draws bytes read over the number of windows, and how near to each other neighbours come."""
+    """Draws bytes read over the number of windows, and how often neighbours stay near each other."""
     numbers = [row.num_windows for row in rows]
     axes.plot(numbers, [row.read_globally for row in rows], "--", marker="o", label="read, global", color="#c44e52")
     axes.plot(numbers, [row.read for row in rows], marker="o", label="read, windowed", color="#55a868")
@@ -121,7 +119,7 @@ def _draw_padding(axes: Any, choices: Sequence[ContextLength], own: int) -> None
 
 
 def _draw_waiting(axes: Any, rows: Sequence[WaitingRow], over: str, title: str, own: int) -> None:
-    """Draws GPU time lost to waiting over one field of the rows, those left out that could not be measured."""
+    """Draws GPU time lost to waiting over one field of the rows, without rows that could not be measured."""
     measured = [row for row in rows if row.waiting is not None]
     for balance, at_steps, label, color, style in _WAITS:
         shares = [100 * (row.idle(balance, at_steps=at_steps) or 0.0) for row in measured]
@@ -135,23 +133,25 @@ def _draw_waiting(axes: Any, rows: Sequence[WaitingRow], over: str, title: str, 
     axes.legend()
 
 
-def save_comparison(rows: Mapping[str, int], bound: int, name: str, max_seq_len: int, path: Path) -> None:
-    """Saves a PNG of bars.
+def save_comparison(compared: PackerComparison, path: Path) -> None:
+    """Saves a PNG of bars: how far packers, and one padded sequence a row, are from the proven bound.
 
     Args:
-        rows: packer, or another way to make rows → rows in an epoch, in the order to draw.
-        bound: no packing has fewer.
-        name: of the dataset.
-        max_seq_len: in tokens.
+        compared: the packers.
         path: the PNG to write.
     """
+    bound = compared.lower_bound
+    rows = {each.algorithm: each.bins for each in compared.packers} | {
+        "one a row, padded": compared.without_packing[0].rows
+    }
     gaps = [100 * (count - bound) / bound for count in rows.values()]
     figure, axes = pyplot.subplots(figsize=(8, 0.6 + 0.4 * len(rows)), layout="constrained")
     bars = axes.barh(list(rows), gaps, color="#4c72b0")
     axes.bar_label(bars, [f"{gap:.4f} %" for gap in gaps], padding=3)
     axes.invert_yaxis()
     axes.set_xscale("symlog", linthresh=_LINEAR_PERCENT)
-    axes.set_xlim(0, 20 * max(*gaps, _LINEAR_PERCENT))  # to the left is nothing, to the right is room for a label
-    axes.set(title=f"{name}, max_seq_len {max_seq_len:,}", xlabel="rows beyond the proven lower bound, in %")
+    axes.set_xlim(0, 20 * max(*gaps, _LINEAR_PERCENT))  # leaves room for the labels on the right
+    title = f"{compared.name}, max_seq_len {compared.options.max_seq_len:,}"
+    axes.set(title=title, xlabel="rows beyond the proven lower bound, in %")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

@@ -1,16 +1,16 @@
-"""What training would cost without packing, for the same sequences: the usual ways to make rows of them.
+"""Training without packing: what the usual ways to make rows of the same sequences cost.
 
-Owns the ways and their arithmetic over histograms. Leaves plans to `packhorse.packing`, the table to
-`cli/shared/tables`.
+Owns the ways and their arithmetic over histograms. Leaves plans to `packhorse.packing`.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from packhorse.analysis.over_length import fit
+from packhorse.analysis.counts import fit
 from packhorse.dataset import OverLength
 from packhorse.topology import RoomRule
 
@@ -18,7 +18,7 @@ ROWS_PER_BATCH = 32
 """Rows of a batch that is padded to its longest sequence."""
 
 _DRAWN_SEQUENCES = 1 << 18
-"""Random order is tried with at most so many sequences."""
+"""The most sequences that are put into random order."""
 
 _SEED = 0
 
@@ -30,7 +30,7 @@ class Unpacked:
     way: str
     """"padded", "sorted-batches", "concatenated" or "random-order"."""
     sequences: int
-    """Sequences in an epoch, the pieces of split ones apart."""
+    """Sequences in an epoch; each piece of a split sequence counts."""
     rows: int
     """Rows in an epoch."""
     computed_tokens: int
@@ -38,7 +38,7 @@ class Unpacked:
     efficiency: float
     """Tokens of sequences per computed token, in [0, 1]; `extra_tokens` and alignment count as in a plan."""
     sequences_cut: int
-    """Sequences whose tokens come apart, so that no part sees the others."""
+    """Sequences that are cut into parts which do not see each other."""
 
 
 def ways_without_packing(
@@ -47,9 +47,9 @@ def ways_without_packing(
     """Returns what every way makes of the same sequences.
 
     Args:
-        counts: length in tokens → number of sequences, those included that are too long.
+        counts: length in tokens → number of sequences, including those that are too long.
         rule: how many tokens each takes in a row.
-        policy: what is done with those that are too long; the concatenation takes them as they are.
+        policy: what happens to sequences that are too long; concatenation takes them as they are.
         max_sequences_per_row: the most in a row that is filled in random order; None for no limit.
 
     Example:
@@ -57,10 +57,9 @@ def ways_without_packing(
         [('padded', 8), ('sorted-batches', 8), ('random-order', 4), ('concatenated', 4)]
     """
     fitting = fit(counts, rule.longest, policy)
-    rooms: dict[int, int] = {}
+    rooms: Counter[int] = Counter()
     for length, count in fitting.items():
-        room = int(rule.room(length))
-        rooms[room] = rooms.get(room, 0) + count
+        rooms[int(rule.room(length))] += count
     laid = {length + rule.extra_tokens: count for length, count in counts.items()}
     return [
         padded(rooms, rule.max_seq_len),
@@ -101,10 +100,10 @@ def sorted_batches(rooms: Mapping[int, int], rows_per_batch: int) -> Unpacked:
 
 
 def concatenated(lengths: Mapping[int, int], max_seq_len: int) -> Unpacked:
-    """All sequences one after the other in random order, cut into rows of max_seq_len.
+    """All sequences in random order, joined and cut into rows of max_seq_len.
 
-    A row ends inside a sequence of L tokens with probability (L - 1) / max_seq_len, and always where L is longer than a
-    row; the number of sequences cut is the sum of these, rounded.
+    A row ends inside a sequence of L tokens with probability (L - 1) / max_seq_len, or 1 where L is longer than a row.
+    The number of sequences cut is the rounded sum of these.
 
     Example:
         >>> concatenated({5: 100}, 10).sequences_cut
@@ -118,7 +117,7 @@ def concatenated(lengths: Mapping[int, int], max_seq_len: int) -> Unpacked:
 def random_order(rooms: Mapping[int, int], max_seq_len: int, max_sequences_per_row: int | None = None) -> Unpacked:
     """Rows filled in random order, each until the next sequence does not fit (next-fit).
 
-    Counted on one order of a fixed seed; of more than 2^18 sequences on so many drawn from them, and scaled up.
+    Counted on one random order with a fixed seed. Of more than 2^18 sequences, 2^18 are drawn and the count is scaled.
 
     Example:
         >>> random_order({6: 4}, 10).rows

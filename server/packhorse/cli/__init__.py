@@ -1,19 +1,23 @@
 """The command line: `packhorse COMMAND`, one file for each command.
 
-Owns the list of commands, what each needs to be installed, and how failures are shown. A command's module is imported
-when it is run, so that no command needs another's packages and help is there at once.
+Owns the list of commands, what each needs to be installed, and how failures and signals are shown. A command's module
+is imported when it runs, so that no command needs another's packages and help appears at once.
 """
 
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -25,13 +29,13 @@ class CommandEntry:
     summary: str
     """The first sentence of its help."""
     extra: str | None = None
-    """The extra of packhorse that installs what it needs; None where every install has it."""
+    """The extra of packhorse that it needs; None where every install has it."""
     modules: tuple[str, ...] = ()
-    """What it cannot do without, of what that extra installs."""
+    """Modules of that extra without which it cannot run."""
 
     @property
     def missing(self) -> list[str]:
-        """Which of these modules are not installed."""
+        """Those modules that are not installed."""
         return [name for name in self.modules if find_spec(name) is None]
 
 
@@ -53,7 +57,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "shard": CommandEntry(
         "Cut a corpus into shards, prepare each, and write the mixture that serves them as one.", "prepare", ("numba",)
     ),
-    "plan": CommandEntry("Plan without preparing: see what a packer would make of a dataset.", "prepare", ("numba",)),
+    "plan": CommandEntry("Plan without preparing: compare packers on a dataset.", "prepare", ("numba",)),
     "inspect": CommandEntry(
         "Show a prepared folder: statistics, versions and waste without packing; or list what --target serves."
     ),
@@ -62,11 +66,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "server",
         ("numba",),
     ),
-    "show": CommandEntry("Draw bins of DATASET, explain a step of a run, or tell where a sequence comes."),
+    "show": CommandEntry("Draw bins of DATASET, explain a step of a run, or find a sequence."),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
-    "mixture": CommandEntry(
-        "Show a mixture of datasets, or append a stage to it while a run goes on.", "server", ("numba",)
-    ),
+    "mixture": CommandEntry("Show a mixture of datasets, or append a stage to it during a run.", "server", ("numba",)),
     "redact": CommandEntry(
         "Take sequences of DATASET away from training; every bin and position stays as it was.",
         "server",
@@ -75,62 +77,125 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
-    "doctor": CommandEntry("Go every step from here to the first bin of --target, or ask for its health."),
+    "doctor": CommandEntry("Try every step from here to the first bin of --target, or ask for its health."),
     "top": CommandEntry(
         "Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C."
     ),
-    "bench": CommandEntry("Load the servers of --target with every stream of a run, and tell what they felt."),
+    "bench": CommandEntry("Load the servers of --target with every stream of a run, and measure what the streams get."),
 }
-"""Every command, in the order of use; each stands in the module of its name."""
+"""Every command, in the order of use; each is in the module of its name."""
 
 
 _HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s:]|$)")
-"""Names that an output has until it is whole; users know it by its own."""
+"""Temporary names of an output that is not complete; users know the output by its own name."""
+
+_BEFORE = r"""(?<![\w.'"-])"""
+"""What may not be before a parameter's name in a message."""
 
 _GRPC_VERBOSITY = "NONE"
-"""What gRPC's core, which writes to stderr by itself, is told as it is imported. Strangers could make it write as much
-as they like, past the log, its form and its limits: bytes of a GOAWAY, broken handshakes, long metadata."""
+"""Keeps gRPC's core from writing to stderr by itself, where strangers could make it write without limit: bytes of a
+GOAWAY, broken handshakes, long metadata."""
 
 
-def in_flags(message: str, options: Iterable[click.Option]) -> str:
-    """Returns a message of the library with its arguments called as the command line calls them.
+def in_flags(message: str, parameters: Iterable[click.Parameter]) -> str:
+    """Returns a message of the library with Python parameters replaced by flags of the command that runs.
 
-    A name of several words is replaced wherever it stands, one of a single word where the message begins with it or
-    gives it a value; a name behind a dot or in quotes is something else.
+    A name of several words is replaced wherever it appears. A name of a single word is replaced where the message
+    begins with it, gives it a value, or quotes it in backticks, and where one of its choices follows in quotes. A name
+    after a dot or in other quotes stays as it is.
+    `flags_of` adds further names to an option, those of an object's field: `columns.length` is `--length-column`.
 
     Example:
-        >>> in_flags("max_seq_len must be above 0; no_targets='drop'", [
-        ...     click.Option(["--max-seq-len"]), click.Option(["--no-targets"])
+        >>> in_flags("max_seq_len must be above 0; pass no_targets='drop' or `overwrite`", [
+        ...     click.Option(["--max-seq-len"]), click.Option(["--no-targets"]), click.Option(["--overwrite"])
         ... ])
-        '--max-seq-len must be above 0; --no-targets drop'
+        '--max-seq-len must be above 0; pass --no-targets drop or --overwrite'
     """
-    for option in options:
+    for option in parameters:
+        if not isinstance(option, click.Option):
+            continue
         flag = max(option.opts, key=len)
-        name = flag.removeprefix("--").replace("-", "_")
-        before = r"""(?<![\w.'"-])"""
-        message = re.sub(rf"""{before}{name}=(?:True\b)?(?![\w"'-])""", flag, message)
-        message = re.sub(rf"""{before}{name}=["']?([\w-]+)["']?""", rf"{flag} \1", message)
-        where = before if "_" in name else "^"
-        message = re.sub(rf"{where}{name}(?![\w.'\"-])", flag, message)
+        own = flag.removeprefix("--").replace("-", "_")
+        where = _BEFORE if "_" in own else "^"
+        plural = "s?" if option.multiple and "_" in own else ""
+        message = re.sub(rf"""{where}{own}{plural}(?![\w.'"=-])""", flag, message)
+        for name in dict.fromkeys((own, str(option.name), *getattr(option, "fields", ()))):
+            word = re.escape(name)
+            message = re.sub(rf"`{word}`", flag, message)
+            message = re.sub(rf"""{_BEFORE}`?{word}=(?:True\b)?(?![\w"'/-])`?""", flag, message)
+            message = re.sub(rf"""{_BEFORE}`?{word}=["']?([\w.:/*-]*[\w/*])["']?`?""", rf"{flag} \1", message)
+            if "." in name:
+                message = re.sub(rf"""{_BEFORE}{word}(?![\w.'"-])""", flag, message)
+        if isinstance(option.type, click.Choice):  # keep 'tail' is --keep tail
+            choices = "|".join(map(re.escape, option.type.choices))
+            message = re.sub(rf"""(?:{flag}|{_BEFORE}{own}) ['"]({choices})['"]""", rf"{flag} \1", message)
+        if own.startswith("no_"):  # eos=False and append_eos=False are --no-eos
+            message = re.sub(rf"{_BEFORE}(?:append_)?{own.removeprefix('no_')}=False\b", flag, message)
     return message
 
 
-def _said(error: Exception) -> str:
-    """Returns an error's message; of one of the system's, the file and what is wrong with it, without a number."""
+class Stopped(BaseException):
+    """A signal ended the command. It is no KeyboardInterrupt, which libraries take as a request to end early."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def stopped_by_signals(message: str) -> Iterator[None]:
+    """Turns Ctrl-C, SIGTERM and SIGHUP inside into one line and exit status 130, 143 or 129.
+
+    A signal that was ignored before, as under nohup, stays ignored. The work itself sees an exception, and undoes what
+    it has to.
+
+    Args:
+        message: the rest of the line, after the signal's name.
+    """
+    from packhorse.jobs import ENDING_SIGNALS
+
+    def ignore(number: int, frame: FrameType | None) -> None:
+        """Unlike SIG_IGN, with which Python complains about a signal that is already pending."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        for other in ENDING_SIGNALS:  # a second signal must not interrupt the undoing
+            signal.signal(other, ignore)
+        raise Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, stop)
+    try:
+        yield
+    except Stopped as stopped:
+        click.echo(f"Stopped by {signal.Signals(stopped.number).name}: {message}", err=True)
+        sys.exit(128 + stopped.number)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _message_of(error: Exception) -> str:
+    """Returns an error's message; for an error of the system the file and the reason, without a number."""
     if isinstance(error, OSError) and error.strerror and error.errno is not None:
         return ": ".join([*([] if error.filename is None else [str(error.filename)]), error.strerror])
     return str(error)
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
+    """A group whose commands are imported when they run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of every command, in the order of use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports one command; refuses it where what it needs is not installed."""
+        """Imports one command.
+
+        Raises:
+            ClickException: a package that it needs is not installed; the message says how to install it.
+        """
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -145,7 +210,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds a command; a mistyped one is refused with the names that are near it."""
+        """Finds a command; for a mistyped name the error suggests similar ones."""
         near = get_close_matches(args[0], COMMANDS)
         if near and args[0] not in COMMANDS:
             ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(near)}?")
@@ -161,7 +226,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs a command; what a user can mend is shown as one line, without a trace."""
+        """Runs a command. Shows an error that the user can correct as one line, without a traceback."""
         os.environ.setdefault("GRPC_VERBOSITY", _GRPC_VERBOSITY)
         try:
             return super().invoke(ctx)
@@ -170,19 +235,19 @@ class LazyGroup(click.Group):
         except BrokenPipeError:  # of `packhorse stream | head`: click ends quietly
             raise
         except Exception as error:
-            from packhorse.client import (
-                PackhorseError,
-            )  # here, so that a command without the client does not wait for it
+            from packhorse.client import PackhorseError  # imported late: most commands need no client
 
             if not isinstance(error, ValueError | OSError | ImportError | PackhorseError):
                 raise
-            raise click.ClickException(_HIDDEN.sub(r"\1\2", in_flags(_said(error), self.options(ctx)))) from error
+            raise click.ClickException(
+                _HIDDEN.sub(r"\1\2", in_flags(_message_of(error), self.parameters(ctx)))
+            ) from error
 
-    def options(self, ctx: click.Context) -> Iterator[click.Option]:
-        """Yields the options of the command that runs, and of those below it."""
+    def parameters(self, ctx: click.Context) -> Iterator[click.Parameter]:
+        """Yields the parameters of the command that runs, and of its subcommands."""
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
-        commands = [] if command is None else [command, *getattr(command, "commands", {}).values()]
-        yield from (option for each in commands for option in each.params if isinstance(option, click.Option))
+        for each in [] if command is None else [command, *getattr(command, "commands", {}).values()]:
+            yield from each.params
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -193,8 +258,8 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Lets output go somewhere: where a shell closed it (`>&-`), nowhere, and what an encoding lacks becomes `?`."""
-    for name in ("stdin", "stdout", "stderr"):  # in this order: each takes the lowest descriptor that is free
+    """Replaces streams that a shell closed (`>&-`), and characters that an encoding lacks by `?`."""
+    for name in ("stdin", "stdout", "stderr"):  # in this order: each takes the lowest free descriptor
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115

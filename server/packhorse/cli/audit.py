@@ -4,9 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
+from packhorse.cli.shared.options import (
+    by_component,
+    dataset_argument,
+    open_tokens,
+    run_options,
+    target_option,
+    topology_options,
+)
+from packhorse.cli.shared.printing import streams_shape
 from packhorse.cli.shared.service import asking_for, timeout_option
-from packhorse.cli.shared.token_options import by_component, open_tokens
 from packhorse.client import Client, DatasetInfo
 from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
 from packhorse.jobs import show_progress
@@ -36,17 +43,16 @@ _TIMES = {1: "once", 2: "twice"}
     "--until",
     metavar="POSITION",
     type=click.IntRange(1),
-    help="Position of a cursor to which the run has come; bins from there on are told apart.  [default: the epoch's "
-    "end]",
+    help="Position of the run's cursor; bins from there on are reported separately.  [default: the epoch's end]",
 )
 @click.option(
     "--tokens",
-    help="Token file or folder of the trainers: compare every token that batches hold with it. Of a mixture one for "
-    "each component: NAME=PATH,NAME=PATH.",
+    help="Token file or folder of the trainers: compare every token of the batches with it. For a mixture one for each "
+    "component: NAME=PATH,NAME=PATH.",
 )
-@click.option("--id-column", help="The column of --tokens that holds ids; the dataset's own when left out.")
+@click.option("--id-column", help="The column of --tokens that holds ids.  [default: the dataset's]")
 @click.option("--against", help="Compare with these files instead, e.g. what the dataset was prepared from.")
-@click.option("--loss-mask", help="Loss mask of the trainers, beside --tokens: compare every target too.")
+@click.option("--loss-mask", help="Loss mask of the trainers: compare every target too.")
 @click.option("--bos-token-id", type=click.IntRange(0), help="Token that the trainers put before every sequence.")
 @click.option("--eos-token-id", type=click.IntRange(0), help="Token that the trainers put after every sequence.")
 @click.pass_context
@@ -69,19 +75,19 @@ def command(
     DATASET is a prepared folder, or the name of a dataset of --target.
 
     Bins that no stream carries (left out by `--remainder drop`, --skip or NAME.takedown.toml, or before
-    --start-position) are read by position and reported apart, and so are those from --until on. Exits with 0 when every
-    sequence came once, but for those; with 1 when not, naming the ids, and when no stream carries a bin. What
-    NAME.takedown.toml redacts is shown as well.
+    --start-position) are read by position and reported separately, as are those from --until on. It exits with 0 if
+    every other sequence came once. It exits with 1 if not, and names the ids, or if no stream carries a bin. Redactions
+    of NAME.takedown.toml are shown as well.
 
-    Of a mixture it tells for each component which of its own epochs the epoch is made of, how many bins and tokens
-    came, how often its sequences did, how many of these a takedown redacts, and how many bins were left out.
+    For each component of a mixture it reports which of the component's epochs came, how many bins and tokens, how often
+    each sequence came, how many sequences a takedown redacts, and how many bins were left out.
 
     With --tokens every bin is made into tensors as trainers make them, and each token, target and padding is compared
-    with the source, read one sequence at a time. All of its tokens must come once, but for those that the ledger of
-    over-length sequences says were cut off or dropped. Exits with 1 when one differs, naming its sequence.
+    with the source, read one sequence at a time. Every token must come once, except those that the over-length ledger
+    lists as cut or dropped. It exits with 1 if one differs, and names its sequence.
     """
     if tokens is None and (unused := [name for name, value in token_options.items() if value is not None]):
-        raise click.UsageError(f"--{unused[0].replace('_', '-')} says how to read --tokens; give --tokens as well")
+        raise click.UsageError(f"--{unused[0].replace('_', '-')} belongs to --tokens; give --tokens as well")
     with asking_for(target, timeout_seconds, dataset) as (client, name), show_progress() as progress:
         info = client.get_dataset(name)
         streams = EpochOfStreams(
@@ -98,8 +104,8 @@ def command(
             raise click.ClickException(f"nothing was audited: {_why_nothing(streams)}")
     click.echo(
         f"{info.name} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
-        f"tokens in {report.bins:,} bins; {counted(topology.world_size, 'rank')} × "
-        f"{counted(topology.workers_per_rank, 'worker')}, {counted(report.num_steps, 'step')} each"
+        f"tokens in {report.bins:,} bins; {streams_shape(topology.world_size, topology.workers_per_rank)}, "
+        f"{counted(report.num_steps, 'step')} each"
     )
     for option, left_out in report.left_out.items():
         why = "not reached by" if option == "until" else "left out on purpose by"
@@ -153,7 +159,7 @@ def _token_audit(
             separators=Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id),
         ),
     )
-    # Opened anew, so that ids are looked up where the dataset says, whatever --id-column says.
+    # Opened a second time, so that ids are looked up in the dataset's column, whatever --id-column is.
     return TokenAudit(streams=streams, dataset=dataset, against=as_token_source(by_component(against or tokens)))
 
 
@@ -170,7 +176,7 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
 
 
 def _line(report: ComponentReport) -> str:
-    """What came of one component of a mixture."""
+    """Returns what came of one component of a mixture."""
     times = ", ".join(f"{num:,} {_TIMES.get(often, f'{often} times')}" for often, num in sorted(report.times.items()))
     taken = ((report.masked, "masked from the loss"), (report.replaced, "replaced"))
     redacted = ", ".join(f"{count:,} {what}" for count, what in taken if count)
@@ -194,10 +200,10 @@ def _verdict(report: AuditReport) -> str:
 
 
 def _why_nothing(streams: EpochOfStreams) -> str:
-    """Says why an epoch has no step, and what to do."""
+    """Returns why an epoch has no step, and what to do."""
     dataset, topology, skip = streams.dataset, streams.topology, streams.skip
     if not dataset.num_bins:
-        return f"{dataset.name} has no bins; prepare it again from an input with sequences"
+        return f"{dataset.name} has no bins; prepare it again from an input that has sequences"
     if skip.within(dataset.num_bins).num_skipped == dataset.num_bins:
         return f"--skip {skip} leaves out all {dataset.num_bins} bins"
     with streams.client.stream_bins(dataset.name, epoch=streams.epoch, seed=streams.seed, skip=skip) as whole:

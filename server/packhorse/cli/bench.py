@@ -16,6 +16,7 @@ import click
 import numpy as np
 
 from packhorse.cli.shared.options import Seconds, target_option
+from packhorse.cli.shared.printing import streams_shape
 from packhorse.cli.shared.service import access_of_command, asking
 from packhorse.client import Access, PackhorseError, RetryPolicy, connect
 from packhorse.client.errors import TooManyStreamsError
@@ -23,18 +24,18 @@ from packhorse.topology import Topology
 from packhorse.topology.choices import counted
 
 PATIENT = RetryPolicy(deadline_seconds=60)
-"""A server that takes longer than the bench is measured, too."""
+"""Long enough to measure even a slow server."""
 
-NO_PLACE = "it was never let in"
-"""What is told of a stream that was not admitted as long as the others were read."""
+NOT_ADMITTED = "it was never admitted"
+"""The error of a stream that was not admitted while the others were read."""
 
 START_SECONDS = 120.0
-"""How long the processes may take to start."""
+"""Limit on the start of the processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is asked of a server."""
+    """The load that is put on a server."""
 
     target: str
     access: Access
@@ -43,9 +44,9 @@ class Load:
     topology: Topology
     """Every rank and worker of it has a stream."""
     seconds: float
-    """How long streams read; one whose epoch ends goes on with the next."""
+    """How long streams read; a stream whose epoch ends continues with the next."""
     steps_per_second: float | None
-    """Of each rank; None for as fast as they come."""
+    """Of each rank; None for as fast as possible."""
 
     @property
     def coordinates(self) -> list[tuple[int, int]]:
@@ -59,16 +60,16 @@ class Measured:
     """What one stream measured."""
 
     first_seconds: list[float] = field(default_factory=list)
-    """From the request to the first block, each time that an epoch was opened."""
+    """From the request to the first block, of each epoch that was opened."""
     next_seconds: list[float] = field(default_factory=list)
-    """How long each further block was waited for."""
+    """The wait for each further block."""
     num_bins: int = 0
     num_ids: int = 0
     num_tokens: int = 0
     seconds: float = 0.0
     """From the first request to the last block."""
     was_refused: bool = False
-    """Whether servers had as many streams as they take when it asked."""
+    """Whether servers were full when it asked."""
     error: str = ""
     """Why it ended early, or read nothing."""
 
@@ -77,11 +78,11 @@ def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
     """Opens all streams at once and reads them.
 
     Args:
-        load: what is asked.
-        num_processes: that share the streams.
+        load: the streams, and how they read.
+        num_processes: processes that share the streams.
 
     Returns:
-        What each stream measured, and the seconds of a processor that all of them took together.
+        What each stream measured, and the processor time in seconds of all of them together.
 
     Raises:
         RuntimeError: a process ended without an answer.
@@ -147,7 +148,7 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
                         if not measured.num_bins and stream.was_refused:
                             measured.was_refused = True
                             if now >= end:  # the others have made room
-                                measured.error = NO_PLACE
+                                measured.error = NOT_ADMITTED
                                 break
                         times.append(now - asked)
                         measured.num_bins += len(block)
@@ -182,7 +183,7 @@ _BUSY_SHARE = 0.8
 @click.option(
     "--steps-per-second",
     type=click.FloatRange(0, min_open=True),
-    help="How fast a rank trains: blocks are then asked for no faster.  [default: as fast as they come]",
+    help="Steps per second at which each rank trains.  [default: as fast as possible]",
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the run.")
 @click.option(
@@ -207,23 +208,25 @@ def command(
     processes: int | None,
     as_json: bool,
 ) -> None:
-    """Load the servers of --target with every stream of a run, and tell what they felt.
+    """Load the servers of --target with every stream of a run, and measure what the streams get.
 
-    The run reads DATASET, else the first that there is.
+    The run reads DATASET, or else the first dataset of the server.
 
-    All streams are opened at once, as when a run starts, each over a connection of its own. Run it from another machine
-    than the server's, or both share the processor. With --steps-per-second the wait for a block should be near 0 at
-    every percentile; without, the rate is what the server, the network or this machine can do at most.
+    All streams are opened at once, as at the start of a run, each over its own connection. Run it on another machine
+    than the server's, so that they do not share the processor. With --steps-per-second the wait for a block should be
+    near 0 at every percentile; without it, the rate is the maximum of the server, the network or this machine.
 
-    Exits with 1 where a stream failed, or was not admitted because servers take no more (--max-streams of serve).
+    It exits with 1 if a stream failed, or was not admitted because servers were full (--max-streams of serve).
     """
     if target.startswith("embedded:"):
-        raise click.UsageError("--target embedded:DIR is no server; give one by HOST:PORT")
+        raise click.UsageError("--target embedded:DIR is not a server; give HOST:PORT")
     if dataset is None:
         with asking(target, None) as client:
             names = [info.name for info in client.list_datasets()]
         if not names:
-            raise click.UsageError("the token may read no dataset that is served: name one as DATASET")
+            raise click.UsageError(
+                "this token may read none of the server's datasets; use another token, or name a dataset as DATASET"
+            )
         dataset = names[0]
     else:
         with asking(target, None) as client:
@@ -249,7 +252,9 @@ def command(
 
 def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_cores: int) -> dict[str, Any]:
     good = [stream for stream in streams if not stream.error]
-    took = max(stream.seconds for stream in good or streams)  # one that was not admitted waits beyond the others' end
+    took = max(
+        stream.seconds for stream in good or streams
+    )  # a stream that was not admitted waits until after the others' end
     rates = [stream.num_ids / stream.seconds for stream in good]
     median = statistics.median(rates) if rates else 0.0
     return {
@@ -276,7 +281,7 @@ def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_co
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float] | None:
-    """Count, percentiles and longest; None where nothing was measured."""
+    """Returns count, percentiles and maximum; None where nothing was measured."""
     if not seconds:
         return None
     found = {f"p{q}": float(value) for q, value in zip(_PERCENTILES, np.percentile(seconds, _PERCENTILES), strict=True)}
@@ -284,8 +289,8 @@ def _percentiles(seconds: list[float]) -> dict[str, float] | None:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
-    shape = f"{counted(facts['world_size'], 'rank')} × {counted(facts['workers_per_rank'], 'worker')}, "
-    shape += f"{counted(facts['batch_size'], 'bin')} a step"
+    streams = streams_shape(facts["world_size"], facts["workers_per_rank"])
+    shape = f"{streams}, {counted(facts['batch_size'], 'bin')} a step"
     lines = [f"{counted(facts['streams'], 'stream')} of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"]
     for name, key in (("first block", "first_block_seconds"), ("next block", "next_block_seconds")):
         found = facts[key]
@@ -302,7 +307,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     is_busy = facts["bench_cores"] > _BUSY_SHARE * facts["machine_cores"]
     lines.append(f"{'bench':<12} {own}{': it, and not the server, may be the limit' if is_busy else ''}")
     if facts["refused_streams"]:
-        full = "servers had as many streams as they take: raise --max-streams of serve, or add replicas"
+        full = "servers were full: raise --max-streams of serve, or add replicas"
         lines.append(f"{'refused':<12} {facts['refused_streams']} streams at first: {full}")
     if facts["failed_streams"]:
         lines.append(f"{'failed':<12} {facts['failed_streams']} streams: {facts['first_error']}")

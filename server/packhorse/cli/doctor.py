@@ -1,4 +1,4 @@
-"""`packhorse doctor`: what lies between this machine and a server's first bin, one line a step; or its health alone."""
+"""`packhorse doctor`: every step from this machine to a server's first bin, one line each; or the server's health."""
 
 import click
 
@@ -18,24 +18,24 @@ from packhorse.client.proof import ask_health, diagnose
     is_flag=False,
     flag_value="packhorse.v1.PackingService",
     metavar="[SERVICE]",
-    help="Ask for health alone, as probes do: of the service, or with --health= of the process.",
+    help="Ask only for health, as probes do: of the service, or with --health= of the process.",
 )
 @click.pass_context
 def command(
     context: click.Context, /, dataset: str | None, target: str, timeout_seconds: float, service: str | None
 ) -> None:
-    """Go every step from here to the first bin of --target, or ask for its health.
+    """Try every step from here to the first bin of --target, or ask for its health.
 
-    The steps are DNS, TCP, TLS, auth, versions, health, datasets and first bin (of DATASET, else of the first that
-    there is), for every host that --target names. When one fails, it is explained, the steps after it are left out, and
-    the exit status is 1. A line that begins with ! is a warning: of plain text on a network, say, or of a certificate
-    or token that expires soon.
+    The steps are DNS, TCP, TLS, auth, versions, health, datasets and first bin (of DATASET, or else of the server's
+    first dataset), for every host of --target. If a step fails, the command explains why, skips later steps, and exits
+    with 1. A line that begins with ! is a warning, for example about plain text on a network, or about a certificate or
+    token that expires soon.
 
-    With --health it exits with 0 when the server serves and with 1 when not. NOT_SERVING: it starts or drains, makes no
-    blocks, or has no dataset that it can serve; its log says which.
+    With --health it exits with 0 if the server serves, and with 1 if not. NOT_SERVING means that it is starting or
+    draining, makes no blocks, or has no dataset that it can serve; its log says which.
     """
     if target.startswith("embedded:"):
-        raise click.UsageError("--target embedded:DIR is no server; `packhorse inspect` looks into a folder")
+        raise click.UsageError("--target embedded:DIR is not a server; `packhorse inspect` looks into a folder")
     if service is not None:
         context.exit(_print_health(target, timeout_seconds, service))
     is_good = True

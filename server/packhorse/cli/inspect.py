@@ -1,8 +1,11 @@
-"""`packhorse inspect`: what is served, or what one prepared folder holds.
+"""`packhorse inspect`: what a server serves, or what a prepared folder holds.
 
-Owns the options; leaves a folder to `prepared` and a target to `served`.
+Leaves a folder's figures to `packhorse.analysis`, whose packages only a folder needs.
 """
 
+import json
+from collections import Counter
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,12 @@ from typing import Any
 import click
 
 from packhorse.cli.shared.options import target_option
-from packhorse.cli.shared.service import timeout_option
+from packhorse.cli.shared.printing import output_console, table
+from packhorse.cli.shared.service import access_of_command, asking, timeout_option
+from packhorse.client import DatasetInfo, PackhorseError
+from packhorse.client.errors import ServerUnavailableError
+from packhorse.client.proof import ask_activity
+from packhorse.formats import require
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 
 
@@ -31,8 +39,8 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 @click.option(
     "--windows",
     is_flag=True,
-    help='Compare locality windows (shuffle = "windowed(W)" of a mixture): how well they shuffle, what they read from '
-    "disk. Looks at every sequence.",
+    help='Compare locality windows (shuffle = "windowed(W)" of a mixture): how well they shuffle, and what they read '
+    "from disk. Reads every sequence.",
 )
 @click.option(
     "--plot",
@@ -45,7 +53,7 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
     multiple=True,
     type=int,
     metavar="N",
-    help="Remove version N of a dataset that grew; the current one always stays.",
+    help="Remove version N of a dataset that was appended to; the current version always stays.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def command(
@@ -68,29 +76,105 @@ def command(
     Without DATASET, or where it is a name, the datasets of --target are listed with their digests, sizes and streams.
     """
     if dataset is None or not (Path(dataset).exists() or len(Path(dataset).parts) > 1):
-        from packhorse.cli.shared.served import print_served
-        from packhorse.client.errors import ServerUnavailableError
-
         try:
-            print_served(target, timeout_seconds, dataset, as_json=as_json)
+            _print_served(target, timeout_seconds, dataset, as_json=as_json)
         except ServerUnavailableError as error:
-            said = "" if dataset is None else f"there is no folder {dataset} here, and no server has such a dataset: "
-            raise click.ClickException(f"{said}{error}") from None
+            missing = "" if dataset is None else f"there is no folder {dataset} here, and no server has this dataset: "
+            raise click.ClickException(f"{missing}{error}") from None
         return
     if find_spec("numba") is None:
         raise click.ClickException(
             "`packhorse inspect` of a folder needs numba; install it with: pip install 'packhorse[server]'"
         )
-    from packhorse.cli.shared.prepared import inspect_folder, prune_versions
-
     if pruned:
-        prune_versions(Path(dataset), pruned, as_json=as_json)
+        _prune(Path(dataset), pruned, as_json=as_json)
         return
-    inspect_folder(
-        Path(dataset),
-        num_templates=num_templates,
-        run=None if world_size is None else Topology(world_size=world_size, **shape),
-        windows=windows,
-        plot=plot,
-        as_json=as_json,
-    )
+    run = None if world_size is None else Topology(world_size=world_size, **shape)
+    _print_folder(Path(dataset), num_templates, run, plot, windows=windows, as_json=as_json)
+
+
+def _print_folder(
+    folder: Path, num_templates: int, run: Topology | None, plot: Path | None, *, windows: bool, as_json: bool
+) -> None:
+    from packhorse.analysis import dataset_report
+    from packhorse.cli.shared.reports import report_lines, report_tables
+    from packhorse.dataset import open_prepared
+
+    if plot is not None:
+        require("matplotlib", "demo")  # fails before the work, not after it
+    report = dataset_report(open_prepared(folder), run=run, windows=windows)
+    if as_json:
+        click.echo(json.dumps(report.facts(num_templates), indent=2))
+    else:
+        console = output_console()
+        for line in report_lines(report):
+            console.print(line, markup=False)
+        for part in report_tables(report, num_templates):
+            console.print(part)
+    if plot is not None:
+        from packhorse.analysis.plots import save_plot
+
+        save_plot(report, plot)
+        click.echo(f"plot: {plot}", err=True)
+
+
+def _prune(folder: Path, numbers: tuple[int, ...], *, as_json: bool) -> None:
+    """Removes versions of a dataset, and prints the others."""
+    from packhorse.analysis import version_facts
+    from packhorse.cli.shared.reports import version_line
+    from packhorse.dataset import prune_version, versions_of
+
+    for number in numbers:
+        prune_version(folder, number)
+    versions = versions_of(folder)
+    if as_json:
+        click.echo(json.dumps([version_facts(version) for version in versions], indent=2))
+    else:
+        click.echo("\n".join(map(version_line, versions)))
+
+
+def _print_served(target: str, timeout_seconds: float | None, dataset: str | None, *, as_json: bool) -> None:
+    """Prints the datasets of a target, or one of them, with their digests and sizes.
+
+    Older digests of a folder that was replaced while it was served follow: runs that began with one of them continue
+    with it. The number of streams of each is shown where the token grants GetActivity.
+    """
+    with asking(target, timeout_seconds) as client:
+        datasets = client.list_datasets() if dataset is None else [client.get_dataset(dataset)]
+    streams = _streams_by_digest(target)
+    if as_json:
+        facts = [
+            asdict(info) | {"open_streams": {digest: streams[info.name, digest] for digest in _digests_of(info)}}
+            if streams is not None
+            else asdict(info)
+            for info in datasets
+        ]
+        click.echo(json.dumps(facts, indent=2))
+        return
+    rows = []
+    for info in datasets:
+        sizes = (info.max_seq_len, info.num_sequences, info.num_bins, info.total_tokens)
+        numbers = (*(f"{size:,}" for size in sizes), f"{info.efficiency:.2%}")
+        for number, digest in enumerate(_digests_of(info)):
+            row = (info.name, digest, *numbers) if number == 0 else ("  older", digest, *("",) * len(numbers))
+            rows.append((*row, *(() if streams is None else (str(streams[info.name, digest]),))))
+    columns = ("dataset", "digest", "max_seq_len", "sequences", "bins", "tokens", "efficiency")
+    last = () if streams is None else ("streams",)
+    output_console().print(table(*columns, *last, rows=rows, left=("digest",), is_plain=True))
+
+
+def _digests_of(info: DatasetInfo) -> list[str]:
+    """Returns a dataset's digest, and those of its older versions, the newest first."""
+    return [info.digest, *reversed(info.older_digests)]
+
+
+def _streams_by_digest(target: str) -> Counter[tuple[str, str]] | None:
+    """Returns the number of open streams of each (dataset, digest); None where no server tells."""
+    if target.startswith("embedded:"):
+        return None
+    try:
+        servers = ask_activity(target, access=access_of_command())
+    except PackhorseError:
+        return None
+    streams = (stream for server in servers for stream in server.streams)
+    return Counter((stream.dataset, stream.digest.partition("+")[0]) for stream in streams)

@@ -1,4 +1,4 @@
-"""`packhorse mixture`: what a mixture is made of, and another stage for it."""
+"""`packhorse mixture`: shows a mixture's components and stages, and appends a stage."""
 
 import json
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from packhorse.cli.shared.console import output_console
 from packhorse.cli.shared.options import profile_option, target_option
+from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import asking, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.dataset import MANIFEST, MIXTURE_SUFFIX, StageEntry, append_to_mixture
@@ -20,7 +20,7 @@ from packhorse.epoch import WeightsBy
 
 @click.group("mixture")
 def command() -> None:
-    """Show a mixture of datasets, or append a stage to it while a run goes on."""
+    """Show a mixture of datasets, or append a stage to it during a run."""
 
 
 @command.command("show", context_settings={"show_default": True})
@@ -29,11 +29,11 @@ def command() -> None:
 @timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -> None:
-    """Show the mixture NAME: its components, and from which position of the run on each has which share of the bins."""
+    """Show the mixture NAME: its components, and the share of the bins that each has from which position of the run."""
     with asking(target, timeout_seconds) as client:
         info = client.get_dataset(name)
     if not info.components:
-        raise PackhorseError(f"{name} is no mixture, but a prepared dataset; packhorse inspect shows one")
+        raise PackhorseError(f"{name} is a prepared dataset, not a mixture; `packhorse inspect` shows it")
     if as_json:
         content = {
             "name": name,
@@ -52,7 +52,7 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
     )
     per_draw = info.stages[-1].bins_per_draw
     if per_draw > 1:
-        console.print(f"drawn by steps: {per_draw:,} bins in a row are of one component")
+        console.print(f"drawn by steps: {per_draw:,} consecutive bins are of one component")
     console.print(_components_table(info))
     console.print(_stages_table(info))
 
@@ -64,12 +64,12 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
     envvar="PACKHORSE_DATA_ROOT",
     show_envvar=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of the server's datasets, where NAME.mixture.toml is; written here, without asking a server.",
+    help="Folder of the server's datasets, with NAME.mixture.toml; the file is written without asking a server.",
 )
 @click.option(
     "--target",
-    help="Server to ask instead (HOST:PORT or the like). It wants a token whose methods name AppendStage, and refuses "
-    "a position behind which it has handed out bins.",
+    help="Server to ask instead (HOST:PORT). It needs a token whose methods include AppendStage, and refuses a "
+    "position after which it has sent bins.",
 )
 @profile_option
 @timeout_option
@@ -89,7 +89,7 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
 @click.option(
     "--replace",
     is_flag=True,
-    help="Take back the stages that begin at the position or beyond, first; without --weights nothing follows them.",
+    help="First remove the stages that begin at the position or later; without --weights no stage replaces them.",
 )
 def append(
     name: str,
@@ -103,13 +103,13 @@ def append(
 ) -> None:
     """Append a stage to the mixture NAME: other weights from a position of the run on; nothing before it changes.
 
-    A stage that nobody has come to is replaced by another, or taken back, with --replace.
+    --replace replaces or removes a stage that no run has reached.
 
-    New components come after those there are. Servers notice the file by themselves, and trainers go on with
-    their streams. A run that has gone past the position already is refused, so choose one well ahead of it.
+    New components are added after the existing ones. Servers notice the file by themselves, and trainers continue with
+    their streams. A run that is already past the position is refused, so choose a position well ahead of it.
     """
     if weights is None and not replace:
-        raise click.UsageError("give --weights NAME=W,…, or --replace, which takes stages back")
+        raise click.UsageError("give --weights NAME=W,…, or --replace, which removes stages")
     if target is not None:
         with asking(target, timeout_seconds) as client:
             before = client.get_dataset(name).digest
@@ -122,7 +122,7 @@ def append(
             )
         names, shares = [each.name for each in info.components], [Fraction(share) for share in info.stages[-1].shares]
         firsts = [stage.first_position for stage in info.stages]
-        _tell(name, firsts, info.num_bins, (before, info.digest), names, shares)
+        _print_stage(name, firsts, info.num_bins, (before, info.digest), names, shares)
         return
     if data_root is None:
         raise click.UsageError("give --data-root DIR, where the mixture's file is, or --target HOST:PORT, a server")
@@ -134,16 +134,16 @@ def append(
         raise ValueError(f"{path} does not exist: --data-root has no mixture {name}")
     if (data_root / name / MANIFEST).exists():
         raise ValueError(
-            f"{name} is a dataset of --data-root too, and served instead of {path.name}; rename one of them"
+            f"--data-root also has a dataset {name}, which is served instead of {path.name}; rename one of them"
         )
     catalog = Mixtures(LazyCatalog(data_root, set()))
     stage = StageEntry(weights=_weights(weights), by=WeightsBy(by)) if weights is not None else None
     old, new = append_to_mixture(path, stage, from_position, catalog.component, replace=replace)
     digests = (old.manifest.digest, new.manifest.digest)
-    _tell(name, [first for first, _ in new.chain], new.num_bins, digests, new.file.names, new.shares[-1])
+    _print_stage(name, [first for first, _ in new.chain], new.num_bins, digests, new.file.names, new.shares[-1])
 
 
-def _tell(
+def _print_stage(
     name: str,
     firsts: Sequence[int],
     num_bins: int,
@@ -151,7 +151,7 @@ def _tell(
     components: Sequence[str],
     shares: Sequence[Fraction],
 ) -> None:
-    """Prints what a mixture has become."""
+    """Prints the new state of a mixture."""
     epoch, inside = divmod(firsts[-1], num_bins)
     click.echo(f"{name}: stage {len(firsts) - 1} begins at position {inside:,} of epoch {epoch:,}")
     if digests[0] == digests[1]:
@@ -177,17 +177,19 @@ def _weights(text: str) -> dict[str, int | Decimal]:
 
 
 def _components_table(info: DatasetInfo) -> Table:
-    table = Table("component", "bins", "sequences", "tokens", "max_seq_len", "rows a bin", "digest")
+    rows = []
     for each in info.components:
         sizes = (each.num_bins, each.num_sequences, each.own_tokens, each.max_seq_len, each.rows_per_bin)
-        table.add_row(each.name, *(f"{size:,}" for size in sizes), each.digest)
-    return table
+        rows.append((each.name, *(f"{size:,}" for size in sizes), each.digest))
+    columns = ("component", "bins", "sequences", "tokens", "max_seq_len", "rows a bin", "digest")
+    return table(*columns, rows=rows, left=("digest",))
 
 
 def _stages_table(info: DatasetInfo) -> Table:
-    table = Table("stage", "from epoch", "position", *(each.name for each in info.components), title="shares of bins")
+    rows = []
     for number, stage in enumerate(info.stages):
         epoch, position = divmod(stage.first_position, info.num_bins)
         shares = (f"{float(Fraction(share)):.2%}" for share in stage.shares)
-        table.add_row(str(number), f"{epoch:,}", f"{position:,}", *shares)
-    return table
+        rows.append((str(number), f"{epoch:,}", f"{position:,}", *shares))
+    names = (each.name for each in info.components)
+    return table("stage", "from epoch", "position", *names, rows=rows, title="shares of bins")

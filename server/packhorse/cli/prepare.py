@@ -6,15 +6,15 @@ Owns the command's flags and its printed summary; leaves the work to `packhorse.
 import shlex
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from packhorse.analysis import stats_of
+from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.signals import stopped_by_signals
-from packhorse.cli.shared.words import CUT_OFF, groups_line, real_tokens
+from packhorse.cli.shared.reports import CUT_OFF, groups_line, keys_text, real_tokens
 from packhorse.dataset import (
     Inputs,
     Manifest,
@@ -25,7 +25,7 @@ from packhorse.dataset import (
     open_prepared,
 )
 from packhorse.jobs import Execution
-from packhorse.packing import PACKERS, PackingStats, Template
+from packhorse.packing import PACKERS, Template
 from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, prepare
 from packhorse.prepare import dry_run as try_out
 
@@ -37,12 +37,12 @@ class _Command(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the readers."""
-        with formatter.section("What --input may be, told by a look at it"):
+        with formatter.section("What --input may be, recognised by its content"):
             formatter.write_dl([(reader.kind, reader.takes) for reader in READERS])
         formatter.write_paragraph()
         formatter.write_text(
-            "Several inputs are read in the order given, and an id without --id-column is a row over all of them. To "
-            "train, give the same input as token source."
+            "Several inputs are read in the order given; without --id-column, an id is a row number over all of them. "
+            "To train, give the same input as token source."
         )
 
 
@@ -53,8 +53,8 @@ class _Command(click.Command):
     required=True,
     multiple=True,
     metavar="PATH",
-    help="What serves as tokens, or lengths: see below; or the URL of such, as in 's3://bucket/x/*.parquet'. Give it "
-    "several times to read several, in that order.",
+    help="Tokens or lengths: see below; also a URL, as in 's3://bucket/x/*.parquet'. Give it several times to read "
+    "several, in that order.",
 )
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
 @flags_of(PlanOptions, "plan", choices={"algorithm": ["auto", *sorted(PACKERS)]})
@@ -70,12 +70,12 @@ class _Command(click.Command):
     show_default=True,
     help="Layout of the folder; `packhorse serve` reads packhorse.",
 )
-@click.option("--dry-run", is_flag=True, help="Read and plan, tell what preparing would give and cost, write nothing.")
+@click.option("--dry-run", is_flag=True, help="Read and plan, print the result and its cost, and write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace a prepared dataset at --output, and nothing else.")
 @click.option(
     "--append",
     is_flag=True,
-    help="Add the input's sequences to the dataset at --output as a new version; the one before is kept beside it.",
+    help="Add the input's sequences to the dataset at --output as a new version; the earlier version is kept.",
 )
 def command(
     sources: tuple[str, ...],
@@ -91,7 +91,7 @@ def command(
 ) -> None:
     """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
     started = time.perf_counter()
-    with stopped_by_signals("no half-made dataset is left; the same command with --resume goes on"):
+    with stopped_by_signals("no incomplete dataset is left; the same command with --resume continues"):
         result = (try_out if dry_run else prepare)(
             sources,
             output=output,
@@ -109,16 +109,16 @@ def command(
         _print_summary(result, output, layout, time.perf_counter() - started)
 
 
-def _print_dry_run(found: DryRun, over_length: OverLength) -> None:
-    click.echo(found.stats)
-    _print_read(found.inputs)
-    _print_left_out(found.over_length, found.inputs, over_length)
-    click.echo(f"planned by   {found.algorithm}")
-    if found.plan_cut_off:
+def _print_dry_run(result: DryRun, over_length: OverLength) -> None:
+    click.echo(result.stats)
+    _print_read(result.inputs)
+    _print_left_out(result.over_length, result.inputs, over_length)
+    click.echo(f"planned by   {result.algorithm}")
+    if result.plan_cut_off:
         click.echo(f"cut off      {CUT_OFF}")
     click.echo(
-        f"would take   about {found.seconds:.1f} s and {found.disk_bytes:,} bytes, and {found.work_bytes:,} more "
-        f"meanwhile, of {found.free_bytes:,} free"
+        f"would take   about {result.seconds:.1f} s and {result.disk_bytes:,} bytes, and {result.work_bytes:,} more "
+        f"meanwhile, of {result.free_bytes:,} free"
     )
     click.echo("dry run      nothing was written, and ids were not compared with each other")
 
@@ -132,10 +132,7 @@ def _print_read(inputs: Inputs) -> None:
 def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length: OverLength) -> None:
     if inputs is not None and inputs.skipped.rows:
         first = inputs.skipped.first[0]
-        click.echo(
-            f"bad rows: {inputs.skipped.rows:,} skipped, the first of them row {first.row} of {first.file}, because "
-            f"{first.reason}"
-        )
+        click.echo(f"bad rows: {inputs.skipped.rows:,} skipped, first row {first.row} of {first.file}: {first.reason}")
     if ledger.sequences:
         done = {"drop": "dropped", "truncate": "truncated"}.get(over_length, f"split into {ledger.pieces:,} pieces")
         click.echo(
@@ -144,23 +141,16 @@ def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length
 
 
 def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: float) -> None:
-    options = manifest.options
-    stats = PackingStats.from_templates(
-        _templates(output, layout),
-        options.max_seq_len,
-        max_sequences_per_bin=options.max_sequences_per_bin,
-        proven_bound=manifest.lower_bound,
-    )
-    click.echo(replace(stats, n_sequences=manifest.n_sequences))
+    click.echo(stats_of(manifest, _templates(output, layout)))
     if real := real_tokens(manifest):
         click.echo(f"real tokens  {real}")
-    if (groups := manifest.groups) is not None:
-        click.echo(groups_line(groups, manifest.n_sequences))
-    if (keys := manifest.keys) is not None:
-        click.echo(f"keys         {keys.n_keys:,} of column {keys.column!r}, {keys.n_bytes:,} bytes")
+    if manifest.groups is not None:
+        click.echo(groups_line(manifest.groups, manifest.n_sequences))
+    if manifest.keys is not None:
+        click.echo(f"keys         {keys_text(manifest.keys)}")
     if manifest.inputs is not None:
         _print_read(manifest.inputs)
-    _print_left_out(manifest.over_length, manifest.inputs, options.over_length)
+    _print_left_out(manifest.over_length, manifest.inputs, manifest.options.over_length)
     click.echo(f"planned by   {manifest.algorithm}")
     if manifest.plan_cut_off:
         click.echo(f"cut off      {CUT_OFF}")

@@ -1,4 +1,4 @@
-"""`packhorse redact`: takes sequences away from training, with every bin and position as before."""
+"""`packhorse redact`: takes sequences away from training; every bin and position stays as it was."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from packhorse.dataset import (
     redact,
     takedown_text,
 )
-from packhorse.server.datasets.served import Served
+from packhorse.server.datasets.protocols import Dataset
 from packhorse.topology.choices import counted
 
 
@@ -28,40 +28,39 @@ from packhorse.topology.choices import counted
     envvar="PACKHORSE_DATA_ROOT",
     show_envvar=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of the server's datasets, where DATASET is a name in it.",
+    help="Folder of the server's datasets, where DATASET is a name.",
 )
 @click.option(
     "--ids",
     multiple=True,
     metavar="ID,…|KEY",
-    help="Ids of the sequences, or the key of one: its URL or whatever names it. May be given several times.",
+    help="Ids of the sequences, or the key of one, such as its URL. May be given several times.",
 )
 @click.option(
     "--ids-file",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="File with their ids or keys, one a line; ids also with commas between.",
+    help="File with their ids or keys, one per line; ids may also be separated by commas.",
 )
-@click.option("--component", default="", show_default=False, help="Of a mixture, the component that they are of.")
+@click.option("--component", default="", show_default=False, help="Of a mixture, the component that they belong to.")
 @click.option(
     "--replace",
     "token",
     type=click.IntRange(0, 2**31 - 1),
     metavar="TOKEN",
-    help="Replace each of their tokens with this one; without it, they are only masked from the loss.",
+    help="Replace each of their tokens with this token; by default they are only masked from the loss.",
 )
-@click.option("--seed", type=click.IntRange(0), help="The run of this seed had them before --from-position.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of a run that had trained on them before --from-position.")
 @click.option(
     "--from-position",
     type=click.IntRange(0),
-    help="With --seed, the position of that run (epoch times bins, plus the position there) from which on they go.",
+    help="With --seed, the position of that run from which they go: epoch times bins, plus the position there.",
 )
-@click.option("--reason", default="", show_default=False, help="Why, for those who read the file or an audit.")
+@click.option("--reason", default="", show_default=False, help="Why, for people who read the file or an audit.")
 @click.option(
     "--check",
     "is_check",
     is_flag=True,
-    help="Change nothing: say whether DATASET.takedown.toml, which may have been edited, is right, and names ids and "
-    "keys that there are.",
+    help="Change nothing: check DATASET.takedown.toml, and whether the ids and keys that it names exist.",
 )
 @click.pass_context
 def command(
@@ -80,12 +79,12 @@ def command(
 ) -> None:
     """Take sequences of DATASET away from training; every bin and position stays as it was.
 
-    DATASET is a prepared folder, the file of a mixture, or with --data-root a name there. Tokens of these sequences are
-    masked from the loss, or with --replace become another token, and are masked too. It is written into
-    DATASET.takedown.toml, which servers notice by themselves: streams that are open go on with it. Cursors stay
-    valid. What is taken from a dataset is taken from every mixture of it.
+    DATASET is a prepared folder, a mixture's file, or with --data-root a name there. Tokens of these sequences are
+    masked from the loss; with --replace they also become another token. The redaction is written to
+    DATASET.takedown.toml, which servers notice by themselves, and applies to open streams too. Cursors stay valid. A
+    redaction of a dataset applies to every mixture that contains it.
 
-    With --check it exits with 1 when the file names an id or key that is not there.
+    With --check it exits with 1 if the file names an id or key that does not exist.
     """
     from packhorse.server.datasets.takedowns import unknown_names
 
@@ -94,9 +93,9 @@ def command(
     if not is_check and (not ids) == (ids_file is None):
         raise click.UsageError("give --ids or --ids-file, one of them")
     if (seed is None) != (from_position is None):
-        raise click.UsageError("--seed and --from-position belong together: which run had come how far")
-    root, name = _found(dataset, data_root)
-    served = _served(root, name)
+        raise click.UsageError("--seed and --from-position belong together; give both")
+    root, name = _locate(dataset, data_root)
+    served = _opened(root, name)
     path = root / f"{name}{TAKEDOWN_SUFFIX}"
     if is_check:
         context.exit(0 if _is_right(served, path) else 1)
@@ -115,7 +114,7 @@ def command(
     def check(file: TakedownFile) -> None:
         _check_fields(file, served)
         if len(missing := unknown_names(served, redaction)):
-            raise ValueError(f"{component or name} has no {missing}; packhorse show --step tells those of a step")
+            raise ValueError(f"{component or name} has no {missing}; `packhorse show --step` lists the ids of a step")
 
     file = redact(path, redaction, check).resolved(served.key_tables)
     of_component = f" of {component}" if component else ""
@@ -124,7 +123,7 @@ def command(
     click.echo(f"redactions in force: {len(file.redactions)}, the last with digest {file.chain[-1]}")
 
 
-def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
+def _locate(dataset: str, data_root: Path | None) -> tuple[Path, str]:
     """Returns the folder that holds a dataset or mixture, and its name there."""
     given = Path(dataset)
     folder = given.resolve()
@@ -134,15 +133,15 @@ def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
         return folder.parent, folder.name
     if data_root is None:
         raise click.UsageError(
-            f"{dataset} is no prepared folder and no file of a mixture; give one, or the folder of datasets that it is "
-            "in as --data-root"
+            f"{dataset} is not a prepared folder or a mixture's file; give one of these, or --data-root, the folder "
+            "that holds it"
         )
     if (data_root / MANIFEST).exists():
         raise click.UsageError(f"--data-root {data_root} is a dataset itself; give the folder that it is in")
     return data_root, dataset
 
 
-def _served(root: Path, name: str) -> Served:
+def _opened(root: Path, name: str) -> Dataset:
     from packhorse.server.base.faults import ServiceError
     from packhorse.server.datasets.memory_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures
@@ -159,26 +158,26 @@ def _counted(redaction: Redaction) -> str:
     return " and ".join(counted(count, noun) for count, noun in counts if count)
 
 
-def _check_component(component: str, served: Served) -> None:
-    """Refuses a component that is missing, unknown, or of no mixture."""
+def _check_component(component: str, served: Dataset) -> None:
+    """Refuses a component that is missing or unknown, or one where there is no mixture."""
     names = [each.name for each in served.datasets] if isinstance(served, MixtureDataset) else []
     if names and component not in names:
         given = f"; --component {component} is none of them" if component else ""
         raise click.UsageError(f"{served.name} is a mixture: give --component, one of {', '.join(names)}{given}")
     if component and not names:
-        raise click.UsageError(f"{served.name} is no mixture, and has no --component {component}; leave it out")
+        raise click.UsageError(f"{served.name} is not a mixture; leave out --component {component}")
 
 
-def _check_fields(file: TakedownFile, served: Served) -> None:
-    """Refuses a file that names a component which is none."""
+def _check_fields(file: TakedownFile, served: Dataset) -> None:
+    """Refuses a file that names an unknown component."""
     from packhorse.server.datasets.takedowns import put_together
 
     num_components = len(served.datasets) if isinstance(served, MixtureDataset) else 0
     put_together(served, (file, *(TakedownFile() for _ in range(num_components))))
 
 
-def _is_right(served: Served, path: Path) -> bool:
-    """Says of every redaction of a file how many ids it names, and which of them are not there."""
+def _is_right(served: Dataset, path: Path) -> bool:
+    """Prints how many ids each redaction of a file names, and which of them do not exist."""
     from packhorse.server.datasets.takedowns import unknown_names
 
     file = TakedownFile.parse(takedown_text(path), path.name, read_ids_of(path))
@@ -188,7 +187,7 @@ def _is_right(served: Served, path: Path) -> bool:
     for number, redaction in enumerate(file.redactions):
         missing = unknown_names(served, redaction)
         owner = redaction.component or served.name
-        click.echo(f"redact[{number}]: {_counted(redaction)} of {owner}, {len(missing):,} of them not there")
+        click.echo(f"redact[{number}]: {_counted(redaction)} of {owner}, {len(missing):,} of them missing")
         if len(missing):
             is_right = False
             click.echo(f"WRONG: redact[{number}]: {owner} has no {missing}", err=True)

@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def _option(flag: str, **options: Any) -> Callable[..., Any]:
-    """An option of `serve`, which a container sets by the variable of its name: PACKHORSE_DATA_ROOT, for example."""
+    """An option of `serve` that a container can set by an environment variable, such as PACKHORSE_DATA_ROOT."""
     name = flag.partition("/")[0].removeprefix("--").replace("-", "_")
     return click.option(flag, envvar=f"PACKHORSE_{name.upper()}", show_envvar=True, **options)
 
@@ -31,43 +31,51 @@ _PATH = click.Path(path_type=Path)
     "--data-root",
     required=True,
     type=_PATH,
-    help="Folder of prepared datasets; each is served by its folder's name.",
+    help="Folder of prepared datasets; each is served under its folder's name.",
 )
 @_option("--listen", default="127.0.0.1:50051", help="HOST:PORT (port 0 for a free one) or unix:PATH.")
-@_option("--metrics-listen", default=None, help="HOST:PORT of Prometheus' /metrics; none when left out.")
+@_option(
+    "--metrics-listen", default=None, help="HOST:PORT of /metrics for Prometheus; without it there are no metrics."
+)
 @_option("--grace-seconds", default=30.0, help="How long open streams may take to end after SIGTERM.")
 @_option("--max-streams", default=4096, help="Streams open at once; further ones are refused with a retry delay.")
 @_option(
     "--processes",
     default=1,
-    help="Processes that listen on the port together, each on cores of its own, where one core does not feed all "
-    "streams; --max-streams counts for all of them. Linux only.",
+    help="Processes that share the port, each on its own cores, where one core cannot feed all streams; --max-streams "
+    "applies to all of them together. Linux only.",
 )
 @_option("--tls-cert", type=_PATH, help="The server's certificate (PEM), for both ports. Read again when it changes.")
 @_option("--tls-key", type=_PATH, help="The certificate's private key (PEM, no passphrase).")
-@_option("--tls-client-ca", type=_PATH, help="Only clients with a certificate of these CAs (PEM) may connect.")
+@_option("--tls-client-ca", type=_PATH, help="Only clients with a certificate from these CAs (PEM) may connect.")
 @_option(
     "--token-file",
     type=_PATH,
-    help="Every call needs a token of this file, which `packhorse token new` writes. Read again when it changes.",
+    help="Every call needs a token from this file, which `packhorse token new` writes. Read again when it changes.",
 )
 @_option(
     "--insecure",
     is_flag=True,
-    help="Listen in plain text where other machines can connect: whoever reaches the port can read everything.",
+    help="Listen in plain text where other machines can connect: anyone who reaches the port can read everything.",
 )
 @_option("--reflection/--no-reflection", default=True, help="Whether gRPC's server reflection describes the service.")
+@_option(
+    "--workarounds/--no-workarounds",
+    default=True,
+    help="Whether the server works around known faults: gRPC's (a malformed request closes the port; a cancelled call "
+    "leaks memory) and the system's (a mapped file that is cut ends the process).",
+)
 @_option(
     "--log-format",
     default="text",
     type=click.Choice(["text", "json"]),
-    help="How the log's lines on stderr look. With json the lines on stdout become lines of the log too.",
+    help="Format of the log on stderr. With json, the lines on stdout go to the log too.",
 )
 @_option(
     "--log-level",
     default="info",
     type=click.Choice(LEVELS),
-    help="The least that is logged. At debug every single call has a line.",
+    help="The least severe messages that are logged. At debug every call has a line.",
 )
 @_option(
     "--otlp-endpoint",
@@ -95,13 +103,13 @@ def command(**options: Any) -> None:
 
 
 def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> None:
-    """Says it on stdout; where that takes nothing (a full disk, a pipe that was closed), in the log."""
+    """Prints it on stdout; where stdout cannot be written (a full disk, a closed pipe), logs it."""
     metrics = [] if metrics_url is None else [f"metrics at {metrics_url}"]
     lines = (f"serving {', '.join(datasets)}", *metrics, f"listening on {address}")
     try:
         click.echo("\n".join(f"packhorse: {line}" for line in lines))
     except OSError as error:
-        _LOG.warning("stdout takes nothing: %s", error.strerror)
+        _LOG.warning("stdout cannot be written: %s", error.strerror)
         _log_announcement(address, metrics_url, datasets)
 
 

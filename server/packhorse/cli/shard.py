@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
+from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.signals import stopped_by_signals
 from packhorse.packing import PACKERS
 from packhorse.prepare import Execution, InputColumns, PlanOptions, shard
 
@@ -51,7 +51,7 @@ def command(
 
     Ids are those of the whole corpus: to train, give the same INPUT as token source for every shard.
     """
-    with stopped_by_signals("shards are whole or not there; the same command with --resume goes on"):
+    with stopped_by_signals("no incomplete shard is left; the same command with --resume continues"):
         manifests = shard(
             inputs,
             name=name,

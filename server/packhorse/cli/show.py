@@ -1,4 +1,4 @@
-"""`packhorse show`: bins of a dataset, drawn to scale; the documents of a step; and where a sequence comes."""
+"""`packhorse show`: draws bins to scale, lists the documents of a step, and finds a sequence."""
 
 import json
 import sys
@@ -9,12 +9,18 @@ from typing import Any
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
-from packhorse.cli.shared.console import output_console
-from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
+from packhorse.cli.shared.options import (
+    dataset_argument,
+    decoder,
+    open_tokens,
+    run_options,
+    target_option,
+    token_options,
+    topology_options,
+)
+from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import asking_for, timeout_option
-from packhorse.cli.shared.token_options import decoder, open_tokens, token_options
 from packhorse.client import Client
 from packhorse.client.pictures import ExplainedStep, Picture, draw_bins, explain_step
 from packhorse.formats.keys import ids_and_keys, shown_key
@@ -40,13 +46,13 @@ _COLUMNS = (
 def print_locations(client: Client, name: str, names: Iterable[str], *, as_json: bool, **which: Any) -> None:
     """Prints the position, step, rank and slot at which sequences come in an epoch.
 
-    Of a mixture there is a row for each component that has the id, and for each time that it comes. A bin that a skip
-    or a takedown leaves out has no position: the table says "left out", and JSON -1. The command exits with 1 when the
-    dataset lacks one of them.
+    A mixture has a row for each component that has the id, and for each time that it comes. A bin that a skip or a
+    takedown leaves out has no position: the table says "left out", and JSON -1. The command exits with 1 if the dataset
+    lacks one of the sequences.
 
     Args:
-        client: of what has the dataset.
-        name: the dataset.
+        client: connected to the dataset.
+        name: of the dataset.
         names: ids and keys, as people write them.
         as_json: print JSON lines instead of a table.
         which: epoch, seed, topology and skip of the run.
@@ -62,22 +68,20 @@ def print_locations(client: Client, name: str, names: Iterable[str], *, as_json:
             facts = {name: value for name, value in location.items() if name not in ("component", "key") or value}
             console.print_json(data=facts, indent=None)
     else:
-        table = Table()
-        for column in columns:
-            table.add_column(column, overflow="fold")  # a key is never cut off
+        rows = []
         for location in locations:
             cells = [_cell(column, location[column]) for column in columns]
             if not location["found"]:
                 named = [cell for column, cell in zip(columns, cells, strict=True) if column in ("id", "key")]
                 cells = [*(named if location["id"] >= 0 else ["-", *named[1:]]), "not in the dataset"]
-            table.add_row(*cells)
-        console.print(table)
+            rows.append(cells)
+        console.print(table(*columns, rows=rows, left=columns))
     if not all(location["found"] for location in locations):
         click.get_current_context().exit(1)
 
 
 def _cell(column: str, value: int | str | None) -> str:
-    """Returns a fact of a location as the table shows it."""
+    """Returns a field of a location as the table shows it."""
     if column == "key" and isinstance(value, str):
         return escape(shown_key(value))
     if column == "position" and value == _LEFT_OUT:
@@ -106,7 +110,7 @@ _WIDTH_IN_FILES = 140
     "names",
     multiple=True,
     metavar="ID|KEY",
-    help="Tell at which position, step, rank and slot a sequence comes. Give it several times for several.",
+    help="Print the position, step, rank and slot of a sequence. May be given several times.",
 )
 @token_options
 @click.option("--html", type=click.Path(path_type=Path), help="Save the picture as an HTML page.")
@@ -123,21 +127,21 @@ def command(
     as_json: bool,
     **which: Any,
 ) -> None:
-    """Draw bins of DATASET, explain a step of a run, or tell where a sequence comes.
+    """Draw bins of DATASET, explain a step of a run, or find a sequence.
 
     DATASET is a prepared folder, or the name of a dataset of --target.
 
-    Sequences are between bars, to scale, with their ids; padding is dotted. With --tokens it also shows what each
-    begins with, as text where a tokenizer is at hand.
+    Sequences are drawn to scale between bars, with their ids; padding is dotted. With --tokens it also shows how each
+    begins, as text if a tokenizer is found.
 
-    Give the flags of the run and --step: a step whose loss jumped goes in, its documents come out, with their rows in
-    --tokens, lengths and cost. Give --id to find a sequence: a whole number is an id, anything else a key, such as a
-    URL, and a number in quotes is a key. It exits with 1 when the dataset lacks one of them.
+    To see why the loss of a step jumped, give the flags of the run and --step: it lists the step's documents with their
+    rows in --tokens, lengths and cost. To find a sequence, give --id: a whole number is an id, anything else is a key,
+    such as a URL, and a number in quotes is a key. It exits with 1 if the dataset lacks one of them.
     """
     questions = {"--position": position is not None, "--cursor": cursor is not None, "--step": step is not None}
-    asked = [flag for flag, is_given in (questions | {"--id": bool(names)}).items() if is_given]
-    if len(asked) > 1:
-        raise click.UsageError(f"{' and '.join(asked)} ask for different things; give one of them")
+    given = [flag for flag, is_given in (questions | {"--id": bool(names)}).items() if is_given]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other; give one of them")
     tokenizer, tokens, id_column, limit, rank = (
         which.pop(name) for name in ("tokenizer", "tokens", "id_column", "limit", "rank")
     )
@@ -155,7 +159,7 @@ def command(
 
 
 def _read_cursor(text: str) -> tuple[int, int, int]:
-    """Returns epoch, seed and position of a cursor, given as JSON or as a file that holds it."""
+    """Returns epoch, seed and position of a cursor, given as JSON or as a file of JSON."""
     try:
         cursor = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
         return int(cursor["epoch"]), int(cursor["seed"]), int(cursor["position"])

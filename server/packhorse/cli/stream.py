@@ -1,13 +1,13 @@
 """`packhorse stream`: one worker's bins as JSON lines."""
 
 import json
+from functools import partial
 from typing import Any
 
 import click
 
 from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
 from packhorse.cli.shared.service import asking_for, timeout_option
-from packhorse.topology import StreamMode
 
 
 @click.command("stream", context_settings={"show_default": True})
@@ -15,24 +15,18 @@ from packhorse.topology import StreamMode
 @target_option
 @timeout_option
 @run_options
-@topology_options
+@partial(topology_options, leave_out=())
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank.")
 @click.option("--worker", default=0, type=click.IntRange(0), help="Dataloader worker within the rank.")
-@click.option(
-    "--mode",
-    default="partition",
-    type=click.Choice([mode.value for mode in StreamMode]),
-    help="Whether the ranks share the epoch.",
-)
 @click.option("--limit", default=None, type=click.IntRange(0), help="Stop after this many bins.")
 def command(target: str, timeout_seconds: float | None, dataset: str, limit: int | None, **options: Any) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
 
     DATASET is a prepared folder, or the name of a dataset of --target.
 
-    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths; of a mixture its
-    component too. Where the dataset holds pieces, first_tokens says where each begins in its sequence;
-    where it has groups, groups says which each sequence is of.
+    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths, and for a mixture
+    its component. For a dataset with pieces, first_tokens gives the first token of each in its sequence; for a dataset
+    with groups, groups gives the group of each sequence.
     """
     left = limit
     with (

@@ -1,4 +1,4 @@
-"""`packhorse token`: tokens for a server that asks for them."""
+"""`packhorse token`: makes access tokens for a server."""
 
 import errno
 import os
@@ -23,35 +23,36 @@ def command() -> None:
     show_envvar=True,
     required=True,
     type=click.Path(path_type=Path),
-    help="The server's token file; made where there is none. It gets the token's hash, not the token.",
+    help="The server's token file, created if missing. It receives the token's hash, not the token.",
 )
-@click.option("--datasets", default="*", help="Patterns of the datasets it is for, with commas, e.g. 'corpus*,books'.")
+@click.option(
+    "--datasets", default="*", help="Patterns of the datasets that it grants, with commas, e.g. 'corpus*,books'."
+)
 @click.option(
     "--methods",
     default="*",
-    help=f"Patterns of the methods it is for, with commas; there are: {', '.join(METHODS)}. "
-    f"{', '.join(CHANGING)} must be named: no pattern stands for what changes something.",
+    help=f"Patterns of the methods that it grants, with commas, of {', '.join(METHODS)}. No pattern includes "
+    f"{', '.join(CHANGING)}, which make changes and must be named.",
 )
 @click.option(
     "--expires",
     metavar="TIME",
     default="90d",
-    help="When it ends: days from now (90d), a time in UTC (2031-01-01), or never.",
+    help="When it expires: days from now (90d), a time in UTC (2031-01-01), or never.",
 )
 def new(name: str, token_file: Path, datasets: str, methods: str, expires: str) -> None:
     """Make a token for NAME, and print it once.
 
-    The token goes to stdout: redirect it into a file that only its holder can read. Servers that run notice the new
-    line by themselves. To withdraw a token, delete its line; to withdraw
-    all, delete the file.
+    The token goes to stdout: redirect it into a file that only its holder can read. Running servers notice the new line
+    by themselves. To revoke a token, delete its line; to revoke all, delete the file.
     """
     names = [grant.name for grant in TokenFile(token_file).grants()] if token_file.exists() else []
     if name in names:
-        raise ValueError(f"{token_file} has a token named {name} already; delete its line, or choose another name")
+        raise ValueError(f"{token_file} already has a token named {name}; delete its line, or choose another name")
     token = new_token()
     grant = Grant(name, hash_of(token), tuple(datasets.split(",")), tuple(methods.split(",")), _end(expires))
     if grant.has_expired:
-        raise ValueError(f"--expires {expires} is over already")
+        raise ValueError(f"--expires {expires} is in the past")
     _append(token_file, f"{grant}\n")
     click.echo(f"added to {token_file}: {name} for datasets {datasets}, methods {methods}, until {expires}", err=True)
     click.echo(token)
@@ -66,10 +67,10 @@ def _end(expires: str) -> datetime | None:
 
 
 def _append(path: Path, line: str) -> None:
-    """Adds a line by one write, so that a server that reads meanwhile sees all of it or nothing.
+    """Adds a line in a single write, so that a server that reads at the same time sees all of it or nothing.
 
     Raises:
-        OSError: there is no room for it; the file is as it was.
+        OSError: the disk is full; the file is as it was.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     with open(descriptor, "rb+", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""`packhorse tokenize`: text to Megatron token files, or chats, pairs and preferences to ones with a loss mask.
+"""`packhorse tokenize`: text to Megatron token files; chats, pairs and preferences with a loss mask.
 
 Owns the command's flags and its printed summary; leaves the work to `packhorse.tokenize`.
 """
@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
-from packhorse.cli.shared.console import output_console
+from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.signals import stopped_by_signals
+from packhorse.cli.shared.printing import facts_table, output_console
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
@@ -34,7 +33,7 @@ _Form = type[ChatColumns | PairColumns | PreferenceColumns]
 
 _FORM_COLUMNS = ("messages", "prompt", "response", "chosen", "rejected")
 
-_KEPT = "parts that are finished are kept for --resume"
+_KEPT = "finished parts are kept for --resume"
 
 
 @click.command("tokenize")
@@ -44,8 +43,8 @@ _KEPT = "parts that are finished are kept for --resume"
     required=True,
     multiple=True,
     metavar="PATH",
-    help="File of text, JSON, JSON lines (.gz, .zst too), Parquet or Arrow, a folder, a quoted pattern, or the URL "
-    "of one (s3://…); may be given several times. A folder gives its files of rows, or else all its text.",
+    help="File of text, JSON, JSON lines (also .gz, .zst), Parquet or Arrow, a folder, a quoted pattern, or the URL "
+    "of one (s3://…); may be given several times. Of a folder it reads the files of rows, or else all text.",
 )
 @click.option("--output", required=True, metavar="PREFIX", help="Writes PREFIX.bin, .idx, .tokenizer.json and more.")
 @click.option(
@@ -113,8 +112,8 @@ _KEPT = "parts that are finished are kept for --resume"
     "template_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="What else the chat template sees, e.g. enable_thinking=false; a value is JSON, or else text. May be given "
-    "several times.",
+    help="Further variable of the chat template, e.g. enable_thinking=false; a value is JSON, or else text. May be "
+    "given several times.",
 )
 @click.option(
     "--train-turns",
@@ -184,7 +183,7 @@ def command(
 
 
 def _text_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of `tokenize`; refuses flags of chats and pairs."""
+    """Returns the keywords of `tokenize`; refuses flags of chats and pairs."""
     is_templated = given["tools_column"] is not None or given["chat_template"] is not None or given["template_options"]
     if is_templated or given["train_turns"] is not None:
         raise click.UsageError(
@@ -200,7 +199,7 @@ def _text_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | PreferenceColumns:
-    """What the rows hold."""
+    """Returns the columns of the rows."""
     is_chat = form is ChatColumns
     if is_chat and (given["bos"] is not None or given["eos"] is not None or given["no_eos"]):
         raise click.UsageError(
@@ -221,7 +220,7 @@ def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | Pr
 
 
 def _row_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of `tokenize_fine_tuning`; refuses flags of plain text."""
+    """Returns the keywords of `tokenize_fine_tuning`; refuses flags of plain text."""
     if given["bos"] is not None:
         raise click.UsageError("--bos is for plain text; the tokenizer itself begins prompts as it was made to.")
     if any(given[name] is not None for name in ("text_column", "id_column", "documents", "glob")):
@@ -238,7 +237,7 @@ def _row_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _form(**named: str | None) -> _Form | None:
-    """Returns what the rows hold by the columns that are named; None for text."""
+    """Returns the kind of rows that the given columns make; None for text."""
     given = {name for name, column in named.items() if column is not None}
     if given - {"prompt"} == {"chosen", "rejected"}:
         return PreferenceColumns
@@ -313,11 +312,8 @@ def _print_fine_tuning(summary: FineTuningSummary) -> None:
 
 
 def _print(rows: Mapping[str, str], paths: Mapping[str, Path], named: Mapping[str, Sequence[str]]) -> None:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in rows.items():
-        table.add_row(name, value)
     console = output_console()
-    console.print(table)
+    console.print(facts_table(rows))
     # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
     for name, path in paths.items():
         console.print(f"{name:9}  {path}", markup=False)

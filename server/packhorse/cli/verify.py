@@ -1,6 +1,6 @@
-"""`packhorse verify`: is a prepared folder what was written, and do its lengths fit the tokens?
+"""`packhorse verify`: compares a prepared folder with its checksums, and its lengths with the tokens.
 
-Owns the flags and what is printed; leaves the comparison to `packhorse.dataset`.
+Owns the flags and the output. Leaves the comparison to `packhorse.dataset`.
 """
 
 import json
@@ -12,9 +12,8 @@ from typing import Any
 
 import click
 
-from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.signals import stopped_by_signals
-from packhorse.cli.shared.token_options import open_tokens
+from packhorse.cli import stopped_by_signals
+from packhorse.cli.shared.options import open_tokens, store_timeout_option
 from packhorse.dataset import (
     LengthReport,
     LengthsOf,
@@ -34,7 +33,7 @@ _MANY_ENTRIES = 10_000_000
 @click.command("verify")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--tokens", help="Token file or folder of the trainers: compare the length of every sequence with it.")
-@click.option("--id-column", help="The column of --tokens that holds ids; the dataset's own when left out.")
+@click.option("--id-column", help="The column of --tokens that holds ids.  [default: the dataset's]")
 @click.option(
     "--sample", type=click.IntRange(1), metavar="N", help="Compare N lengths drawn at random.  [default: all]"
 )
@@ -49,7 +48,7 @@ _MANY_ENTRIES = 10_000_000
     "number",
     type=click.IntRange(1),
     metavar="N",
-    help="Verify version N of a dataset that grew; `packhorse inspect` lists them.  [default: the current one]",
+    help="Verify version N of a dataset that was appended to; `packhorse inspect` lists them.  [default: the current]",
 )
 @store_timeout_option
 @click.option("--all-versions", is_flag=True, help="Verify every version, the newest first.")
@@ -69,46 +68,48 @@ def command(
 ) -> None:
     """Compare the prepared dataset in FOLDER with its checksums, and its lengths with the tokens.
 
-    Where FOLDER holds datasets, as the data root of a server does, each of them is compared with its checksums.
+    If FOLDER holds datasets, as the data root of a server does, each is compared with its checksums.
 
-    With --tokens the length of each sequence is taken from the token source and compared with the planned one, without
-    making batches; `packhorse audit --tokens` compares the tokens themselves. Exits with 0 when all is as it was
-    prepared; with 1 when not, naming the first sequences that differ.
+    With --tokens the length of each sequence in the token source is compared with the planned length, without making
+    batches; `packhorse audit --tokens` compares the tokens themselves. It exits with 0 if everything is as it was
+    prepared. It exits with 1 if not, and names the first sequences that differ.
     """
     if tokens is None and (sample is not None or id_column is not None):
-        raise click.UsageError("--sample and --id-column say how to compare with --tokens; give --tokens as well")
+        raise click.UsageError("--sample and --id-column belong to --tokens; give --tokens as well")
     if number is not None and all_versions:
-        raise click.UsageError("--version and --all-versions say the same in two ways; give one of them")
+        raise click.UsageError("--version and --all-versions exclude each other; give one of them")
     below = datasets_below(folder)
     if below and (tokens is not None or number is not None):
-        raise click.UsageError(f"--tokens and --version are about one dataset, and {folder} holds several: name one")
-    found: list[_Found] = []
+        raise click.UsageError(f"--tokens and --version need one dataset, and {folder} holds several; name one of them")
+    results: list[_VersionResult] = []
     with stopped_by_signals("nothing was changed"), show_progress() as progress:
         for path in (path for each in below or [folder] for path in _folders(each, number, all_versions)):
-            one = _Found(folder=path)
-            found.append(one)
+            result = _VersionResult(folder=path)
+            results.append(result)
             try:
                 dataset = open_prepared(path, check_pool=False)
-                one.manifest = dataset.manifest
-                one.wrong = verify_files(dataset, progress)
+                result.manifest = dataset.manifest
+                result.wrong = verify_files(dataset, progress)
             except PreparedDatasetError as error:
-                one.wrong = [str(error)]
-            if tokens is not None and one.manifest is not None and not one.wrong:
-                one.lengths = _compared(path, one.manifest, tokens, id_column, sample, workers, progress)
-                one.wrong += _what_differs(one.lengths, one.manifest, tokens, id_column, is_current=path == folder)
+                result.wrong = [str(error)]
+            if tokens is not None and result.manifest is not None and not result.wrong:
+                result.lengths = _compared(path, result.manifest, tokens, id_column, sample, workers, progress)
+                result.wrong += _what_differs(
+                    result.lengths, result.manifest, tokens, id_column, is_current=path == folder
+                )
     if as_json:
-        facts = [one.as_json() for one in found]
+        facts = [result.as_json() for result in results]
         click.echo(json.dumps(facts if all_versions or below else facts[0], indent=2))
     else:
-        for one in found:
-            _print(one, one.folder.name if below else folder.name, tokens)
-        click.echo(f"as it was prepared: {'no' if any(one.wrong for one in found) else 'yes'}")
-    context.exit(1 if any(one.wrong for one in found) else 0)
+        for result in results:
+            _print(result, result.folder.name if below else folder.name, tokens)
+        click.echo(f"as it was prepared: {'no' if any(result.wrong for result in results) else 'yes'}")
+    context.exit(1 if any(result.wrong for result in results) else 0)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Found:
-    """What was seen of one version."""
+class _VersionResult:
+    """What was found in one version."""
 
     folder: Path
     manifest: Manifest | None = None
@@ -128,27 +129,27 @@ class _Found:
 
 
 def _folders(folder: Path, number: int | None, all_versions: bool) -> list[Path]:
-    """Returns the folders of the versions that are meant; the dataset's own where nothing is said of versions."""
+    """Returns the folders of the versions to verify; the dataset's own where no version is given."""
     if number is None and not all_versions:
         return [folder]
     versions = versions_of(folder)
     meant = [version.path for version in versions if all_versions or version.number == number]
     if not meant:
         there = ", ".join(str(version.number) for version in versions)
-        raise click.UsageError(f"--version {number} is not there; {folder} holds {there}")
+        raise click.UsageError(f"there is no --version {number}; {folder} has {there}")
     return meant
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenLengths:
-    """Opens a token source, in whichever process."""
+    """Opens a token source, in any process."""
 
     tokens: str
     id_column: str | None
     dataset_column: str
 
     def __call__(self) -> LengthsOf:
-        """Returns what gives lengths by id."""
+        """Returns a function from ids to lengths."""
         source = open_tokens(self.tokens, self.id_column)
         assert source is not None
         return source.for_ids(self.dataset_column).lengths
@@ -179,7 +180,7 @@ def _compared(
 def _what_differs(
     lengths: LengthReport, manifest: Manifest, tokens: str, id_column: str | None, *, is_current: bool
 ) -> Iterator[str]:
-    """Yields what is wrong, in words; a token source may hold more than a version that is not the current one."""
+    """Yields what is wrong; a token source may hold more sequences than an old version."""
     yield from (difference.why for difference in lengths.first)
     more = lengths.differing - len(lengths.first)
     if more > 0:
@@ -199,13 +200,13 @@ def _what_differs(
         yield f"{tokens} holds {held:,} sequences, and the dataset was prepared from {manifest.inputs.rows:,}"
 
 
-def _print(found: _Found, name: str, tokens: str | None) -> None:
-    manifest, lengths = found.manifest, found.lengths
+def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
+    manifest, lengths = result.manifest, result.lengths
     if manifest is not None:
-        version = f", version {manifest.version}" if manifest.version > 1 or found.folder.name != name else ""
+        version = f", version {manifest.version}" if manifest.version > 1 or result.folder.name != name else ""
         click.echo(f"{name}{version} {manifest.digest}")
         click.echo(f"{len(manifest.checksums)} files, {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")
     if lengths is not None:
         click.echo(f"{lengths.compared:,} of {lengths.entries:,} lengths compared with {tokens}")
-    for problem in found.wrong:
+    for problem in result.wrong:
         click.echo(f"WRONG: {problem}", err=True)

@@ -1,26 +1,32 @@
-"""How a loop is compiled, and what happens where the cache on disk lacks it, is full or cannot be written.
+"""How a loop is compiled and kept on disk, by this process or by a child of it.
 
-Owns the decorators, and the choice between compiling here and waiting for another process; leaves those processes to
-`children`.
+Owns the decorators, what happens when the cache cannot be read or written, and the child processes, so that the
+compiler's memory is theirs. Which loops they compile is up to the modules that they run.
 """
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numba
 from numba.core import caching
 
+from packhorse.storage import hold_lock
+
 _LOG = logging.getLogger(__name__)
 
 _njit: Any = numba.njit  # its types lack options that it has
 _FunctionCache: Any = caching.FunctionCache
 
-_ASKED_EVERY_SECONDS = 0.02
+_POLL_SECONDS = 0.02
+_LOCK = "packhorse-compiling.lock"
 
 kernel_part = _njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Decorates a loop that only kernels call: it is compiled with each of them, and kept on disk as a part of them."""
@@ -33,7 +39,7 @@ class NotCompiledError(Exception):
 def kernel(function: Callable[..., Any]) -> Any:
     """Compiles a loop that runs without the GIL, and keeps it on disk.
 
-    Where the disk takes nothing, a warning says so once, and the process compiles for itself.
+    Where it cannot be written to disk, one warning says so, and each process compiles it again.
 
     Example:
         >>> @kernel
@@ -44,7 +50,7 @@ def kernel(function: Callable[..., Any]) -> Any:
         ...     return total
 
     Args:
-        function: its arguments are arrays, numbers, and named tuples of them.
+        function: takes arrays, numbers, and named tuples of them.
     """
     compiled = _njit(nogil=True)(function)
     try:
@@ -63,10 +69,10 @@ def cache_folder() -> Path | None:
 
 @contextmanager
 def only_from_cache() -> Iterator[None]:
-    """Lets this thread read kernels from disk, and compile none.
+    """Lets this thread read kernels from disk only.
 
     Raises:
-        NotCompiledError: one would have to be compiled.
+        NotCompiledError: a kernel would have to be compiled.
     """
     _thread.only_from_cache = True
     try:
@@ -77,13 +83,59 @@ def only_from_cache() -> Iterator[None]:
 
 @contextmanager
 def compiled_elsewhere() -> Iterator[None]:
-    """Lets all threads of this process wait for the cache to have what they want, as another process compiles it."""
+    """Lets all threads of this process wait until the cache has what they need, while another process compiles it."""
     global _num_elsewhere
     _num_elsewhere += 1
     try:
         yield
     finally:
         _num_elsewhere -= 1
+
+
+def compile_in_children(module: str, commands: Sequence[Sequence[str]], *, in_background: bool = False) -> None:
+    """Runs `python -m MODULE ARGUMENTS…` once for each command, all at once, and waits for them.
+
+    Does nothing where the cache cannot be written. Of several processes with one cache, one at a time compiles. A
+    child writes its errors to stderr; whoever needs the kernel then compiles it.
+
+    Args:
+        module: compiles what its arguments name.
+        commands: the arguments of each process.
+        in_background: whether the children run at the lowest priority.
+    """
+    folder = cache_folder()
+    if folder is None:
+        return
+    with compiled_elsewhere(), _locked(folder):
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", module, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                process_group=0,  # ^C in a terminal is the parent's
+            )
+            for command in commands
+        ]
+        try:
+            if in_background:
+                for process in processes:
+                    os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+            for process in processes:
+                process.wait()
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+
+
+def end_with_parent() -> None:
+    """Ends this process as soon as the one that started it by `compile_in_children` ends."""
+
+    def wait() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class _Thread(threading.local):
@@ -97,7 +149,7 @@ _warned: list[str] = []
 
 
 class _Cache(_FunctionCache):
-    """Numba's cache of a function, but a disk's errors end nobody."""
+    """Numba's cache of a function, in which errors of the disk are not fatal."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Returns what is compiled for a signature, or None where it is to be compiled here."""
@@ -110,7 +162,7 @@ class _Cache(_FunctionCache):
             if _thread.only_from_cache:
                 raise NotCompiledError(self._name)
             if is_waiting:
-                time.sleep(_ASKED_EVERY_SECONDS)
+                time.sleep(_POLL_SECONDS)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -131,7 +183,6 @@ class _Cache(_FunctionCache):
 
 
 def _warn(what: str, folder: Path) -> None:
-    """Says once what this process cannot keep."""
     if not _warned:
         _warned.append(what)
         _LOG.warning(
@@ -140,3 +191,12 @@ def _warn(what: str, folder: Path) -> None:
             what,
             folder,
         )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a cache folder, for which other processes wait; without a lock where no file can be made."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(hold_lock(folder / _LOCK))
+        yield

@@ -1,8 +1,7 @@
 """The prepared folder: layout, checks, digest, pools."""
 
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
-from packhorse.dataset.exchange import aside_of, left_aside
-from packhorse.dataset.files.append_stage import append_to_mixture
+from packhorse.dataset.files.changes import append_to_mixture, redact
 from packhorse.dataset.files.mixture_file import (
     MIXTURE_SUFFIX,
     MOST_MIXTURE_BYTES,
@@ -14,7 +13,6 @@ from packhorse.dataset.files.mixture_file import (
 )
 from packhorse.dataset.files.open_mixture import MixtureDataset
 from packhorse.dataset.files.open_takedown import MASKED, Redacted, Takedown
-from packhorse.dataset.files.redact import read_ids_of, redact, takedown_text
 from packhorse.dataset.files.takedown_file import (
     MOST_TAKEDOWN_BYTES,
     TAKEDOWN_SUFFIX,
@@ -23,6 +21,8 @@ from packhorse.dataset.files.takedown_file import (
     TakedownError,
     TakedownFile,
     parse_ids,
+    read_ids_of,
+    takedown_text,
 )
 from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.keys import DuplicateKeyError, KeyRows, Keys, write_keys
@@ -41,7 +41,6 @@ from packhorse.dataset.layout import (
     datasets_below,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared
-from packhorse.dataset.lock import LOCK, locked
 from packhorse.dataset.manifest import (
     MOST_LISTED,
     Facts,
@@ -54,20 +53,21 @@ from packhorse.dataset.manifest import (
     OverLength,
     OverLengthLedger,
     PlanOptions,
+    SequenceFacts,
     SkippedRow,
     SkippedRows,
 )
-from packhorse.dataset.replaceable import refuse_holding, refuse_output
+from packhorse.dataset.replacing import LOCK, aside_of, left_aside, locked, refuse_holding, refuse_output, written_whole
 from packhorse.dataset.seqpack_layout import (
     Loaded,
     is_seqpack_layout,
+    load_prepared,
     load_seqpack_layout,
     pools_by_length,
     write_seqpack_layout,
 )
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_versions, prune_version, versions_of
-from packhorse.dataset.whole import sync, written_whole
 from packhorse.dataset.write import PARTS, differing_parts, parts_at, read_records, seal, write_records
 
 __all__ = [
@@ -114,6 +114,7 @@ __all__ = [
     "PreparedDatasetError",
     "Redacted",
     "Redaction",
+    "SequenceFacts",
     "SkipEntry",
     "SkippedRow",
     "SkippedRows",
@@ -132,6 +133,7 @@ __all__ = [
     "is_seqpack_layout",
     "left_aside",
     "link_versions",
+    "load_prepared",
     "load_seqpack_layout",
     "locked",
     "open_prepared",
@@ -146,7 +148,6 @@ __all__ = [
     "refuse_output",
     "render_stage",
     "seal",
-    "sync",
     "takedown_text",
     "text_of",
     "verify_files",

@@ -23,9 +23,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packhorse.dataset._files import named
 from packhorse.dataset.arrays import growing_array, map_array
-from packhorse.dataset.layout import KEY_ENDS, KEY_IDS, KEY_ORDER, KEYS, PreparedDatasetError
+from packhorse.dataset.layout import KEY_ENDS, KEY_IDS, KEY_ORDER, KEYS, PreparedDatasetError, named
 from packhorse.dataset.manifest import KeyRecord
 
 HASH_BITS = 63

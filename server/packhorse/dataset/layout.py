@@ -1,9 +1,15 @@
-"""The prepared folder on disk: the names of its files, and the JSON files beside the pool.
+"""The prepared folder on disk: the names of its files, reading them safely, and the JSON files beside the pool.
 
-Leaves the manifest to `manifest`, arrays to `arrays`, and reading back to `load`.
+Anything may have been put into a folder: only plain files are opened, so that nothing waits for a fifo. Leaves the
+manifest to `manifest`, arrays to `arrays`, and the folder as a whole to `load`.
 """
 
+import errno
+import hashlib
+import io
 import json
+import os
+import stat
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -118,3 +124,66 @@ def _parsed(data: bytes) -> object:
 
 def _json(content: object) -> bytes:
     return (json.dumps(content, separators=(",", ":")) + "\n").encode()
+
+
+_ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
+
+
+def named(path: Path) -> str:
+    """Returns how messages name a file: with its folder's name, without the folder's path."""
+    return f"{path.parent.name}/{path.name}"
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """Opens a plain file for reading.
+
+    Raises:
+        PreparedDatasetError: it is missing, cannot be read, or is something else, such as a folder or a fifo.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a fifo would wait otherwise
+    except (FileNotFoundError, NotADirectoryError):
+        below = datasets_below(path.parent) if path.name == MANIFEST else []
+        if below:
+            raise PreparedDatasetError(
+                f"{path.parent.name} holds datasets and is none itself: name one, such as {named(below[0])}"
+            ) from None
+        raise PreparedDatasetError(f"{named(path)} is missing; prepare the dataset again") from None
+    except OSError as error:
+        if error.errno not in _ABOUT_THE_FILE:
+            raise
+        raise PreparedDatasetError(f"{named(path)} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise PreparedDatasetError(f"{named(path)} is not a plain file; prepare the dataset again")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """Reads a plain file whole.
+
+    Args:
+        path: the file.
+        most_bytes: what it can have; a larger one is refused unread.
+
+    Raises:
+        PreparedDatasetError: see `open_file`; or it is too large.
+    """
+    with open_file(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > most_bytes:
+            raise PreparedDatasetError(
+                f"{named(path)} was altered: it has {size_bytes:,} bytes, and what belongs there has at most "
+                f"{most_bytes:,}"
+            )
+        return file.read(most_bytes)
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a plain file's bytes, in hexadecimal.
+
+    Raises:
+        PreparedDatasetError: see `open_file`.
+    """
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

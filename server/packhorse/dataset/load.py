@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset._files import check_folder, named, read_file, sha256_of
 from packhorse.dataset.arrays import map_array
+from packhorse.dataset.files.mixture_file import MIXTURE_SUFFIX
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import (
     COUNTS,
@@ -32,10 +32,14 @@ from packhorse.dataset.layout import (
     TEMPLATES,
     VERSIONS,
     PreparedDatasetError,
+    named,
     parse_counts,
     parse_templates,
+    read_file,
+    sha256_of,
 )
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
+from packhorse.dataset.replacing import aside_of
 from packhorse.dataset.write import dataset_digest, optional_files
 from packhorse.epoch import EpochView, GroupedSource, Groups, PlanIndex, PoolArray, WindowedView
 from packhorse.packing import Template
@@ -60,7 +64,7 @@ class PreparedDataset:
     plan: PlanIndex
     """The plan laid out for random access."""
     first_tokens: PoolArray | None = None
-    """First token of each pool entry in its sequence, mapped likewise: uint32 or int64 [n_sequences]; None: all 0."""
+    """First token of each pool entry in its sequence, mapped, too: uint32 or int64 [n_sequences]; None: all 0."""
     groups: Groups | None = None
     """The groups that the plan is over, with their sequences; None where every sequence is planned by itself."""
     keys: Keys | None = None
@@ -170,7 +174,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     if (folder / SEQPACK_POOLS).is_dir():
         raise PreparedDatasetError(
             f"{folder.name} has seqpack's layout, which `packhorse.prepare.load_prepared` reads; to serve or inspect "
-            "it, prepare it with --format packhorse"
+            "it, prepare it with format='packhorse'"
         )
     manifest = Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
     if set(manifest.checksums) != {*DATA_FILES, *optional_files(manifest)}:
@@ -253,3 +257,26 @@ def _read_json(path: Path, manifest: Manifest, most_bytes: int, parse: Callable[
 
 def _array_files(manifest: Manifest) -> list[str]:
     return [POOLS, *optional_files(manifest)]
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses what cannot be a prepared folder, because it is none; says so of a mixture's file.
+
+    Raises:
+        PreparedDatasetError: it is something else, or nothing.
+    """
+    if folder.is_dir():
+        return
+    name = folder.name.removesuffix(MIXTURE_SUFFIX)
+    if folder.with_name(f"{name}{MIXTURE_SUFFIX}").is_file():
+        raise PreparedDatasetError(
+            f"{name} is a mixture, a file that names prepared folders: give the folder of one component; `packhorse "
+            f"mixture show {name} --target embedded:{folder.parent}` shows all of them"
+        )
+    if (aside := aside_of(folder.resolve())).is_dir():
+        raise PreparedDatasetError(
+            f"{folder.name} was being replaced when the machine went down, and has another name now: "
+            f"`mv {aside.name} {folder.resolve().name}` there gives it its name back, and so does the next `packhorse "
+            "prepare` that writes it"
+        )
+    raise PreparedDatasetError(f"{folder} is not a folder; `packhorse prepare` writes one")

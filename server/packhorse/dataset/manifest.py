@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from packhorse.dataset._fields import LATER, as_object, check_fields
@@ -74,6 +74,12 @@ class OverLengthLedger:
     pieces: int = 0
     """Pieces that they were split into; 0 under every other policy."""
 
+    def __add__(self, other: "OverLengthLedger") -> "OverLengthLedger":
+        """Returns what the policy did to both."""
+        return OverLengthLedger(
+            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        )
+
 
 MOST_LISTED = 100
 """How many files and skipped rows a manifest names; where there are more, a file beside it names all."""
@@ -90,7 +96,7 @@ class InputRecord:
     modified_ns: int
     """When it was last written to, in nanoseconds since 1970."""
     rows: int
-    """Rows that stand in it."""
+    """Its rows."""
     etag: str | None = field(default=None, metadata=LATER)
     """What an object store calls this version of it, its ETag or generation; None for a file."""
 
@@ -109,7 +115,7 @@ class SkippedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedRows:
-    """The rows that `--on-bad-row skip` left out."""
+    """The bad rows that were left out."""
 
     rows: int = 0
     """How many."""
@@ -170,8 +176,8 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What was counted as a dataset was prepared: all that the manifest says beside its plan."""
+class SequenceFacts:
+    """What was counted of a dataset's sequences."""
 
     n_sequences: int
     """Number of sequences in the plan; each piece of a split one counts."""
@@ -181,12 +187,18 @@ class Facts:
     """How ids are stored, in pools.npy and in messages; in a grouped dataset pools.npy holds groups' numbers."""
     start_dtype: Literal["uint32", "int64"] | None = None
     """How starts.npy stores each entry's first token; None where every one is 0 and there is no such file."""
-    ids_sum_a: int
+    ids_sum_a: int = 0
     """Order-independent fingerprint of the ids and first tokens, see `packhorse.wire.ids_sum`."""
-    ids_sum_b: int
+    ids_sum_b: int = 0
     """Its second half."""
     over_length: OverLengthLedger
     """What the over-length policy did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(SequenceFacts):
+    """What the manifest says beside the plan: what was counted, and what was read."""
+
     source: str
     """What was read, as the user named it (last components only)."""
     id_column: str | None
@@ -198,7 +210,7 @@ class Facts:
     keys: KeyRecord | None = field(default=None, metadata=LATER)
     """Its sequences' keys; None where they have ids only."""
     version: int = field(default=1, metadata=LATER)
-    """Which version of a growing dataset it is, counted from 1; `prepare --append` makes the next one."""
+    """Which version of a growing dataset it is, counted from 1; appending makes the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,12 @@
 """seqpack's folder layout: the same facts as ours, with one pool file for each length and no checksums.
 
-Owns reading and writing it; leaves our own layout to `layout` and `load`.
+Owns reading and writing it, and `load_prepared`, which reads either layout. Leaves our own to `layout` and `load`.
 """
 
 import json
+import os
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -12,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset._files import open_file, read_file
 from packhorse.dataset.arrays import create_array
 from packhorse.dataset.layout import (
     COUNTS,
@@ -20,10 +21,12 @@ from packhorse.dataset.layout import (
     SEQPACK_POOLS,
     TEMPLATES,
     PreparedDatasetError,
+    open_file,
     parse_counts,
     parse_templates,
+    read_file,
 )
-from packhorse.dataset.load import PreparedDataset
+from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.epoch import PlanIndex
 from packhorse.packing import Template
 
@@ -106,9 +109,9 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
             say.
     """
     if dataset.groups is not None:
-        raise ValueError("seqpack's layout cannot say which sequences are a group; use --format packhorse")
+        raise ValueError("seqpack's layout cannot say which sequences are a group; use format='packhorse'")
     if dataset.first_tokens is not None:
-        raise ValueError("seqpack's layout cannot say where a piece begins; use --format packhorse")
+        raise ValueError("seqpack's layout cannot say where a piece begins; use format='packhorse'")
     (folder / SEQPACK_POOLS).mkdir()
     for length, ids in pools_by_length(dataset).items():
         path = folder / SEQPACK_POOLS / f"{length}.npy"
@@ -145,3 +148,33 @@ def pools_by_length(dataset: PreparedDataset) -> dict[int, NDArray[np.integer]]:
             dataset.plan.lengths.tolist(), starts, dataset.plan.counts.tolist(), strict=True
         )
     }
+
+
+def load_prepared(path: str | os.PathLike[str]) -> Loaded:
+    """Reads and checks a prepared folder, ours or seqpack's.
+
+    Example:
+        >>> manifest, counts, templates, pools = load_prepared("datasets/corpus")
+        >>> manifest["n_bins"], templates, pools[5].tolist()
+        (2, Counter({(5, 3): 2}), [0, 3])
+
+    Args:
+        path: the folder.
+
+    Returns:
+        (manifest, counts, templates, pools): the manifest as a dict, with seqpack's keys in both layouts; length in
+        tokens → number of sequences; template → multiplicity; length → ids, memory-mapped read-only (uint32 or int64;
+        ascending in our layout).
+
+    Raises:
+        PreparedDatasetError: a file is missing, truncated, altered, or inconsistent with the others.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise PreparedDatasetError(f"path must be a prepared folder's, got {path!r:.60}")
+    folder = Path(path)
+    if is_seqpack_layout(folder):
+        return load_seqpack_layout(folder)
+    dataset = open_prepared(folder)
+    manifest = dataset.manifest
+    content = {**asdict(manifest), "max_seq_len": manifest.max_seq_len, "packer": manifest.algorithm}
+    return content, dataset.counts, dataset.templates, pools_by_length(dataset)

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.dataset._files import check_folder, named, read_file
-from packhorse.dataset.layout import FILES, MANIFEST, VERSIONS, PreparedDatasetError
-from packhorse.dataset.lock import locked
+from packhorse.dataset.layout import FILES, MANIFEST, VERSIONS, PreparedDatasetError, named, read_file
+from packhorse.dataset.load import check_folder
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
+from packhorse.dataset.replacing import locked
 from packhorse.jobs import held_signals
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from packhorse.dataset._fields import as_object
-from packhorse.dataset._files import sha256_of
 from packhorse.dataset.layout import (
     COUNTS,
     DATA_FILES,
@@ -32,6 +31,7 @@ from packhorse.dataset.layout import (
     TEMPLATES,
     render_counts,
     render_templates,
+    sha256_of,
 )
 from packhorse.dataset.manifest import (
     EPOCH_VERSION,
@@ -42,7 +42,7 @@ from packhorse.dataset.manifest import (
     PlanOptions,
     SkippedRow,
 )
-from packhorse.epoch import Chain, parting
+from packhorse.epoch import Chain, first_difference
 from packhorse.packing import PackingPlan, canonical_templates
 
 PARTS = ("counts", "options", "templates", "pools")
@@ -51,7 +51,7 @@ PARTS = ("counts", "options", "templates", "pools")
 _PART_DIGITS = 16
 _STAGES = "stages="
 _MOST_STAGES = 6
-"""Stages that a mixture's digest names: the last ones, each of which stands for all before it."""
+"""Stages that a mixture's digest names: the last ones, whose digests cover those before."""
 
 
 def fingerprint(value: object) -> str:
@@ -106,7 +106,7 @@ def parts_at(expected: str, chain: Chain) -> int | None:
     if not begun:
         return 0
     alike = [number for number, stage in enumerate(chain) if stage == begun[0]]
-    return parting(begun, chain[alike[0] :]) if alike else 0
+    return first_difference(begun, chain[alike[0] :]) if alike else 0
 
 
 def _chain_of(digest: str) -> Chain:

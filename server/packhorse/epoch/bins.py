@@ -1,11 +1,11 @@
-"""Bins laid end to end, and what is done with them as a whole: picking some, and joining.
+"""Bins laid end to end, as arrays.
 
-Owns the arrays; leaves where they come from to the sources.
+Owns `Bins`, how some are taken and how several are joined. Leaves which bins an epoch has to `sources`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,24 @@ from numpy.typing import NDArray
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 PoolArray = NDArray[np.uint32 | np.int64]
-"""Ids as they lie in a pool."""
+"""Ids as a pool holds them."""
+
+SEQUENCE_COLUMNS: Mapping[str, np.generic] = {
+    "first_tokens": np.uint32(0),
+    "group_ids": np.int64(-1),
+    "rows": np.uint16(0),
+}
+"""Fields of `Bins` for every sequence beside its id and length → the value that None is short for."""
+
+_BIN_COLUMNS: Mapping[str, np.generic] = {"component_ids": np.int32(-1), "templates": np.int64(-1)}
+"""The same for every bin."""
 
 
 def read_only(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Returns an array as a memory-mapped one is: kernels are compiled for these, so that no request waits for more."""
-    if not array.flags.writeable:
-        return array
-    seen = array.view()
-    seen.flags.writeable = False
-    return seen
+    """Returns a view as of a memory-mapped array, which is what kernels are compiled for."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -43,17 +51,17 @@ class Bins:
     first_tokens: PoolArray | None = None
     """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
     component_ids: NDArray[np.int32] | None = None
-    """A mixture's component that each bin is of, -1 for an empty bin: int32 [N]; None where there is one dataset."""
+    """A mixture's component for each bin, -1 for an empty bin: int32 [N]; None where there is one dataset."""
     templates: NDArray[np.int64] | None = None
-    """Number of each bin's template in the source, -1 where it is of none: int64 [N]; None where no bin is of one."""
+    """Number of each bin's template in the source, -1 for a bin without: int64 [N]; None where no bin has one."""
     group_ids: NDArray[np.int64] | None = None
-    """The group of every sequence, -1 where it is of none: int64 [S]; None where there are no groups. A group's
+    """The group of every sequence, -1 for a sequence without: int64 [S]; None where there are no groups. A group's
     sequences are next to each other in one bin."""
     rows: NDArray[np.uint16] | None = None
-    """Which row of its bin every sequence is in, ascending within each bin, where bins are joined of shorter ones:
-    uint16 [S]; None where no bin is."""
+    """Row of every sequence in its bin, ascending within each bin, where bins are joined from shorter ones: uint16 [S];
+    None where no bin is."""
     known_tokens: int | None = None
-    """Sum of all lengths, where whoever made the bins knows it."""
+    """Sum of all lengths, where it is known."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -66,7 +74,7 @@ class Bins:
         return sizes
 
     def items(self) -> NDArray[np.int64]:
-        """Where everything begins that may not be parted, groups and sequences of none, and S: int64 [items + 1]."""
+        """First sequence of each item, a group or a sequence without one, and S at the end: int64 [items + 1]."""
         if self.group_ids is None:
             return np.arange(len(self.ids) + 1)
         begins = np.ones(len(self.ids) + 1, dtype=np.bool_)
@@ -85,7 +93,7 @@ class Bins:
         return np.diff(sums[self.bin_ends], prepend=0)
 
     def take(self, which: NDArray[np.int64]) -> "Bins":
-        """Returns some bins, in the order asked for.
+        """Returns some bins, in the given order.
 
         Args:
             which: int64 [M], indices of bins; repeats allowed.
@@ -93,22 +101,30 @@ class Bins:
         sizes = self.sizes()[which]
         ends = np.cumsum(sizes)
         total = int(ends[-1]) if len(ends) else 0
-        members = np.repeat(self.bin_ends[which] - ends, sizes) + np.arange(total)
+        sequences = np.repeat(self.bin_ends[which] - ends, sizes) + np.arange(total)
         return Bins(
-            ids=self.ids[members],
-            lengths=self.lengths[members],
+            **self.sequences(sequences),
             bin_ends=ends,
             positions=self.positions[which],
-            first_tokens=None if self.first_tokens is None else self.first_tokens[members],
             component_ids=None if self.component_ids is None else self.component_ids[which],
             templates=None if self.templates is None else self.templates[which],
-            group_ids=None if self.group_ids is None else self.group_ids[members],
-            rows=None if self.rows is None else self.rows[members],
         )
+
+    def sequences(self, which: NDArray[np.int64]) -> dict[str, Any]:
+        """Returns what some sequences have, by the names of fields of `Bins`: [M] each, None where no sequence has it.
+
+        Args:
+            which: int64 [M], indices into `ids`.
+        """
+        columns = {name: getattr(self, name) for name in ("ids", "lengths", *SEQUENCE_COLUMNS)}
+        return {name: None if column is None else column[which] for name, column in columns.items()}
 
 
 def joined(parts: Sequence[Bins]) -> Bins:
-    """Returns the bins of all parts, one part after the other; where some have first_tokens, others begin at token 0.
+    """Returns the bins of all parts, one part after the other.
+
+    Where some parts have a column, the bins of the others begin at token 0, are of no group, row 0, no component or no
+    template.
 
     Example:
         >>> one = Bins(ids=np.array([7]), lengths=np.array([5]), bin_ends=np.array([1]), positions=np.array([0]))
@@ -116,44 +132,26 @@ def joined(parts: Sequence[Bins]) -> Bins:
         array([1, 2])
 
     Args:
-        parts: bins to lay one after the other, at least one part.
+        parts: at least one.
     """
     if len(parts) == 1:
         return parts[0]
-    ends, before = [], 0
-    for part in parts:
-        ends.append(part.bin_ends + before)
-        before += len(part.ids)
-    first_tokens = None
-    if any(part.first_tokens is not None for part in parts):
-        zeros = np.zeros(max(len(part.ids) for part in parts), dtype=np.uint32)
-        first_tokens = np.concatenate(
-            [zeros[: len(part.ids)] if part.first_tokens is None else part.first_tokens for part in parts]
-        )
-    component_ids = [part.component_ids for part in parts if part.component_ids is not None]
-    templates = None
-    if any(part.templates is not None for part in parts):
-        templates = np.concatenate(
-            [np.full(len(part), -1) if part.templates is None else part.templates for part in parts]
-        )
-    group_ids = None
-    if any(part.group_ids is not None for part in parts):
-        group_ids = np.concatenate(
-            [np.full(len(part.ids), -1) if part.group_ids is None else part.group_ids for part in parts]
-        )
-    rows = None
-    if any(part.rows is not None for part in parts):
-        rows = np.concatenate(
-            [np.zeros(len(part.ids), np.uint16) if part.rows is None else part.rows for part in parts]
-        )
+
+    def column(name: str, missing: np.generic, sizes: list[int]) -> NDArray[Any] | None:
+        own = [getattr(part, name) for part in parts]
+        if all(each is None for each in own):
+            return None
+        filled = [np.full(size, missing) if each is None else each for each, size in zip(own, sizes, strict=True)]
+        return np.concatenate(filled)
+
+    num_bins, num_sequences = [len(part) for part in parts], [len(part.ids) for part in parts]
+    starts = np.cumsum([0, *num_sequences])
+    optional: dict[str, Any] = {name: column(name, each, num_sequences) for name, each in SEQUENCE_COLUMNS.items()}
+    optional |= {name: column(name, each, num_bins) for name, each in _BIN_COLUMNS.items()}
     return Bins(
         ids=np.concatenate([part.ids for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
-        bin_ends=np.concatenate(ends),
+        bin_ends=np.concatenate([part.bin_ends + start for part, start in zip(parts, starts, strict=False)]),
         positions=np.concatenate([part.positions for part in parts]),
-        first_tokens=first_tokens,
-        component_ids=np.concatenate(component_ids) if component_ids else None,
-        templates=templates,
-        group_ids=group_ids,
-        rows=rows,
+        **optional,
     )

@@ -1,36 +1,36 @@
-"""Every compiled loop of an epoch, compiled ahead of the first request.
+"""Compiles every loop of an epoch before the first request.
 
-Owns the smallest epoch that runs through all of them.
+Owns the smallest epochs that run all loops. Leaves compiling and the cache to `packhorse.compiling`.
 """
 
 import numpy as np
 
-from packhorse.epoch.assignment.assign import Assignment
+from packhorse.epoch.assignment import Assignment
 from packhorse.epoch.bins import PoolArray, read_only
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.sources.found import Outline
 from packhorse.epoch.sources.groups import GroupedSource, Groups
-from packhorse.epoch.sources.join import JoinedSource
-from packhorse.epoch.sources.mixture import Mixture, Stage
+from packhorse.epoch.sources.mixture import Mixture
 from packhorse.epoch.sources.prepared import EpochView
-from packhorse.epoch.sources.source import Component
+from packhorse.epoch.sources.renumbered import JoinedSource
+from packhorse.epoch.sources.source import Outline
+from packhorse.epoch.sources.stages import Component, Stage
 from packhorse.epoch.sources.windows import WindowedView
 from packhorse.topology import Balance, RoomRule, Topology
 
 _FIRST_POSITION = np.zeros(1, dtype=np.int64)
 _FIRST_TOKENS = np.zeros(2, dtype=np.uint32)
-"""Of a pool of pieces. Those of a sequence of 2^32 tokens and more, int64, are compiled for when there is one."""
+"""Of a pool of pieces. First tokens beyond 2^32, int64, are so rare that their loops are compiled when needed."""
 
 
 def compile_kernels(*, wide: bool = False) -> None:
-    """Compiles every kernel for both id types, or loads it from Numba's cache, so that no request waits for it.
+    """Compiles every kernel for both id types, or loads it from Numba's cache.
 
     Example:
         >>> compile_kernels()  # seconds the first time, then read from the cache
 
     Args:
-        wide: whether for plans with wide tables as well, see `PlanIndex.is_wide`, and for pools of more than 2^31
-            entries, whose plans are such. Few datasets have one.
+        wide: whether for plans with wide tables too, see `PlanIndex.is_wide`, which every pool of more than 2^31
+            entries has. Few datasets have one.
     """
     compile_finding(wide=False)
     compile_drawing(wide=False)
@@ -42,7 +42,7 @@ def compile_kernels(*, wide: bool = False) -> None:
 
 
 def compile_finding(*, wide: bool = False) -> None:
-    """Compiles what finds the bins of a dataset: half of what a stream of bins needs.
+    """Compiles the loops that find the bins of a dataset: half of those that a stream of bins needs.
 
     Example:
         >>> compile_finding()  # or read from the cache
@@ -55,17 +55,18 @@ def compile_finding(*, wide: bool = False) -> None:
 
 
 def compile_drawing(*, wide: bool = False) -> None:
-    """Compiles what draws the ids of bins that are found: the other half.
+    """Compiles the loops that draw the ids of bins that are found: the other half.
 
     Example:
         >>> compile_drawing()  # or read from the cache
 
     Args:
-        wide: whether for a plan with wide tables, and for pools of more than 2^31 entries, whose plans are such.
+        wide: whether for a plan with wide tables, and for pools of more than 2^31 entries too.
     """
     for wide_words in {False, wide}:
         view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0, wide=wide_words)
-        view.draw(_FIRST_POSITION, _FIRST_POSITION, np.array([0, 2]), np.empty(2, np.uint32), np.empty(2, np.int32), {})
+        columns = {"ids": np.empty(2, np.uint32), "lengths": np.empty(2, np.int32)}
+        view.draw(_FIRST_POSITION, _FIRST_POSITION, np.array([0, 2]), columns)
 
 
 def _plan(*, wide: bool) -> PlanIndex:
@@ -74,7 +75,7 @@ def _plan(*, wide: bool) -> PlanIndex:
 
 
 def _compile(plan: PlanIndex) -> None:
-    """Compiles the rest, what is asked for most first."""
+    """Compiles the other loops, those that are needed most often first."""
     pools: list[PoolArray] = [np.arange(2, dtype=np.uint32), np.arange(2, dtype=np.int64)]
     views = [EpochView(plan, pool, seed=0, epoch=0) for pool in pools]
     for narrow_or_wide in (views[:1] * 2, views):

@@ -1,7 +1,7 @@
 """A plan laid out for random access: from a bin's number to its template and draws in a few array reads.
 
-Owns the tables that depend on the plan alone (not on seed or epoch), and the check that the plan uses exactly the
-sequences there are. Leaves keys to `sources.prepared` and the arithmetic to `kernels`.
+Owns the tables that depend on the plan alone (not on seed or epoch), and the check that the plan uses every sequence
+exactly once. Leaves keys to `sources.prepared` and the arithmetic to `plan_kernels`.
 """
 
 from collections import Counter
@@ -17,36 +17,35 @@ from numpy.typing import NDArray
 from packhorse.packing import Template, canonical_templates
 
 _LOOKUP_BITS = 2
-"""A plan has about 2^2 entries of `lookup` for each template: more come from a slower cache."""
-
+"""A plan has about 2^2 entries of `lookup` for each template: larger tables leave the fast cache."""
 
 _NARROW, _WIDE = (np.int32, np.uint16), (np.int64, np.int32)
 
 Numbers = NDArray[np.int32 | np.int64]
-"""Of bins, runs or draws: int32 where an epoch has fewer than 2^31 sequences, and so has fewer of each, else int64."""
+"""Of bins, repeats or draws: int32 where an epoch has fewer than 2^31 sequences, else int64."""
 
 ShortNumbers = NDArray[np.uint16 | np.int32]
 """Of distinct lengths, or of sequences in a bin: uint16 beside int32, where both are below 2^16, else int32."""
 
 
 class PlanTables(NamedTuple):
-    """The tables of a `PlanIndex` that kernels read; each field is the PlanIndex's of that name."""
+    """The tables of a `PlanIndex` that kernels read, under the same names."""
 
     lengths: NDArray[np.int32]
     counts: NDArray[np.int64]
     pool_starts: NDArray[np.int64]
     first_bin: Numbers
-    first_run: Numbers
-    run_length: ShortNumbers
-    run_copies: ShortNumbers
-    run_first_draw: Numbers
+    first_repeat: Numbers
+    repeat_length: ShortNumbers
+    repeat_copies: ShortNumbers
+    repeat_first_draw: Numbers
     template_size: ShortNumbers
     lookup: NDArray[np.int32]
     lookup_shift: int
 
 
 class BinTables(NamedTuple):
-    """Those that lead from a bin to its template: a kernel takes time for each that it is given."""
+    """Those that lead from a bin to its template: each table costs time when a kernel is called."""
 
     first_bin: Numbers
     template_size: ShortNumbers
@@ -58,31 +57,31 @@ class DrawTables(NamedTuple):
     """Those that lead from a template to its draws."""
 
     lengths: NDArray[np.int32]
-    first_run: Numbers
-    run_length: ShortNumbers
-    run_copies: ShortNumbers
-    run_first_draw: Numbers
+    first_repeat: Numbers
+    repeat_length: ShortNumbers
+    repeat_copies: ShortNumbers
+    repeat_first_draw: Numbers
 
 
-class RunTables(NamedTuple):
-    """Tables of runs of equal lengths, for the way back from a draw to its bin."""
+class RepeatTables(NamedTuple):
+    """Tables of repeats, for the way back from a draw to its bin."""
 
-    run_template: NDArray[np.int32]
-    """The template of each run: int32 [R]."""
-    runs_by_length: NDArray[np.int32]
-    """Runs sorted by (length, template): int32 [R]."""
+    repeat_template: NDArray[np.int32]
+    """The template of each repeat: int32 [R]."""
+    repeats_by_length: NDArray[np.int32]
+    """Repeats sorted by (length, template): int32 [R]."""
     first_by_length: NDArray[np.int64]
-    """Where each length's runs begin in `runs_by_length`, and R at the end: int64 [D + 1]."""
+    """The first of each length's repeats in `repeats_by_length`, and R at the end: int64 [D + 1]."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlanIndex:
     """Tables of one plan.
 
-    Those that grow with it are as narrow as its numbers allow, all of them or none: for kernels, that is two kinds of
-    plans. A mixture may be of a thousand, and takes turns between those it is of, which push each other out of caches.
+    Tables that grow with it are narrow where all of its numbers allow it, else wide: kernels know two kinds of plans.
+    Narrow ones matter to a mixture, whose plans push each other out of caches.
 
-    Legend: T templates, D distinct lengths (ascending), R runs of equal lengths over all templates.
+    Legend: T templates, D distinct lengths (ascending), R repeats. A repeat is the slots of one length in a template.
     """
 
     lengths: NDArray[np.int32]
@@ -90,16 +89,16 @@ class PlanIndex:
     counts: NDArray[np.int64]
     """Number of sequences of each length: int64 [D]."""
     pool_starts: NDArray[np.int64]
-    """Where each length's ids begin in the pool array: int64 [D]."""
+    """The first of each length's ids in the pool array: int64 [D]."""
     first_bin: Numbers
     """First bin of each template, and the number of bins at the end: int32 or int64 [T + 1]."""
-    first_run: Numbers
-    """First run of each template, and the number of runs at the end: int32 or int64 [T + 1]."""
-    run_length: ShortNumbers
-    """Index into `lengths` of each run: uint16 or int32 [R]."""
-    run_copies: ShortNumbers
+    first_repeat: Numbers
+    """First repeat of each template, and the number of repeats at the end: int32 or int64 [T + 1]."""
+    repeat_length: ShortNumbers
+    """Index into `lengths` of each repeat: uint16 or int32 [R]."""
+    repeat_copies: ShortNumbers
     """k_t(L): how often the length occurs in the template: uint16 or int32 [R]."""
-    run_first_draw: Numbers
+    repeat_first_draw: Numbers
     """first_draw[t][L]: draws of that length that earlier templates take: int32 or int64 [R]."""
     template_size: ShortNumbers
     """Number of sequences in each template: uint16 or int32 [T]."""
@@ -112,7 +111,7 @@ class PlanIndex:
     max_seq_len: int
     """A bin's capacity in tokens."""
     pool_size: int
-    """Entries of the pool that `pool_starts` speaks of."""
+    """Entries of the pool that `pool_starts` refers to."""
 
     @property
     def num_bins(self) -> int:
@@ -126,28 +125,28 @@ class PlanIndex:
 
     @cached_property
     def tables(self) -> PlanTables:
-        """What kernels read."""
+        """The tables that kernels read."""
         return PlanTables(*(getattr(self, name) for name in PlanTables._fields))
 
     @cached_property
     def bin_tables(self) -> BinTables:
-        """What kernels read to find bins."""
+        """The tables that kernels read to find bins."""
         return BinTables(*(getattr(self, name) for name in BinTables._fields))
 
     @cached_property
     def draw_tables(self) -> DrawTables:
-        """What kernels read to draw the ids of bins that are found."""
+        """The tables that kernels read to draw the ids of bins that are found."""
         return DrawTables(*(getattr(self, name) for name in DrawTables._fields))
 
     @cached_property
-    def run_tables(self) -> RunTables:
-        """What kernels read on the way back; made when it is first asked for, since streams never need it."""
+    def repeat_tables(self) -> RepeatTables:
+        """The tables that kernels read on the way back; made on first use, since streams never need them."""
         num_templates, num_lengths = len(self.template_size), len(self.lengths)
-        by_length = np.argsort(self.run_length, kind="stable")
-        return RunTables(
-            run_template=np.repeat(np.arange(num_templates, dtype=np.int32), np.diff(self.first_run)),
-            runs_by_length=by_length.astype(np.int32),
-            first_by_length=np.searchsorted(self.run_length[by_length], np.arange(num_lengths + 1)),
+        by_length = np.argsort(self.repeat_length, kind="stable")
+        return RepeatTables(
+            repeat_template=np.repeat(np.arange(num_templates, dtype=np.int32), np.diff(self.first_repeat)),
+            repeats_by_length=by_length.astype(np.int32),
+            first_by_length=np.searchsorted(self.repeat_length[by_length], np.arange(num_lengths + 1)),
         )
 
     def as_counts(self) -> Counter[int]:
@@ -166,7 +165,7 @@ class PlanIndex:
             >>> PlanIndex.build({(3, 1): 2}, {3: 2, 1: 2}, 4).as_templates()
             Counter({(3, 1): 2})
         """
-        lengths = np.repeat(self.lengths[self.run_length], self.run_copies).tolist()
+        lengths = np.repeat(self.lengths[self.repeat_length], self.repeat_copies).tolist()
         ends = np.cumsum(self.template_size, dtype=np.int64).tolist()
         multiplicities = np.diff(self.first_bin).tolist()
         return Counter(
@@ -178,9 +177,9 @@ class PlanIndex:
 
     def template_costs(self, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of a bin of each template, Σ (cost_linear · L + L²) over its lengths L: int64 [T]."""
-        lengths = self.lengths.astype(np.int64)[self.run_length]
-        sums = np.concatenate(([0], np.cumsum(self.run_copies * (cost_linear * lengths + lengths**2))))
-        return np.diff(sums[self.first_run])
+        lengths = self.lengths.astype(np.int64)[self.repeat_length]
+        sums = np.concatenate(([0], np.cumsum(self.repeat_copies * (cost_linear * lengths + lengths**2))))
+        return np.diff(sums[self.first_repeat])
 
     @property
     def is_wide(self) -> bool:
@@ -194,16 +193,9 @@ class PlanIndex:
             >>> PlanIndex.build({(3, 1): 2}, {3: 2, 1: 2}, 4).widened().first_bin.dtype
             dtype('int64')
         """
-        number, short = _WIDE
-        return replace(
-            self,
-            first_bin=self.first_bin.astype(number),
-            first_run=self.first_run.astype(number),
-            run_length=self.run_length.astype(short),
-            run_copies=self.run_copies.astype(short),
-            run_first_draw=self.run_first_draw.astype(number),
-            template_size=self.template_size.astype(short),
-        )
+        wide = dict.fromkeys(("first_bin", "first_repeat", "repeat_first_draw"), _WIDE[0])
+        short = dict.fromkeys(("repeat_length", "repeat_copies", "template_size"), _WIDE[1])
+        return replace(self, **{name: getattr(self, name).astype(dtype) for name, dtype in (wide | short).items()})
 
     @classmethod
     def build(cls, templates: Mapping[Template, int], counts: Mapping[int, int], max_seq_len: int) -> "PlanIndex":
@@ -222,8 +214,8 @@ class PlanIndex:
         index_of = {int(length): i for i, length in enumerate(lengths)}
         counts_array = np.array([counts[int(length)] for length in lengths], dtype=np.int64)
         drawn = [0] * len(lengths)
-        first_bin, first_run, sizes = [0], [0], []
-        runs: list[tuple[int, int, int]] = []
+        first_bin, first_repeat, sizes = [0], [0], []
+        repeats: list[tuple[int, int, int]] = []
         for template, multiplicity in canonical_templates(templates):
             if not template or multiplicity < 1 or any(a < b for a, b in pairwise(template)):
                 raise ValueError(
@@ -237,17 +229,17 @@ class PlanIndex:
                     raise ValueError(f"template {list(template)[:8]} uses length {length}, which no sequence has")
                 copies = sum(1 for _ in group)
                 index = index_of[length]
-                runs.append((index, copies, drawn[index]))
+                repeats.append((index, copies, drawn[index]))
                 drawn[index] += copies * multiplicity
             first_bin.append(first_bin[-1] + multiplicity)
-            first_run.append(len(runs))
+            first_repeat.append(len(repeats))
             sizes.append(len(template))
         for index, length in enumerate(lengths.tolist()):
             if drawn[index] != counts[length]:
                 raise ValueError(
                     f"the templates use {drawn[index]} sequences of length {length}, but there are {counts[length]}"
                 )
-        run_table = np.array(runs, dtype=np.int64).reshape(-1, 3)
+        repeat_table = np.array(repeats, dtype=np.int64).reshape(-1, 3)
         most_short = max(len(lengths), max(sizes, default=0))
         is_narrow = int(counts_array.sum()) < 2**31 and most_short < 2**16
         number, short = _NARROW if is_narrow else _WIDE
@@ -260,10 +252,10 @@ class PlanIndex:
             counts=counts_array,
             pool_starts=np.concatenate(([0], np.cumsum(counts_array)))[:-1].astype(np.int64),
             first_bin=first_bin_array.astype(number),
-            first_run=np.array(first_run, dtype=number),
-            run_length=run_table[:, 0].astype(short),
-            run_copies=run_table[:, 1].astype(short),
-            run_first_draw=run_table[:, 2].astype(number),
+            first_repeat=np.array(first_repeat, dtype=number),
+            repeat_length=repeat_table[:, 0].astype(short),
+            repeat_copies=repeat_table[:, 1].astype(short),
+            repeat_first_draw=repeat_table[:, 2].astype(number),
             template_size=np.array(sizes, dtype=short),
             lookup=np.minimum(lookup, max(len(sizes) - 1, 0)).astype(np.int32),
             lookup_shift=shift,

@@ -1,6 +1,6 @@
-"""How well epochs shuffle: neighbours and returns under locality windows, and bin-mates that meet again.
+"""How well epochs shuffle: what locality windows change, and how often sequences share a bin again.
 
-Owns the measures. Leaves windows to `windows`, and tables and pictures to the command line.
+Owns the measures. Leaves windows to `windows`, and tables and pictures to `packhorse.cli`.
 """
 
 from dataclasses import dataclass
@@ -14,29 +14,27 @@ from packhorse.epoch.sources.windows import WindowedView
 
 BYTES_PER_TOKEN = 4
 PAGE_BYTES = 4096
-NEAR = 0.01
-"""Positions are near each other within this share of an epoch."""
-
+NEAR = 0.01  # of an epoch, within which positions are near each other
 _CELLS = 16
 _BINS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleQuality:
-    """What windows do to the order, and to the disk. The corpus order is that of the ids."""
+    """What windows do to the order and to reads from disk. The corpus is ordered by ids."""
 
     num_windows: int
     """W; 1 is the global shuffle."""
     chi_square: float
-    """Of where ids land: 16 parts of the corpus by 16 parts of the epoch, over its degrees of freedom. Fair: 1."""
+    """Pearson's statistic of 16 parts of the corpus by 16 parts of the epoch, over its degrees of freedom. Fair: 1."""
     neighbours: float
-    """How much more often than by chance neighbours in the corpus land within a hundredth of an epoch. Fair: 1."""
+    """How much more often than by chance neighbours in the corpus are within a hundredth of an epoch. Fair: 1."""
     return_epochs: float
     """In epochs: one sequence in a hundred comes again after less than this. Fair: 0.14."""
     read: float
-    """Bytes read, over those of all tokens, where the page cache holds one window's pages and no more."""
+    """Bytes read, over the bytes of all tokens, with a page cache that holds the pages of one window only."""
     read_globally: float
-    """The same with a global shuffle and as much cache; one that holds everything reads 1."""
+    """The same with a global shuffle and as large a cache; with a cache for everything it is 1."""
 
 
 def shuffle_quality(
@@ -107,9 +105,7 @@ def _chi_square(positions: NDArray[np.int64], num_bins: int) -> float:
 def _read(parts: NDArray[np.int64], lengths: NDArray[np.int64]) -> float:
     """Bytes of the distinct pages that each part of the epoch touches, over those of all tokens.
 
-    Args:
-        parts: of every sequence, in corpus order: int64 [n].
-        lengths: in tokens, likewise.
+    Each sequence's part and length in tokens are in corpus order: int64 [n].
     """
     ends = np.cumsum(lengths) * BYTES_PER_TOKEN
     order = np.argsort(parts, kind="stable")
@@ -140,20 +136,20 @@ def bin_mates_again(plan: PlanIndex) -> float:
         plan: the plan's tables.
     """
     num_lengths = len(plan.lengths)
-    first_run, copies = plan.first_run.astype(np.int64), plan.run_copies.astype(np.float64)
-    num_runs = np.diff(first_run)  # [T]
+    first_repeat, copies = plan.first_repeat.astype(np.int64), plan.repeat_copies.astype(np.float64)
+    num_repeats = np.diff(first_repeat)  # [T]
     multiplicity = np.diff(plan.first_bin).astype(np.float64)  # [T]
     counts = plan.counts.astype(np.float64)
-    of_template, by_length, first_by_length = plan.run_tables
+    of_template, by_length, first_by_length = plan.repeat_tables
     again = pairs = 0.0
     for length in range(num_lengths):
-        runs = by_length[first_by_length[length] : first_by_length[length + 1]]
-        templates = of_template[runs]  # those that hold this length
-        sizes = num_runs[templates]
+        repeats = by_length[first_by_length[length] : first_by_length[length + 1]]
+        templates = of_template[repeats]  # those that hold this length
+        sizes = num_repeats[templates]
         ends = np.cumsum(sizes)
-        mates = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first_run[templates] - ends + sizes, sizes)
-        lengths = plan.run_length[mates]
-        weights = np.repeat(multiplicity[templates] * copies[runs], sizes) * (copies[mates] - (lengths == length))
+        mates = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first_repeat[templates] - ends + sizes, sizes)
+        lengths = plan.repeat_length[mates]
+        weights = np.repeat(multiplicity[templates] * copies[repeats], sizes) * (copies[mates] - (lengths == length))
         shared = np.bincount(lengths, weights, num_lengths)  # S(length, ·)
         others = counts - (np.arange(num_lengths) == length)
         pairs += shared.sum()

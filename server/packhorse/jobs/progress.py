@@ -119,7 +119,7 @@ class Lines(Progress):
         """See `Progress.task`."""
         began = last_line = self._clock()
         done = 0
-        behind_number = f" {unit}" if unit else ""
+        unit_after = f" {unit}" if unit else ""
 
         def advance(count: int) -> None:
             nonlocal done, last_line
@@ -129,11 +129,11 @@ class Lines(Progress):
                 return
             last_line = now
             rate = done / (now - began)
-            line = f"{name}: {done:,}{behind_number}, {rate:,.0f}/s"
+            line = f"{name}: {done:,}{unit_after}, {rate:,.0f}/s"
             whole = _now(total)
             if whole and rate:
                 of = f"{whole:,}" if isinstance(total, int) else f"about {whole:,}"
-                line = f"{name}: {done:,} of {of}{behind_number} ({done / whole:.0%}), {rate:,.0f}/s"
+                line = f"{name}: {done:,} of {of}{unit_after} ({done / whole:.0%}), {rate:,.0f}/s"
                 if 100 * done >= whole or now - began >= _SECONDS_TO_START:
                     line += f", {_duration(max(0, whole - done) / rate)} left"
             print(line, file=self._stream, flush=True)
@@ -141,7 +141,7 @@ class Lines(Progress):
         yield advance
         seconds = self._clock() - began
         if seconds >= _SECONDS_BETWEEN_LINES:
-            count = f" {done:,}{behind_number}" if done else ""
+            count = f" {done:,}{unit_after}" if done else ""
             print(f"{name}:{count} done in {_duration(seconds)}", file=self._stream, flush=True)
 
 

@@ -1,13 +1,12 @@
 """Packing: lengths and histograms become plans. Pure; importing needs NumPy only.
 
-What is compiled is loaded when it is first asked for, and needs Numba.
+Modules with compiled code need Numba, and are loaded when they are first asked for.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from packhorse.packing.bounds import lower_bound
-from packhorse.packing.certificate import check_certificate
+from packhorse.packing.bounds import check_certificate, lower_bound
 from packhorse.packing.lengths import (
     checked_lengths,
     checked_rule,
@@ -15,7 +14,12 @@ from packhorse.packing.lengths import (
     rooms_of_lengths,
     sort_indices_by_length,
 )
-from packhorse.packing.list_packers import greedy_pack_sequences, heap_pack_sequences
+from packhorse.packing.list_packers import (
+    greedy_pack_sequences,
+    heap_pack_sequences,
+    seed_from_components,
+    shuffle_bins,
+)
 from packhorse.packing.plan import (
     MAX_SEQ_LEN,
     DualCertificate,
@@ -26,7 +30,6 @@ from packhorse.packing.plan import (
 )
 from packhorse.packing.reference import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
-from packhorse.packing.seeds import seed_from_components, shuffle_bins
 from packhorse.packing.sequences import PackedSequences, compile_kernels, pack_sequences
 from packhorse.packing.stats import PackingStats
 

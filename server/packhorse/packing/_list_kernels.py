@@ -1,7 +1,7 @@
 """The compiled loops of the list packers.
 
-Owns what would be slow sequence by sequence in Python. Needs Numba, so it is imported where it is used: histograms are
-packed without.
+Owns loops over sequences that would be slow in Python. Needs Numba, so it is imported where it is used: packing
+histograms does without.
 """
 
 from typing import Any
@@ -21,12 +21,7 @@ def _scatter(values: Any, starts: Any, order_out: Any) -> None:
 
 
 def order_by_value(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns all indices, int64 [S], ascending by (value, index).
-
-    Args:
-        values: int64 [S], each in [0, V).
-        starts: int64 [V], how many values are below each.
-    """
+    """Returns all indices ascending by (value, index), from how many values are below each of [0, V): int64 [S]."""
     order = np.empty(len(values), dtype=np.int64)
     _scatter(values, starts.copy(), order)
     return order
@@ -37,16 +32,7 @@ def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin
     """Puts each sequence, in the order given, into the bin opened earliest that has room.
 
     A heap-shaped tree holds the most room below every node, unopened bins included: O(log bins) a sequence.
-
-    Args:
-        lengths: int64 [S].
-        capacity: max_seq_len.
-        limit: the most sequences in a bin.
-        num_leaves: a power of 2 that is no less than the bins there will be.
-        bin_out: int64 [S], each sequence's bin.
-
-    Returns:
-        Number of bins.
+    `num_leaves` is a power of 2, at least the number of bins. Writes each sequence's bin; returns the number of bins.
     """
     tree = np.full(2 * num_leaves, capacity, dtype=np.int64)
     sizes = np.zeros(num_leaves, dtype=np.int64)
@@ -77,14 +63,7 @@ def first_fit_bins(lengths: Any, capacity: int, limit: int, num_leaves: int, bin
 def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int:
     """Puts each sequence, in the order given, into the bin with the most room; the earliest opened of several.
 
-    Args:
-        lengths: int64 [S], S below 2^32.
-        capacity: max_seq_len, below 2^31.
-        limit: the most sequences in a bin.
-        bin_out: int64 [S], each sequence's bin.
-
-    Returns:
-        Number of bins.
+    For fewer than 2^32 sequences. Writes each sequence's bin; returns the number of bins.
     """
     heap = np.empty(64, dtype=np.int64)  # used tokens above bit 32, the bin's number below: least used first
     sizes = np.zeros(64, dtype=np.int64)
@@ -136,14 +115,7 @@ def worst_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int
 def next_fit_bins(lengths: Any, capacity: int, limit: int, bin_out: Any) -> int:
     """Puts each sequence, in the order given, into the open bin, or closes that for good and opens another.
 
-    Args:
-        lengths: int64 [S].
-        capacity: max_seq_len.
-        limit: the most sequences in a bin.
-        bin_out: int64 [S], each sequence's bin.
-
-    Returns:
-        Number of bins.
+    Writes each sequence's bin; returns the number of bins.
     """
     b = -1
     room = 0
@@ -186,25 +158,25 @@ def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
 
 @kernel
 def draw_templates(
-    multiplicity: Any, first_run: Any, run_slot: Any, run_copies: Any, cursors: Any, order: Any, indices_out: Any
+    multiplicity: Any, first_repeat: Any, slots: Any, copies: Any, cursors: Any, order: Any, indices_out: Any
 ) -> None:
     """Writes out every bin of a plan, each length's sequences in the order of its pool.
 
     Args:
         multiplicity: int64 [T].
-        first_run: int64 [T + 1], where each template's runs of equal lengths begin.
-        run_slot: int64 [R], which distinct length a run is of.
-        run_copies: int64 [R], how many sequences it has.
-        cursors: int64 [D], where each distinct length's pool begins in `order`; moved on.
+        first_repeat: int64 [T + 1], where each template's repeats of lengths begin.
+        slots: int64 [R], which distinct length a repeat is of.
+        copies: int64 [R], how many sequences it has.
+        cursors: int64 [D], where each distinct length's pool begins in `order`; advanced.
         order: int64 [S], pool after pool.
         indices_out: int64 [S].
     """
     at = 0
     for t in range(len(multiplicity)):
         for _ in range(multiplicity[t]):
-            for run in range(first_run[t], first_run[t + 1]):
-                cursor = cursors[run_slot[run]]
-                for j in range(run_copies[run]):
+            for repeat in range(first_repeat[t], first_repeat[t + 1]):
+                cursor = cursors[slots[repeat]]
+                for j in range(copies[repeat]):
                     indices_out[at] = order[cursor + j]
                     at += 1
-                cursors[run_slot[run]] = cursor + run_copies[run]
+                cursors[slots[repeat]] = cursor + copies[repeat]

@@ -1,46 +1,42 @@
 """Packers on groups of equal bins: best-fit-decreasing, and balanced packing.
 
-Owns the packer that `auto` starts with: the same bins as placing one sequence after the other, longest first, each
-into the fullest bin that still takes it, in O(distinct lengths · log). Leaves checks and bounds to its callers.
+Owns the packer that `auto` starts with, in O(distinct lengths · log) the same bins as sequence by sequence, and the
+loops that the decreasing packers share: one fills a bin before the next, one deals a length out bin by bin. Leaves
+published packers to `reference`, checks and bounds to `registry`.
+
+Every packer takes (length, count) pairs by descending length, as `checked_counts` returns them, the capacity in tokens
+and the most sequences in a bin, and returns template → multiplicity.
 """
 
 import heapq
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Optional
 
-from packhorse.packing._bin_groups import Dealer
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Packing, Template
-from packhorse.packing.reference import most_room
 
-_Runs = tuple[Any, int, int] | None
-"""What a bin holds: (earlier runs, length, copies), a chain from its last run of equal lengths to its first, so that
-bins that part ways share what they have in common."""
-_Group = tuple[int, int, int, int, _Runs]
-"""Equal bins: (room in tokens, stamp, number of bins, sequences in each, their contents). Stamps are distinct."""
+NEAR_GAP = 5e-5
+"""How far above the lower bound, as a share of it, a plan is good enough for "auto"."""
+
+_Chain = tuple[Any, int, int] | None
+"""The content of a bin: (what came before, length, copies), so that bins share what they have in common."""
+_FastGroup = tuple[int, int, int, int, _Chain]
+"""Equal bins: (room in tokens, distinct stamp, number of bins, sequences in each, content)."""
 
 
 def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs (length, count) pairs.
+    """Packs each sequence into the fullest bin with room; among equally full bins, into the one touched first.
 
-    A sequence goes into the fullest bin with room for it; among equally full bins, into the one that was touched
-    first. Whatever bin takes one sequence of a length is then the fullest of all and takes the next ones too, so a
-    length fills whole groups of equal bins at once, and leaves at most three new groups behind.
-
-    Args:
-        pairs: (length, count) by descending length, as `checked_counts` returns them.
-        capacity: max_seq_len, in tokens.
-        limit: the most sequences in a bin.
-
-    Returns:
-        Template → multiplicity.
+    A bin that takes one sequence of a length is then the fullest of all and takes the next ones too, so a length fills
+    whole groups of equal bins at once, and leaves at most three new groups.
     """
-    open_groups: list[_Group] = []  # heap, least room first: groups with room for the length in hand
-    waiting: list[tuple[int, _Group]] = []  # heap, most room first: groups that shorter lengths will fit into
-    closed: list[_Group] = []
+    open_groups: list[_FastGroup] = []  # heap, least room first: groups with room for the length in hand
+    waiting: list[tuple[int, _FastGroup]] = []  # heap, most room first: groups that shorter lengths will fit into
+    closed: list[_FastGroup] = []
     stamp = 0
 
-    def put_back(group: _Group, length: int) -> None:
+    def put_back(group: _FastGroup, length: int) -> None:
         if group[3] == limit or not group[0]:
             closed.append(group)
         elif group[0] >= length:
@@ -53,9 +49,9 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
             heapq.heappush(open_groups, heapq.heappop(waiting)[1])
         while count:
             if open_groups:
-                room, old_stamp, num_bins, size, runs = heapq.heappop(open_groups)
+                room, old_stamp, num_bins, size, content = heapq.heappop(open_groups)
             else:
-                room, old_stamp, num_bins, size, runs = capacity, stamp, count, 0, None
+                room, old_stamp, num_bins, size, content = capacity, stamp, count, 0, None
             copies = room // length
             if copies > limit - size:
                 copies = limit - size
@@ -64,21 +60,21 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
                 num_full = num_bins
             count -= num_full * copies
             if num_full:
-                put_back((room - copies * length, stamp, num_full, size + copies, (runs, length, copies)), length)
+                put_back((room - copies * length, stamp, num_full, size + copies, (content, length, copies)), length)
             num_bins -= num_full
             if num_bins and count:
-                put_back((room - count * length, stamp + 1, 1, size + count, (runs, length, count)), length)
+                put_back((room - count * length, stamp + 1, 1, size + count, (content, length, count)), length)
                 num_bins -= 1
                 count = 0
             stamp += 2
             if num_bins and size:
-                heapq.heappush(open_groups, (room, old_stamp, num_bins, size, runs))
+                heapq.heappush(open_groups, (room, old_stamp, num_bins, size, content))
 
     templates: Counter[Template] = Counter()
-    for *_, num_bins, _, runs in (*closed, *open_groups, *(entry[1] for entry in waiting)):
+    for *_, num_bins, _, content in (*closed, *open_groups, *(entry[1] for entry in waiting)):
         reversed_template: list[int] = []
-        while runs:
-            runs, length, copies = runs
+        while content:
+            content, length, copies = content
             if copies == 1:
                 reversed_template.append(length)
             else:
@@ -88,19 +84,11 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
 
 
 def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs (length, count) pairs into a number of bins that is found by bisection, beginning at the lower bound.
+    """Packs into a number of bins found by bisection, beginning at the lower bound.
 
     All bins are open from the start. Each sequence, longest first, goes into the emptiest bin that has fewer than
-    `limit`; where one fits nowhere, there are too few bins. Equal bins move as one (see `Dealer`), so the time does not
+    `limit`; if one fits nowhere, there are too few bins. Equal bins move as one (see `Dealer`), so the time does not
     grow with the number of sequences.
-
-    Args:
-        pairs: (length, count) by descending length, as `checked_counts` returns them.
-        capacity: max_seq_len, in tokens.
-        limit: the most sequences in a bin.
-
-    Returns:
-        Template → multiplicity.
     """
     too_few = bound_of_pairs(pairs, capacity, limit) - 1
     step = 1
@@ -119,7 +107,7 @@ def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter
 
 
 def _into(num_bins: int, pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template] | None:
-    """Fills so many bins evenly; None where they do not hold everything."""
+    """Fills the bins evenly; None where they do not hold everything."""
     dealer = Dealer(limit, most_room)
     dealer.open_bins(num_bins, capacity)
     if any(dealer.deal(length, count) for length, count in pairs):
@@ -127,18 +115,8 @@ def _into(num_bins: int, pairs: list[tuple[int, int]], capacity: int, limit: int
     return dealer.templates()
 
 
-NEAR_GAP = 5e-5
-"""How far above the lower bound, as a share of it, a plan is good enough for "auto"."""
-
-
 def first_plan(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Packing:
-    """Returns best-fit's plan or, where a limit of sequences leaves that far above the bound, the balanced one.
-
-    Args:
-        pairs: (length, count) by descending length, as `checked_counts` returns them.
-        capacity: max_seq_len, in tokens.
-        limit: the most sequences in a bin.
-    """
+    """Returns best-fit's plan or, where a limit of sequences leaves it far above the bound, the balanced one."""
     bound = bound_of_pairs(pairs, capacity, limit)
     plan = Packing(templates=best_fit_decreasing(pairs, capacity, limit), algorithm="best-fit", lower_bound=bound)
     if not pairs or is_near(plan) or limit >= capacity // pairs[-1][0]:
@@ -150,5 +128,168 @@ def first_plan(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Packi
 
 
 def is_near(plan: Packing) -> bool:
-    """Says whether a plan is within `NEAR_GAP` of its lower bound."""
+    """Whether a plan is within `NEAR_GAP` of its lower bound."""
     return plan.templates.total() - plan.lower_bound <= NEAR_GAP * plan.lower_bound
+
+
+class _Contents(NamedTuple):
+    """The content of a bin, as a list from its last repeat of a length to its first."""
+
+    earlier: Optional["_Contents"]
+    length: int
+    copies: int
+
+
+class Group(NamedTuple):
+    """Equal bins, opened one after the other."""
+
+    room: int
+    """Free tokens in each."""
+    first: int
+    """Number of the first of them in the order of opening; the others follow it."""
+    stamp: int
+    """When they were last touched, ascending."""
+    num_bins: int
+    size: int
+    """Sequences in each."""
+    contents: _Contents | None
+
+
+Key = Callable[[Group], tuple[int, int]]
+"""Bins with the smallest key are taken first; distinct for distinct groups."""
+
+
+def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key: Key) -> Counter[Template]:
+    """Packs longest first; a bin takes as many of a length as it can before the next bin does.
+
+    A length then fills whole groups and leaves at most three new ones: O(distinct lengths · log). `key` says which of
+    the bins with room is taken first.
+    """
+    open_groups: list[tuple[tuple[int, int], Group]] = []  # with room for the length in hand
+    waiting: list[tuple[int, int, Group]] = []  # most room first: shorter lengths will fit
+    closed: list[Group] = []
+    num_opened = 0
+    stamp = 0
+
+    def put_back(group: Group, length: int) -> None:
+        if group.size == limit or not group.room:
+            closed.append(group)
+        elif group.room >= length:
+            heapq.heappush(open_groups, (key(group), group))
+        else:
+            heapq.heappush(waiting, (-group.room, group.first, group))
+
+    for length, count in pairs:
+        while waiting and -waiting[0][0] >= length:
+            group = heapq.heappop(waiting)[2]
+            heapq.heappush(open_groups, (key(group), group))
+        while count:
+            if open_groups:
+                room, first, _, num_bins, size, contents = group = heapq.heappop(open_groups)[1]
+                copies = min(room // length, limit - size)
+            else:
+                copies = min(capacity // length, limit)
+                room, first, num_bins, size, contents = capacity, num_opened, -(-count // copies), 0, None
+                num_opened += num_bins
+                group = Group(room, first, stamp, num_bins, size, contents)
+            stamp += 1
+            num_full = min(num_bins, count // copies)
+            if num_full:
+                filled = _Contents(contents, length, copies)
+                put_back(Group(room - copies * length, first, stamp, num_full, size + copies, filled), length)
+                count -= num_full * copies
+            num_used = num_full
+            if num_used < num_bins and count:
+                stamp += 1
+                filled = _Contents(contents, length, count)
+                put_back(Group(room - count * length, first + num_used, stamp, 1, size + count, filled), length)
+                num_used += 1
+                count = 0
+            if num_used < num_bins:
+                put_back(group._replace(first=first + num_used, num_bins=num_bins - num_used), length)
+    return _templates((*closed, *(entry[1] for entry in open_groups), *(entry[2] for entry in waiting)))
+
+
+class Dealer:
+    """Open bins that sequences are dealt to one by one, each to the bin with the smallest key: the most room first.
+
+    Equal bins take one sequence each, one after the other, so a group moves as one. A length may move every group more
+    than once, but a group never moves more often than it has sequences at the end.
+    """
+
+    def __init__(self, limit: int, key: Key) -> None:
+        self._limit = limit
+        self._key = key
+        self._open: list[tuple[tuple[int, int], Group]] = []
+        self._closed: list[Group] = []
+        self._num_opened = 0
+        self._stamp = 0
+
+    def open_bins(self, num_bins: int, capacity: int, length: int = 0, copies: int = 0) -> None:
+        """Opens equal bins of `capacity` tokens, with `copies` sequences of a length in each."""
+        self._stamp += 1
+        contents = _Contents(None, length, copies) if copies else None
+        self._put_back(Group(capacity - copies * length, self._num_opened, self._stamp, num_bins, copies, contents))
+        self._num_opened += num_bins
+
+    def deal(self, length: int, count: int) -> int:
+        """Deals sequences of a length to the open bins; returns how many of them fit nowhere."""
+        while count and self._open and self._open[0][1].room >= length:
+            self._stamp += 1
+            group = heapq.heappop(self._open)[1]
+            num_used = min(group.num_bins, count)
+            contents = group.contents
+            if contents is not None and contents.length == length:
+                contents = contents._replace(copies=contents.copies + 1)
+            else:
+                contents = _Contents(contents, length, 1)
+            self._put_back(Group(group.room - length, group.first, self._stamp, num_used, group.size + 1, contents))
+            if num_used < group.num_bins:
+                self._put_back(group._replace(first=group.first + num_used, num_bins=group.num_bins - num_used))
+            count -= num_used
+        return count
+
+    def templates(self) -> Counter[Template]:
+        """Returns all bins that hold something: template → multiplicity."""
+        return _templates(group for group in (*self._closed, *(entry[1] for entry in self._open)) if group.size)
+
+    def _put_back(self, group: Group) -> None:
+        if group.size == self._limit or not group.room:
+            self._closed.append(group)
+        else:
+            heapq.heappush(self._open, (self._key(group), group))
+
+
+def spread_decreasing(
+    pairs: list[tuple[int, int]], capacity: int, limit: int, key: Key, *, one_per_new_bin: bool
+) -> Counter[Template]:
+    """Packs longest first, each sequence alone into the bin with the smallest key; see `Dealer`.
+
+    With `one_per_new_bin` each sequence that fits nowhere opens a bin, else one that finds the last opened bin full.
+    """
+    dealer = Dealer(limit, key)
+    for length, count in pairs:
+        left = dealer.deal(length, count)
+        copies = 1 if one_per_new_bin else min(capacity // length, limit)
+        if left >= copies:
+            dealer.open_bins(left // copies, capacity, length, copies)
+        if left % copies:  # too few for a full bin; those opened before have no room for another
+            dealer.open_bins(1, capacity, length, left % copies)
+    return dealer.templates()
+
+
+def _templates(groups: Iterable[Group]) -> Counter[Template]:
+    templates: Counter[Template] = Counter()
+    for group in groups:
+        template: list[int] = []
+        contents = group.contents
+        while contents is not None:
+            template.extend([contents.length] * contents.copies)
+            contents = contents.earlier
+        templates[tuple(reversed(template))] += group.num_bins
+    return templates
+
+
+def most_room(group: Group) -> tuple[int, int]:
+    """Orders bins: most room first, of several the one opened earliest."""
+    return -group.room, group.first

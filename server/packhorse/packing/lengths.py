@@ -1,6 +1,6 @@
-"""Lengths: a list of them as an array, checked, counted and sorted; and the rooms that packers are given.
+"""Lengths: checked, counted and sorted, and the rooms that packers receive.
 
-Owns what every list packer does before it packs, and the way from lengths to a histogram; leaves packing to them.
+Owns the way from a list of lengths to an array and to a histogram. Leaves packing to `registry` and `list_packers`.
 """
 
 from array import array
@@ -16,7 +16,7 @@ from packhorse.packing.plan import MAX_SEQ_LEN
 from packhorse.topology import RoomRule, checked_integer
 
 _SPARSE = 1 << 16
-"""Counting by table pays while the longest length is below this, or below a few times the number of sequences."""
+"""Counting by table pays if the longest length is below this, or below a few times the number of sequences."""
 
 
 def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArray[np.int64]:
@@ -31,8 +31,7 @@ def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArr
         max_seq_len: the longest length allowed; None for MAX_SEQ_LEN.
 
     Raises:
-        ValueError: not one-dimensional, or a length that is no integer or outside the range; names the first one's
-            index and value.
+        ValueError: not one-dimensional, or a length that is no integer in the range; names the first.
     """
     if isinstance(lengths, (str, bytes)) or (not isinstance(lengths, Sequence) and not hasattr(lengths, "__array__")):
         raise ValueError(f"lengths must be a list or array of integers, got {type(lengths).__name__}")
@@ -49,7 +48,7 @@ def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArr
 
 
 def _array_of_list(lengths: Any) -> NDArray[Any]:
-    """Element by element, since NumPy would take True for 1 and turn [1, 2.5] into floats without a word."""
+    """Checks each element, since NumPy would silently take True for 1 and turn [1, 2.5] into floats."""
     if not len(lengths):
         return np.empty(0, dtype=np.int64)
     fast = _array_of_plain_integers(lengths)
@@ -66,10 +65,10 @@ def _array_of_list(lengths: Any) -> NDArray[Any]:
 
 
 def _array_of_plain_integers(lengths: Any) -> NDArray[np.int64] | None:
-    """Half the time of looking at every element's type; None where that is needed.
+    """Checks integers in half the time of looking at every type; None where that is needed.
 
-    A sum is a plain int only when every term is one or adds up like one, as True does, which is then found among
-    the ones and zeros.
+    A sum is a plain int only if every term is one or adds up like one, as True does, which is then found among the ones
+    and zeros.
     """
     if type(lengths) is not list or type(lengths[0]) is not int:
         return None
@@ -101,8 +100,8 @@ def _in_range(values: NDArray[Any], max_seq_len: int | None) -> NDArray[np.int64
 def sort_indices_by_length(lengths_arr: ArrayLike, tolerance: int = 1, seed: int | None = None) -> NDArray[np.int64]:
     """Returns all indices by descending length // tolerance; those of one bucket as they came, or reshuffled.
 
-    The sorts are stable, so every CPU gives the same order; with a seed it is the order that seqpack's function of this
-    name gives. Lengths within a bucket are not sorted when tolerance is above 1.
+    The sorts are stable, so every CPU gives the same order; with a seed it is that of seqpack's function of this name.
+    Lengths within a bucket are not sorted.
 
     Example:
         >>> sort_indices_by_length([3, 8, 5, 8])
@@ -142,14 +141,14 @@ def length_histogram_from_lengths(
 
     Args:
         lengths: list or array of integers of at least 1, in tokens.
-        max_seq_len: when given, longer lengths count as this one (they are to be truncated), as in seqpack. Pass None,
-            and the over-length error comes from the packer.
+        max_seq_len: longer lengths count as this one (they are to be truncated), as in seqpack; with None, the packer
+            refuses them.
 
     Returns:
         length → number of sequences, and length → their indices, int64 [count], ascending.
 
     Raises:
-        ValueError: a length that is no integer of at least 1; names the first one's index and value.
+        ValueError: a length that is no integer of at least 1; names the first.
     """
     values = checked_lengths(lengths)
     if max_seq_len is not None:
@@ -161,10 +160,7 @@ def length_histogram_from_lengths(
 
 
 def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Sorts stably: by counting where the values are dense, else by comparing.
-
-    Args:
-        values: int64 [S], at least 0.
+    """Sorts int64 [S] of at least 0 stably, by counting if the values are dense.
 
     Returns:
         The D distinct values, ascending; how often each occurs; all indices, ascending by (value, index): int64 [D],
@@ -205,15 +201,7 @@ def checked_rule(max_seq_len: object, align: object, extra_tokens: object) -> Ro
 
 
 def rooms_of_counts(counts: Mapping[int, int], rule: RoomRule) -> Mapping[int, int]:
-    """Returns room → number of sequences; lengths with the same room are taken together.
-
-    Args:
-        counts: length in tokens → number of sequences; checked.
-        rule: how rooms follow from lengths.
-
-    Raises:
-        ValueError: a room is over max_seq_len.
-    """
+    """Returns room → number of sequences; a ValueError for a room over max_seq_len."""
     if rule.is_plain:
         return counts
     merged: Counter[int] = Counter()

@@ -1,12 +1,15 @@
-"""Packers of sequences in a given order, one after the other, and seqpack's list packers by name.
+"""Packers of sequences in a given order, and seqpack's list packers, seeds and shuffles by name.
 
-Owns what no histogram can tell (next-fit in the order given, random order, buckets wider than one token); each is a
-compiled loop of `_list_kernels`. Leaves plans by length to the histogram packers.
+Owns packing that depends on an order (next-fit, random order, buckets wider than one token); each packer is a compiled
+loop of `_list_kernels`. Leaves plans by length to the histogram packers.
 """
 
 import gc
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,11 +21,7 @@ from packhorse.topology import checked_integer
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Switches the cyclic collector off for a block, and on again if it was on.
-
-    A million new lists or tuples set off collections that walk every object of the process, and take longer than
-    making them.
-    """
+    """Switches the cyclic garbage collector off for a block, since collections among a million new lists take long."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -65,12 +64,7 @@ def next_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDA
 def in_bins(
     packer: ListPacker, lengths: NDArray[np.int64], order: NDArray[np.int64], capacity: int, limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Packs `lengths` in `order`.
-
-    Returns:
-        The indices bin after bin, each bin's in the order they were put in, int64 [S]; every bin's exclusive end, int64
-        [N].
-    """
+    """Packs `lengths` in `order`: returns indices bin after bin, int64 [S], and each bin's exclusive end, int64 [N]."""
     from packhorse.packing._list_kernels import order_by_value
 
     bin_of, num_bins = packer(lengths[order], capacity, limit)
@@ -157,3 +151,54 @@ def _by_length(
     array = checked_lengths(lengths, capacity)
     order = sort_indices_by_length(array, tolerance, seed)
     return split_bins(*in_bins(packer, array, order, capacity, min(limit, capacity)))
+
+
+def seed_from_components(*components: int) -> int:
+    """Returns a 64-bit seed that depends on every component and on their order.
+
+    Seeds that are added (seed + epoch + rank) collide; hashed ones do not. Gives the same values as the function of
+    this name in seqpack.
+
+    Example:
+        >>> seed_from_components(0, 1) == seed_from_components(1, 0)
+        False
+
+    Args:
+        components: integers, e.g. (seed, epoch, rank).
+
+    Returns:
+        An int in [0, 2^64).
+
+    Raises:
+        ValueError: a component is no integer.
+    """
+    for component in components:
+        if isinstance(component, bool) or not isinstance(component, Integral):
+            raise ValueError(f"each component must be an integer, got {component!r}")
+    text = ":".join(str(component) for component in components)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+_Bins = TypeVar("_Bins", list[Any], NDArray[Any])
+
+
+def shuffle_bins(bin_indices: _Bins, seed: int | None = None) -> _Bins:
+    """Returns a shuffled copy; for a seed, in the order that seqpack's function of this name gives.
+
+    Example:
+        >>> sorted(shuffle_bins([[0, 3], [1], [2, 4]], seed=1))
+        [[0, 3], [1], [2, 4]]
+
+    Args:
+        bin_indices: bins, or indices of bins; an array is shuffled along its first axis.
+        seed: at least 0; None for a random order.
+
+    Raises:
+        ValueError: neither list nor array, or a seed that is no integer of at least 0.
+    """
+    if not isinstance(bin_indices, (Sequence, np.ndarray)) or isinstance(bin_indices, (str, bytes, tuple)):
+        raise ValueError(f"bin_indices must be a list or an array, got {type(bin_indices).__name__}")
+    shuffled = bin_indices.copy()
+    rng = np.random.default_rng(None if seed is None else checked_integer("seed", seed, 0))
+    rng.shuffle(shuffled)
+    return shuffled

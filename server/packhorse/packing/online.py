@@ -1,7 +1,7 @@
 """Online packing: sequences arrive one by one or in groups, and full bins leave.
 
-Owns the bounded look-ahead of sequences held back and the bins made from it. Leaves where sequences come from
-and where bins go to its callers, and the packing of the rest, at a flush, to `best_fit`.
+Owns the bounded look-ahead of sequences held back and the bins made from it. Leaves packing the rest, at a flush, to
+`best_fit`.
 
 An item is a sequence, or a group of sequences that share a bin. Shape letters: n items held, C capacity in units.
 """
@@ -20,18 +20,18 @@ from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
 from packhorse.topology import RoomRule, checked_integer
 
 MAX_UNITS = 1 << 17
-"""Most sums that a search tells apart: above it lengths are rounded up to coarser units, which loses less than one unit
-a sequence and keeps time and memory bounded for any capacity."""
+"""Most sums that a search distinguishes. For larger capacities lengths are rounded up to coarser units: it loses less
+than a unit a sequence and bounds time and memory."""
 
 MAX_TRIES = 64
-"""Most lengths that are tried as a bin's longest: more gain little, and cost time where no bin can be full."""
+"""Most lengths that are tried as a bin's longest: more gain little, and cost time if no bin can be full."""
 
 MAX_WORK = 1 << 24
-"""64-bit words after which no further length is tried, so that no bin takes longer than some 10 ms."""
+"""64-bit words after which no further length is tried, so that a bin takes at most some 10 ms."""
 
 PATIENCE_LOOKAHEADS = 2
-"""How many windows of bins may pass a sequence by. Measured: with less, short sequences are forced out before the long
-ones that need them arrive; with more, long ones that nothing fits crowd the look-ahead."""
+"""How many look-aheads of bins may leave before a sequence must. Measured: with less, short sequences are forced out
+before the long ones that need them arrive; with more, long ones that nothing fits crowd the look-ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class OnlineBin:
     lengths: list[int]
     """Their lengths, in tokens, as they were given."""
     group_sizes: list[int] | None = None
-    """How many of these sequences each item has, item after item; None where each is one."""
+    """Number of these sequences in each item; None if each item is one."""
 
 
 _Held = tuple[tuple[int, ...], tuple[int, ...], int, int]
@@ -53,16 +53,14 @@ _Held = tuple[tuple[int, ...], tuple[int, ...], int, int]
 class OnlinePacker:
     """Packs sequences as they arrive, holding back at most `lookahead_sequences` of them.
 
-    As soon as one more is held, a bin leaves: the longest sequence that others fill up exactly (subset sum over all
-    that are held), long ones before short ones, because short ones fill later gaps. Where none of the longest can be
-    filled up exactly, the fullest of their bins leaves. A sequence that has seen
-    PATIENCE_LOOKAHEADS · lookahead_sequences bins leave is overdue, and the oldest of the overdue is in the next bin
-    whatever it costs; at most lookahead_sequences are older, so every sequence is in one of the
-    (PATIENCE_LOOKAHEADS + 1) · lookahead_sequences + 1 bins that follow its arrival.
+    When one more is held, a bin leaves: the longest sequence that others fill up exactly (subset sum over all that are
+    held), long ones before short ones, because short ones fill later gaps. If no bin of the longest is exactly full,
+    the fullest leaves. A sequence is overdue after PATIENCE_LOOKAHEADS · lookahead_sequences bins have left, and the
+    oldest overdue one is in the next bin at any cost. At most lookahead_sequences are older, so every sequence is in
+    one of the (PATIENCE_LOOKAHEADS + 1) · lookahead_sequences + 1 bins that follow its arrival.
 
-    A group is packed as one sequence of its members' rooms together; in the look-ahead all its members count.
-
-    The same sequences in the same order give the same bins.
+    A group is packed as one sequence with the rooms of its members together; each member counts in the look-ahead. The
+    same sequences in the same order give the same bins.
 
     Example:
         >>> packer = OnlinePacker(10, lookahead_sequences=2)
@@ -74,10 +72,10 @@ class OnlinePacker:
     Args:
         max_seq_len: a bin's capacity, in tokens.
         lookahead_sequences: the most sequences held back, at least 1; several bins' worth packs well.
-        max_sequences_per_bin: the most sequences in a bin; None for no limit. Under a limit, the search keeps for every
-            sum the first way that reaches it, and is no longer exact. There are no groups then.
-        align: every sequence takes a multiple of so many tokens in its bin.
-        extra_tokens: tokens that every sequence takes beside its own, before rounding.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit. With a limit, the search keeps only the
+            first way to reach each sum, so it is not exact, and groups are refused.
+        align: a sequence's room is a multiple of this many tokens.
+        extra_tokens: tokens added to every sequence before rounding.
 
     Raises:
         ValueError: an option is out of range.
@@ -118,27 +116,28 @@ class OnlinePacker:
         """Takes one sequence in.
 
         Args:
-            sequence_id: its id; any integer, which need not be unique.
+            sequence_id: any integer, which need not be unique.
             length: in tokens.
 
         Returns:
             The bins that leave: none until the look-ahead is full, then at most one.
 
         Raises:
-            ValueError: the length is no integer in [1, max_seq_len], or does not fit with `align` and `extra_tokens`.
+            ValueError: the length is not an integer in [1, max_seq_len], or does not fit with `align` and
+                `extra_tokens`.
         """
         room = self.room_of(length)
         return self._take((int(sequence_id),), (int(length),), room)
 
     def add_group(self, ids: Sequence[int], lengths: Sequence[int]) -> list[OnlineBin]:
-        """Takes sequences in that share a bin, next to each other in their order.
+        """Takes in sequences that share a bin, next to each other in their order.
 
         Args:
-            ids: theirs; any integers, at least one.
+            ids: any integers, at least one.
             lengths: in tokens, one for each.
 
         Returns:
-            The bins that leave, as many as it takes for no more than the look-ahead to be held.
+            The bins that leave, until no more than the look-ahead is held.
 
         Raises:
             ValueError: a length is out of range, they do not fit a bin together, or bins have a limit of sequences.
@@ -147,9 +146,9 @@ class OnlinePacker:
         return self._take(tuple(map(int, ids)), tuple(map(int, lengths)), room)
 
     def room_of_group(self, lengths: Sequence[int]) -> int:
-        """Returns the tokens that a group takes up in its bin; a ValueError where `add_group` would raise one."""
+        """Returns the room of a group in tokens; raises as `add_group` does."""
         if len(lengths) > 1 and not self._takes_groups:
-            raise ValueError("max_sequences_per_bin cannot be kept where bins are made of groups: leave it out")
+            raise ValueError("max_sequences_per_bin does not go with groups: leave it out")
         room = sum(map(self.room_of, lengths))
         if room > self._capacity:
             raise ValueError(
@@ -159,7 +158,7 @@ class OnlinePacker:
         return room
 
     def room_of(self, length: int) -> int:
-        """Returns the tokens that a sequence takes up in its bin; a ValueError where it does not fit."""
+        """Returns the room of a sequence in tokens; raises as `add` does."""
         room = int(self._rule.room(checked_integer("length", length, 1, self._capacity)))
         if room > self._capacity:
             raise ValueError(
@@ -169,7 +168,7 @@ class OnlinePacker:
         return room
 
     def flush(self) -> list[OnlineBin]:
-        """Packs every sequence still held, best-fit-decreasing; further ones may be added afterwards."""
+        """Packs all sequences held, best-fit-decreasing; more may be added afterwards."""
         arrivals: defaultdict[int, deque[int]] = defaultdict(deque)
         for arrival, (_, _, room, _) in self._held.items():
             arrivals[room].append(arrival)
@@ -200,7 +199,7 @@ class OnlinePacker:
         overdue = self._num_left - left_before >= PATIENCE_LOOKAHEADS * self._lookahead
         forced = bisect_left(self._by_room, (-room, arrival)) if overdue else -1
         capacity = self._capacity // self._unit
-        units = np.minimum(-(-rooms // self._unit), capacity)  # what fills a bin alone, still does
+        units = np.minimum(-(-rooms // self._unit), capacity)  # a sequence that fills a bin alone still does
         chosen = fullest_bin(units, capacity, self._limit, forced).tolist()  # ascending
         arrivals = [self._by_room[index][1] for index in chosen]
         for index in reversed(chosen):
@@ -218,11 +217,10 @@ class OnlinePacker:
 
 @kernel
 def fullest_subset(sizes: NDArray[np.int64], room: int, limit: int) -> NDArray[np.int64]:
-    """Returns which sizes together come closest to `room`, without exceeding it.
+    """Returns which sizes together come closest to `room` without exceeding it.
 
-    A bitset of the sums within reach grows by one size after the other and remembers the size that reached each sum
-    first, so that the sum is made of sizes as early, and so as large, as possible. The search ends when `room` itself
-    is reached.
+    A bitset of reachable sums grows by one size after the other and remembers the size that reached each sum first, so
+    that a sum consists of the largest sizes possible. The search ends when `room` itself is reached.
 
     Args:
         sizes: int64 [n], descending, each at least 1.
@@ -324,5 +322,5 @@ def fullest_bin(sizes: NDArray[np.int64], capacity: int, limit: int, forced: int
 
 
 def compile_kernels() -> None:
-    """Compiles, or loads from Numba's cache, what the first bin would otherwise wait for."""
+    """Compiles, or loads from Numba's cache, the kernels that the first bin would otherwise wait for."""
     fullest_bin(np.ones(1, np.int64), 1, 1, -1)

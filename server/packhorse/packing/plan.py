@@ -1,7 +1,7 @@
-"""What a plan is: templates with their multiplicities, and the facts that follow from them.
+"""Plans: templates with their multiplicities, and the facts that follow from them.
 
-Owns `PackingPlan`, the canonical order of templates and the check of counts that every packer starts with; leaves the
-choice of templates to the packers and the bound to `bounds`.
+Owns `PackingPlan`, the canonical order of templates and the check of counts that every packer starts with. Leaves
+choosing templates to the packers of `registry`, and bounds to `bounds`.
 """
 
 from collections import Counter
@@ -13,10 +13,9 @@ from packhorse.topology import checked_integer
 
 @dataclass(frozen=True, kw_only=True)
 class DualCertificate:
-    """Integer prices for lengths, and the most that any bin can hold at these prices.
+    """Integer prices for lengths, and the most that any bin can be worth at these prices.
 
-    Every bin of every plan is worth at most `bin_worth`, and all sequences together are worth Σ counts · price, so
-    there are at least as many bins as the one divides the other, rounded up.
+    All sequences together are worth Σ counts · price, so there are at least ⌈Σ counts · price / bin_worth⌉ bins.
 
     Source: A. A. Farley, "A note on bounding a class of linear programming problems, including cutting stock
     problems", Operations Research 38 (1990).
@@ -41,20 +40,20 @@ MAX_SEQ_LEN = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """What a packer makes of the counts, and what it knows about it."""
+    """The result of a packer."""
 
     templates: Counter[Template]
     """Template → multiplicity."""
     algorithm: str
     """The packer that made them."""
     lower_bound: int = 0
-    """No plan has fewer bins, so far as the packer knows; 0 where it proved nothing."""
+    """No plan has fewer bins, as far as the packer proved; 0 for no proof."""
     certificate: DualCertificate | None = None
-    """Proof of that bound, where it is a dual bound."""
+    """Proof of that bound, if it is a dual bound."""
     cut_off: bool = False
-    """Ended by the time limit before it was done."""
+    """Whether the time limit ended it early."""
     note: str = ""
-    """Why it did less than it was asked for; empty where it did not."""
+    """Why it did less than asked; empty if it did not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +71,11 @@ class PackingPlan:
     seconds: float = field(default=0.0, compare=False)
     """How long planning took."""
     certificate: DualCertificate | None = field(default=None, repr=False, compare=False)
-    """Proof of `lower_bound`, where it is a dual bound; None where it is one of `bounds`, to be recomputed there."""
+    """Proof of `lower_bound`, if it is a dual bound; None if `packhorse.packing.lower_bound` computes it."""
     cut_off: bool = False
-    """The time limit ended the packer before it was done, so that another run may give another plan."""
+    """Whether the time limit ended the packer early, so that the same call may give another plan."""
     note: str = field(default="", compare=False)
-    """Why the packer did less than it was asked for; empty where it did not."""
+    """Why the packer did less than asked; empty if it did not."""
 
     @property
     def num_bins(self) -> int:
@@ -85,7 +84,7 @@ class PackingPlan:
 
     @property
     def proven(self) -> bool:
-        """No plan has fewer bins."""
+        """Whether no plan can have fewer bins."""
         return self.num_bins == self.lower_bound
 
     @property
@@ -143,16 +142,11 @@ def counts_of_templates(templates: Mapping[Template, int]) -> Counter[int]:
 def checked_counts(
     counts: Mapping[int, int], max_seq_len: int, max_sequences_per_bin: int | None
 ) -> tuple[list[tuple[int, int]], int]:
-    """Checks a packer's input.
-
-    Args:
-        counts: length in tokens → number of sequences; zeros are allowed and ignored.
-        max_seq_len: a bin's capacity in tokens.
-        max_sequences_per_bin: the most sequences in a bin; None for no limit.
+    """Checks a packer's input, in which counts of 0 are ignored.
 
     Returns:
-        (length, count) pairs by descending length, and the limit of sequences in a bin (max_seq_len where there is
-        none: every sequence has at least one token).
+        (length, count) pairs by descending length, and the most sequences in a bin (max_seq_len for no limit, since
+        every sequence has a token).
 
     Raises:
         ValueError: max_seq_len over MAX_SEQ_LEN, a length outside [1, max_seq_len], a negative count, or anything
@@ -166,14 +160,14 @@ def checked_counts(
         raise ValueError(f"counts must be a dict from length to number of sequences, got {type(counts).__name__}")
     pairs: list[tuple[int, int]] = []
     for key, value in counts.items():
-        # The names of what is checked take longer than the check: they are made for what is not plainly right.
+        # Making the names takes longer than the check, so they are made only for values that may be wrong.
         length = key if type(key) is int and key > 0 else checked_integer("every length in counts", key, 1)
         plain = type(value) is int and value >= 0
         count = value if plain else checked_integer(f"the count of length {length}", value, 0)
         if length > capacity:
             raise ValueError(
                 f"length {length} is over max_seq_len {capacity}: raise max_seq_len, or drop, truncate or split the "
-                f"{count} such sequences first"
+                f"{count} sequences of it first"
             )
         if count:
             pairs.append((length, count))

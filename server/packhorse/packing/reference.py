@@ -1,74 +1,41 @@
 """Published histogram packers: first-fit, worst-fit, greedy knapsack, length-sorted, and Krell et al.'s two.
 
-Owns packers that ours are compared with, all by descending length; the loops over groups of equal bins are in
-`_bin_groups`. Shortest- and longest-pack-first are those of M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon,
-"Efficient Sequence Packing without Cross-contamination" (2021): among bins with equal room they take the one touched
-last. Their "depth" is the most sequences in a bin.
+Owns packers that ours are compared with, all by descending length. Leaves the loops over groups of equal bins, and what
+packers take and return, to `best_fit`.
+
+Shortest- and longest-pack-first are those of M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon, "Efficient Sequence
+Packing without Cross-contamination" (2021): among bins with equal room they take the one touched last. Their
+"depth" is the most sequences in a bin.
 """
 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 
-from packhorse.packing._bin_groups import Group, fill_decreasing, spread_decreasing
+from packhorse.packing.best_fit import fill_decreasing, most_room, spread_decreasing
 from packhorse.packing.plan import Template, checked_counts
 
 
 def shortest_pack_first(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs longest first, each sequence into the emptiest bin; those that fit nowhere open a bin each.
-
-    Args:
-        pairs: (length, count) by descending length, as `checked_counts` returns them.
-        capacity: max_seq_len, in tokens.
-        limit: the most sequences in a bin.
-
-    Returns:
-        Template → multiplicity.
-    """
+    """Packs longest first, each sequence into the emptiest bin; those that fit nowhere open a bin each."""
     return spread_decreasing(pairs, capacity, limit, lambda group: (-group.room, -group.stamp), one_per_new_bin=True)
 
 
 def longest_pack_first(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs longest first, each length into the fullest bins with room, as many copies as fit.
-
-    Args:
-        pairs: (length, count) by descending length, as `checked_counts` returns them.
-        capacity: max_seq_len, in tokens.
-        limit: the most sequences in a bin.
-
-    Returns:
-        Template → multiplicity.
-    """
+    """Packs longest first, each length into the fullest bins with room, as many copies as fit."""
     return fill_decreasing(pairs, capacity, limit, lambda group: (group.room, -group.stamp))
 
 
 def first_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs (length, count) pairs; the same bins as sequence by sequence, in O(distinct lengths · log).
-
-    Args:
-        pairs: (length, count) by descending length, as `checked_counts` returns them.
-        capacity: max_seq_len, in tokens.
-        limit: the most sequences in a bin.
-
-    Returns:
-        Template → multiplicity.
-    """
+    """Packs each sequence into the bin opened earliest that has room, in O(distinct lengths · log)."""
     return fill_decreasing(pairs, capacity, limit, lambda group: (group.first, 0))
 
 
 def greedy_knapsack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs (length, count) pairs.
+    """Fills each bin with the longest that fit.
 
     A bin repeats for as long as every length in it lasts, and each repetition uses one of them up or leaves fewer than
     a bin's worth: at most two templates per length.
-
-    Args:
-        pairs: (length, count) by descending length, as `checked_counts` returns them.
-        capacity: max_seq_len, in tokens.
-        limit: the most sequences in a bin.
-
-    Returns:
-        Template → multiplicity.
     """
     lengths = [length for length, _ in reversed(pairs)]
     left = [count for _, count in reversed(pairs)]
@@ -84,16 +51,16 @@ def greedy_knapsack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> 
     templates: Counter[Template] = Counter()
     while (index := longest_at_most(len(lengths) - 1)) >= 0:
         room, size = capacity, 0
-        runs: list[tuple[int, int]] = []
+        repeats: list[tuple[int, int]] = []
         while index >= 0 and size < limit:
             copies = min(room // lengths[index], left[index], limit - size)
-            runs.append((index, copies))
+            repeats.append((index, copies))
             room -= copies * lengths[index]
             size += copies
             index = longest_at_most(min(index, bisect_right(lengths, room, 0, index)) - 1)
-        multiplicity = min(left[i] // copies for i, copies in runs)
-        templates[tuple(lengths[i] for i, copies in runs for _ in range(copies))] += multiplicity
-        for i, copies in runs:
+        multiplicity = min(left[i] // copies for i, copies in repeats)
+        templates[tuple(lengths[i] for i, copies in repeats for _ in range(copies))] += multiplicity
+        for i, copies in repeats:
             left[i] -= multiplicity * copies
             if not left[i]:
                 not_empty[i + 1] = i
@@ -101,16 +68,7 @@ def greedy_knapsack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> 
 
 
 def length_sorted(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs (length, count) pairs: one bin is open, and closed for good by the first sequence that does not fit.
-
-    Args:
-        pairs: (length, count) by descending length, as `checked_counts` returns them.
-        capacity: max_seq_len, in tokens.
-        limit: the most sequences in a bin.
-
-    Returns:
-        Template → multiplicity.
-    """
+    """Packs into one open bin, which the first sequence that does not fit closes for good."""
     templates: Counter[Template] = Counter()
     current: list[int] = []
     room = capacity
@@ -132,24 +90,8 @@ def length_sorted(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Co
     return templates
 
 
-def most_room(group: Group) -> tuple[int, int]:
-    """Orders bins: most room first, of several the one opened earliest."""
-    return -group.room, group.first
-
-
 def worst_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs (length, count) pairs; the same bins as sequence by sequence.
-
-    Among bins with equal room the one opened earliest is taken, as in seqpack.
-
-    Args:
-        pairs: (length, count) by descending length, as `checked_counts` returns them.
-        capacity: max_seq_len, in tokens.
-        limit: the most sequences in a bin.
-
-    Returns:
-        Template → multiplicity.
-    """
+    """Packs each sequence into the bin with the most room, the earliest opened of several, as in seqpack."""
     return spread_decreasing(pairs, capacity, limit, most_room, one_per_new_bin=False)
 
 

@@ -1,6 +1,6 @@
-"""The packers by name, and `pack_histogram`, which runs one and says what came of it.
+"""The packers by name, and `pack_histogram`, which runs one.
 
-Owns the names; each packer has a file of its own.
+Owns the names, and what "auto" chooses. Leaves packing to `best_fit`, `reference` and `optimal`.
 """
 
 import time
@@ -23,28 +23,28 @@ from packhorse.packing.reference import (
 )
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
-"""(checked pairs by descending length, capacity, limit, time limit in seconds) → what it makes of them."""
+"""(checked pairs by descending length, capacity, limit, time limit in seconds) → its result."""
 
 DEFAULT_TIME_LIMIT_SECONDS = 600.0
-"""Far beyond what a search takes by itself, so that the clock ends none but on machines that are far too slow."""
+"""Far beyond the time of a search, so that the clock ends one only on machines that are far too slow."""
 
 _FEW_LENGTHS = 2000
-"""Distinct lengths that the balanced packer takes a tenth of a second for; its time grows with their square."""
+"""Distinct lengths for which the balanced packer takes a tenth of a second; its time grows with their square."""
 
 
 def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[Template]]) -> Packer:
-    """A packer that is done in no time and proves nothing."""
+    """A fast packer that proves nothing."""
     return lambda pairs, capacity, limit, _: Packing(templates=pack(pairs, capacity, limit), algorithm=name)
 
 
 def _optimal(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
-    """Column generation from a plain packer's plan, which it never gets worse than."""
+    """Column generation from a plain packer's plan, which it never makes worse."""
     packing = _improved(first_plan(pairs, capacity, limit), pairs, capacity, limit, time_limit_seconds)
     return replace(packing, algorithm="optimal")
 
 
 def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
-    """A plain packer and, where it is not near the bound, column generation if its libraries are installed."""
+    """A plain packer and, if it is not near the bound, column generation if its libraries are installed."""
     start = first_plan(pairs, capacity, limit)
     if is_near(start):
         return start
@@ -92,19 +92,11 @@ LIST_ONLY = {
     "next-fit": "one bin after the other, in the order given (concatenation)",
     "random-order": "first-fit after a seeded shuffle",
 }
-"""Packers that only `pack_sequences` has, for they depend on an order that a histogram does not keep."""
+"""Packers of `pack_sequences` alone, since they depend on an order that a histogram does not keep."""
 
 
 def checked_algorithm(algorithm: str, *, list_only: bool = False) -> None:
-    """Refuses a packer that there is not.
-
-    Args:
-        algorithm: "auto" or a packer's name.
-        list_only: whether those of `LIST_ONLY` will do.
-
-    Raises:
-        ValueError: unknown, or list-only where a histogram is packed.
-    """
+    """Refuses an unknown packer, and one of `LIST_ONLY` unless `list_only`."""
     if algorithm == "auto" or algorithm in PACKERS or (list_only and algorithm in LIST_ONLY):
         return
     if algorithm in LIST_ONLY:
@@ -139,10 +131,10 @@ def pack_histogram(
             bins, and where both stay more than `NEAR_GAP` above the lower bound, "optimal" from there, if its libraries
             are installed; and of few lengths "balanced" without a limit too, where it has fewer bins than all these.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        time_limit_seconds: a safety net. "optimal" ends by itself after a fixed amount of work, with the same plan in
-            every run: half a minute or less of a core on most machines, and up to a minute and a half under a limit of
-            sequences. When time is up before, the best plan so far is kept, and
-            `plan.cut_off` says so: another run may then give another plan.
+        time_limit_seconds: a safety net. "optimal" ends by itself after a fixed amount of work, each time with the same
+            plan: at most half a minute of a core on most machines, up to a minute and a half with a limit of sequences.
+            If time runs out earlier, the best plan so far is kept and `plan.cut_off` is set: the same call may give
+            another plan.
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before rounding. With either option templates, tokens and
             efficiency are of rooms (see `packhorse.topology.RoomRule`), and pools must be keyed by these.

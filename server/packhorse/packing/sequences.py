@@ -1,7 +1,7 @@
 """`pack_sequences`: a list of lengths in, bins of indices out.
 
-Owns the way from a plan back to indices, in O(S), and `PackedSequences`; leaves plans to the histogram packers and
-orders without a plan to `list_packers`.
+Owns the way from a plan back to indices, in O(S), and `PackedSequences`. Leaves plans to `registry`, and packing in a
+given order to `list_packers`.
 """
 
 from collections import Counter
@@ -72,9 +72,9 @@ def pack_sequences(
 ) -> PackedSequences:
     """Packs a list of lengths.
 
-    Histogram packers plan on the counts, and the plan's slots are filled from each length's indices: O(S), bins in the
-    canonical order of their templates. List-only packers (`LIST_ONLY`) go through the sequences in their order, and
-    bins stand in the order of opening.
+    Histogram packers plan on the counts, and each length's indices fill the plan's slots: O(S), bins in the canonical
+    order of their templates. List-only packers (`LIST_ONLY`) go through the sequences in their order, and bins come in
+    the order of opening.
 
     Example:
         >>> packed = pack_sequences([5, 3, 8, 2], max_seq_len=8)
@@ -139,7 +139,7 @@ def _drawn(
     order: NDArray[np.int64],
     seed: int | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Fills a plan's slots; returns the indices, bin after bin, int64 [S], and the bins' exclusive ends, int64 [N]."""
+    """Fills a plan's slots; returns the indices bin after bin, int64 [S], and the bins' exclusive ends, int64 [N]."""
     from packhorse.packing._list_kernels import draw_templates, shuffle_pools
 
     pool_ends = np.cumsum(counts)
@@ -147,18 +147,18 @@ def _drawn(
         shuffle_pools(order, pool_ends, np.uint64(seed))
     slot_of = {length: slot for slot, length in enumerate(distinct.tolist())}
     canonical = canonical_templates(templates)
-    runs = [[(slot_of[n], len(list(same))) for n, same in groupby(template)] for template, _ in canonical]
-    flat = np.array([run for template in runs for run in template], dtype=np.int64).reshape(-1, 2)
-    first_run = np.cumsum([0, *map(len, runs)])
+    repeats = [[(slot_of[n], len(list(same))) for n, same in groupby(template)] for template, _ in canonical]
+    flat = np.array([repeat for template in repeats for repeat in template], dtype=np.int64).reshape(-1, 2)
+    first_repeat = np.cumsum([0, *map(len, repeats)])
     multiplicity = np.array([number for _, number in canonical], dtype=np.int64)
     sizes = np.array([len(template) for template, _ in canonical], dtype=np.int64)
     indices = np.empty(len(order), dtype=np.int64)
-    draw_templates(multiplicity, first_run, flat[:, 0].copy(), flat[:, 1].copy(), pool_ends - counts, order, indices)
+    draw_templates(multiplicity, first_repeat, flat[:, 0].copy(), flat[:, 1].copy(), pool_ends - counts, order, indices)
     return indices, np.cumsum(np.repeat(sizes, multiplicity))
 
 
 def compile_kernels() -> None:
-    """Compiles, or loads from Numba's cache, what a request would otherwise compile while all streams wait.
+    """Compiles, or loads from Numba's cache, the kernels that a request would otherwise wait for.
 
     Example:
         >>> compile_kernels()  # seconds the first time, then read from the cache

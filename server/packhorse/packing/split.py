@@ -1,7 +1,6 @@
 """More bins from the same sequences: the fullest bins are halved.
 
-Owns the halving, which never makes a bin outgrow its capacity or its number of sequences; leaves how many bins are
-wanted, and where they go, to its callers.
+Owns the halving, after which no bin is larger or has more sequences than before.
 """
 
 import heapq
@@ -15,10 +14,10 @@ from packhorse.compiling import kernel
 
 @kernel
 def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) -> int:
-    """Fills empty bins: the fullest bin that still has two sequences is halved into each, again and again.
+    """Fills empty bins: the fullest bin that still has two sequences is halved into each, one after the other.
 
-    Bin b holds `members[starts[b] : starts[b] + sizes[b]]`. A bin is halved within its own run of `members`: what it
-    keeps stands first, what moves to the empty bin behind it.
+    Bin b holds `members[starts[b] : starts[b] + sizes[b]]`. A bin is halved within its own range of `members`: first
+    the sequences that it keeps, then those that move to the empty bin.
 
     Example:
         >>> members, starts, sizes = np.arange(3), np.array([0, 0]), np.array([3, 0])
@@ -35,7 +34,7 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
         empty: int64 [E], the empty bins, in the order in which they are filled.
 
     Returns:
-        How many of `empty` were filled; the others stay empty, because every bin has one sequence only.
+        How many of `empty` were filled; the others stay empty because every bin has only one sequence.
     """
     tokens = np.zeros(len(sizes), np.int64)
     fullest = [(np.int64(0), np.int64(-1)) for _ in range(0)]  # (-tokens, bin) of bins with at least two sequences
@@ -116,7 +115,7 @@ def split_to_multiple(
         bin_ends: int64 [N], exclusive end of every bin in `indices`; no bin is empty.
         lengths: int [S], in tokens.
         multiple: at least 1.
-        allow_empty: whether bins may be empty where there are fewer sequences than bins; they are at the end.
+        allow_empty: whether bins at the end may be empty if there are fewer sequences than bins.
 
     Returns:
         `indices` and `bin_ends` of ⌈N / multiple⌉ · multiple bins; the added ones are at the end.
@@ -131,7 +130,7 @@ def split_to_multiple(
     if len(indices) < num_bins + num_added and not allow_empty:
         raise ValueError(
             f"a multiple of {multiple} needs {num_bins + num_added} bins, and there are only {len(indices)} sequences: "
-            "no bin can be empty; set allow_empty, ask for a smaller multiple, or give more sequences"
+            "set allow_empty=True, ask for a smaller multiple, or give more sequences"
         )
     starts = np.concatenate(([0], bin_ends[:-1])).astype(np.int64)
     sizes = bin_ends - starts

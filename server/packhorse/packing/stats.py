@@ -1,7 +1,4 @@
-"""How full bins are: `PackingStats`, with the fields and the printed form that seqpack's users know.
-
-Owns the summary of finished bins; leaves packing to the packers.
-"""
+"""How full bins are: `PackingStats`, with the fields and the printed form of seqpack's."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -62,7 +59,7 @@ class PackingStats:
             lengths: int [S], length in tokens of every sequence.
             max_seq_len: a bin's capacity in tokens.
             max_sequences_per_bin: the limit that the packer had, for the bound.
-            proven_bound: a bound that the packer proved (`PackingPlan.lower_bound`), where that may be better.
+            proven_bound: a bound that the packer proved, such as `PackingPlan.lower_bound`.
 
         Raises:
             ValueError: a bin holds more than max_seq_len tokens.
@@ -84,11 +81,7 @@ class PackingStats:
     ) -> "PackingStats":
         """Summarises templates in O(distinct templates).
 
-        Args:
-            templates: template → multiplicity.
-            max_seq_len: a bin's capacity in tokens.
-            max_sequences_per_bin: the limit that the packer had, for the bound.
-            proven_bound: a bound that the packer proved (`PackingPlan.lower_bound`), where that may be better.
+        The other arguments are those of `from_bins`.
 
         Raises:
             ValueError: a template holds more than max_seq_len tokens.
@@ -121,7 +114,7 @@ class PackingStats:
         )
 
     def __repr__(self) -> str:
-        """The printed form of seqpack, and a line for the bound."""
+        """The printed form of seqpack's, and a line for the bound."""
         return (
             "PackingStats(\n"
             f"  bins:        {self.n_bins:,}\n"
@@ -139,7 +132,7 @@ class PackingStats:
 def _weighted_percentiles(
     values: NDArray[np.int64], weights: NDArray[np.int64], quantiles: tuple[float, ...]
 ) -> NDArray[np.float64]:
-    """Percentiles of `values` repeated `weights` times, without repeating them; zeros when there are none."""
+    """Percentiles of `values`, each of them `weights` times; zeros if there are none."""
     if not weights.sum():
         return np.zeros(len(quantiles))
     order = np.argsort(values, kind="stable")

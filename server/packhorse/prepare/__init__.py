@@ -3,14 +3,12 @@
 Only re-exports. Start with `prepare`.
 """
 
-from packhorse.dataset import PlanOptions
+from packhorse.dataset import PlanOptions, load_prepared
 from packhorse.jobs import Execution
-from packhorse.prepare.dry_run import DryRun, dry_run
-from packhorse.prepare.groups.grouping import Grouping
+from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import READERS, InputColumns, OnBadRow
 from packhorse.prepare.job import Layout
-from packhorse.prepare.loading import load_prepared
-from packhorse.prepare.pipeline import prepare
+from packhorse.prepare.pipeline import DryRun, dry_run, prepare
 from packhorse.prepare.shard import shard
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""A job: what the arguments of `prepare` ask for, checked, and its input found.
+"""A job: the arguments of `prepare`, checked, with its input found.
 
-Owns what the arguments must fulfil, alone and together. Leaves what names an
-input to `input.records`, and doing the job to `pipeline`.
+Owns what the arguments must fulfil, alone and together. Leaves what names an input to `_records`, and doing the job to
+`pipeline`.
 """
 
 import os
@@ -23,13 +23,13 @@ from packhorse.dataset import (
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, open_chosen_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
-from packhorse.prepare.append import continued, refuse_growth
-from packhorse.prepare.groups.grouping import Grouping
-from packhorse.prepare.groups.tables import gather_groups, options_of_groups
-from packhorse.prepare.input import InputColumns, Opened, find_inputs, open_held
-from packhorse.prepare.input.records import Source, joined_names, name_of_inputs, paths_of_inputs
-from packhorse.prepare.passes.sort import Sort
-from packhorse.prepare.work import JobRecord
+from packhorse.prepare._append import continued, refuse_growth
+from packhorse.prepare._groups import gather_groups, options_of_groups
+from packhorse.prepare._records import Source, joined_names, name_of_inputs, paths_of_inputs
+from packhorse.prepare._sort import Sort
+from packhorse.prepare._work import JobRecord
+from packhorse.prepare.grouping import Grouping
+from packhorse.prepare.input import Found, InputColumns, Opened, find_inputs, open_held
 from packhorse.storage import refuse_url
 from packhorse.topology import checked_integer
 
@@ -42,7 +42,7 @@ _MOST_WORKERS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What the arguments of `prepare` ask for, checked, with its input found and nothing of it counted."""
+    """The arguments of `prepare`, checked, with the input found and nothing counted yet."""
 
     folder: Path
     """To write."""
@@ -65,11 +65,7 @@ class Job:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[Sort]:
-        """Gives the passes, with what runs them and progress to show; both end afterwards.
-
-        Args:
-            folder: where tables of groups are written.
-        """
+        """Gives the passes, with their engine and progress, which end afterwards; `folder` gets tables of groups."""
         execution = self.execution
         opened = open_chosen_engine(
             execution.engine or "threads", workers=self.workers, ray_address=execution.ray_address
@@ -107,43 +103,34 @@ def checked_job(
     format: Layout,
 ) -> Job:
     """Checks the arguments of `prepare`, which see, against each other, and finds the input."""
-    _check_alone(plan, output, format)
-    _check_together(plan, columns, grouping, overwrite=overwrite, append=append, format=format)
-    if (input is None) == (lengths is None):
-        raise ValueError("give either input, for files, or lengths, for what Python holds")
-    if lengths is not None and execution.resume:
-        raise ValueError("resume is for files: nobody can tell whether lengths that Python holds are the same")
-    if lengths is None and grouping is not None and grouping.numbers is not None and grouping.file is None:
+    _check_output(plan, output, format)
+    _check_input(input, lengths, grouping, execution)
+    if grouping is not None:
+        _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
+    if append and (overwrite or format == "seqpack"):
         raise ValueError(
-            "groups that Python holds are for lengths that it holds: for files give a column, a size, or a file of "
-            "numbers"
+            "append goes neither with overwrite=True, which keeps no earlier version, nor with seqpack's layout"
         )
     folder = Path(output)
+    before = _version_before(folder) if append else None
     if not append:
         refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
-    elif not folder.exists():
-        raise FileNotFoundError(f"{folder} is not there to append to; leave append=True out to begin a dataset")
-    before = open_prepared(folder) if append else None
     columns = replace(columns, group=grouping.column if grouping else None)
+    record, adds = None, True
     if input is None:
-        opened = open_held(lengths, columns, skips_bad_rows=columns.on_bad_row == "skip")
-        source, adds, record = opened.kind, True, None
+        opened = open_held(lengths, columns)
+        source = opened.kind
     else:
-        opened, source, adds, record = _open_files(input, folder, plan, columns, grouping, execution, before)
-    if format == "seqpack" and opened.keys is not None:
-        raise ValueError(
-            f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use format 'packhorse', or leave the "
-            "id column out"
-        )
-    num_rows = sum(span.num_rows for span in opened.spans)
+        sources = _sources(input, execution)
+        found = find_inputs(sources)
+        _refuse_holding(folder, [*sources, *(file.path for file in grouping.files)] if grouping else sources, found)
+        opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone
+        record = JobRecord.of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
+    _check_opened(opened, source, format)
     if before is not None:
         refuse_growth(before, opened, plan, groups_by=grouping.said if grouping else None, adds=adds)
         if adds:
-            opened = continued(before, opened)
-            source = joined_names(before.manifest.source, source)
-    if not num_rows:
-        where = f"{len(opened.files):,} files" if len(opened.files) > 1 else source
-        raise ValueError(f"the input holds no rows in {where}, so there is nothing to prepare")
+            opened, source = continued(before, opened), joined_names(before.manifest.source, source)
     return Job(
         folder=folder,
         opened=opened,
@@ -155,41 +142,12 @@ def checked_job(
         grouping=grouping,
         adds=adds,
         record=record,
-        workers=execution.workers or default_workers(num_rows),
+        workers=execution.workers or default_workers(opened.num_rows),
         format=format,
     )
 
 
-def _open_files(
-    input: Source | Iterable[Source],
-    folder: Path,
-    plan: PlanOptions,
-    columns: InputColumns,
-    grouping: Grouping | None,
-    execution: Execution,
-    before: PreparedDataset | None,
-) -> tuple[Opened, str, bool, JobRecord]:
-    """Opens the input: (its files, their name in the manifest, whether they hold new rows only, the job's record)."""
-    sources = paths_of_inputs(input)
-    if execution.engine == "ray":  # its processes have another working directory
-        sources = [source if is_url(source) else os.path.abspath(source) for source in sources]
-    files_of_groups = grouping.files if grouping else []
-    found = find_inputs(sources)
-    named = [*sources, *(file.path for file in files_of_groups)]
-    refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
-    opened = found.reader.open(found.paths, columns, skips_bad_rows=columns.on_bad_row == "skip")
-    record = JobRecord.of(
-        opened,
-        plan,
-        on_bad_row=columns.on_bad_row,
-        appended_to=before.manifest.digest if before else None,
-        group_size=grouping.size if grouping else None,
-        groups=files_of_groups,
-    )
-    return opened, name_of_inputs(sources), not found.reader.is_alone, record
-
-
-def _check_alone(plan: PlanOptions, output: str | os.PathLike[str], format: Layout) -> None:
+def _check_output(plan: PlanOptions, output: str | os.PathLike[str], format: Layout) -> None:
     if not isinstance(output, str | os.PathLike):
         raise ValueError(f"output must be the folder to write, got {output!r:.60}")
     refuse_url(output, "output")
@@ -202,21 +160,47 @@ def _check_alone(plan: PlanOptions, output: str | os.PathLike[str], format: Layo
         )
 
 
-def _check_together(
-    plan: PlanOptions,
-    columns: InputColumns,
-    grouping: Grouping | None,
-    *,
-    overwrite: bool,
-    append: bool,
-    format: Layout,
+def _check_input(
+    input: Source | Iterable[Source] | None, lengths: Any, grouping: Grouping | None, execution: Execution
 ) -> None:
-    if grouping is not None:
-        _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
-    if append and (overwrite or format == "seqpack"):
+    if (input is None) == (lengths is None):
+        raise ValueError("give either input, for files, or lengths, for what Python holds")
+    if lengths is not None and execution.resume:
+        raise ValueError("resume is for files: nobody can tell whether lengths that Python holds are the same")
+    if lengths is None and grouping is not None and grouping.numbers is not None and grouping.file is None:
         raise ValueError(
-            "append goes neither with overwrite=True, which keeps no earlier version, nor with seqpack's layout"
+            "groups that Python holds are for lengths that it holds: for files give a column, a size, or a file of "
+            "numbers"
         )
+
+
+def _check_opened(opened: Opened, source: str, format: Layout) -> None:
+    if format == "seqpack" and opened.keys is not None:
+        raise ValueError(
+            f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use format 'packhorse', or leave the "
+            "id column out"
+        )
+    if not opened.num_rows:
+        where = f"{len(opened.files):,} files" if len(opened.files) > 1 else source
+        raise ValueError(f"the input holds no rows in {where}, so there is nothing to prepare")
+
+
+def _version_before(folder: Path) -> PreparedDataset:
+    if not folder.exists():
+        raise FileNotFoundError(f"{folder} is not there to append to; leave append=True out to begin a dataset")
+    return open_prepared(folder)
+
+
+def _sources(input: Source | Iterable[Source], execution: Execution) -> list[str]:
+    sources = paths_of_inputs(input)
+    if execution.engine == "ray":  # its processes have another working directory
+        return [source if is_url(source) else os.path.abspath(source) for source in sources]
+    return sources
+
+
+def _refuse_holding(folder: Path, named: list[str], found: Found) -> None:
+    """Refuses an output that holds what is read."""
+    refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
 
 
 def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
@@ -227,7 +211,7 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
             "or 'drop', which leaves out whole groups"
         )
     if options.max_sequences_per_bin is not None:
-        raise ValueError("max_sequences_per_bin cannot be kept where bins are made of groups: leave it out")
+        raise ValueError("max_sequences_per_bin does not go with groups: leave it out")
     if seqpack:
         raise ValueError("seqpack's layout cannot say which sequences are a group: use format 'packhorse'")
     if skips:
@@ -243,7 +227,7 @@ def default_workers(num_rows: int) -> int:
 
 
 def checked_options(options: PlanOptions) -> PlanOptions:
-    """Checks what shapes a plan, against the packers there are; returns it with integers of Python."""
+    """Returns the options of a plan with integers of Python; a ValueError where one is wrong."""
     if options.over_length not in get_args(OverLength):
         raise ValueError(f"over_length must be one of {', '.join(get_args(OverLength))}, got {options.over_length!r}")
     if options.keep not in get_args(Keep):
@@ -271,11 +255,7 @@ def checked_options(options: PlanOptions) -> PlanOptions:
 def plan_and_columns(
     max_seq_len: int | None, length_column: str | None, plan: PlanOptions | None, columns: InputColumns | None
 ) -> tuple[PlanOptions, InputColumns]:
-    """Returns the plan's options, checked, and the columns, out of flat words or objects.
-
-    Raises:
-        ValueError: both say the same thing, or nothing says max_seq_len.
-    """
+    """Returns the plan's options, checked, and the columns; a ValueError where one is given twice or not at all."""
     if (max_seq_len is None) == (plan is None):
         raise ValueError("give either max_seq_len or plan=PlanOptions(max_seq_len=…)")
     if length_column is not None and columns is not None:

@@ -1,16 +1,24 @@
-"""`prepare`: raw data becomes a prepared folder.
+"""`prepare`: raw data becomes a prepared folder. `dry_run`: what the same arguments would give and cost.
 
-Owns the way from a job to a folder in its place. Leaves what the arguments must fulfil to `job`, reading and sorting to
-`passes.sort`.
+Owns the way from a job to a folder under its name. Leaves what the arguments must fulfil to `job`, and reading and
+sorting to `_sort`.
 """
 
+import inspect
 import os
 import shutil
-from collections.abc import Iterable
-from typing import Any
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
 
 from packhorse.dataset import (
+    Inputs,
     Manifest,
+    OverLengthLedger,
     PlanOptions,
     link_versions,
     open_prepared,
@@ -19,12 +27,13 @@ from packhorse.dataset import (
     written_whole,
 )
 from packhorse.jobs import Execution
-from packhorse.prepare.append import refuse_rewritten
-from packhorse.prepare.groups.grouping import Grouping
+from packhorse.packing import PackingStats
+from packhorse.prepare._append import refuse_rewritten
+from packhorse.prepare._records import Source, write_inputs
+from packhorse.prepare._work import working
+from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import InputColumns, changed
-from packhorse.prepare.input.records import Source
 from packhorse.prepare.job import Job, Layout, checked_job, plan_and_columns
-from packhorse.prepare.work import working
 
 _OURS = ".packhorse"
 
@@ -59,45 +68,45 @@ def prepare(
         3
 
     Args:
-        input: what serves as tokens, or lengths, told apart by a look at it. Parquet or Arrow files, folders of them,
-            glob patterns, or several of these, read in the order given; a folder that Hugging Face's `save_to_disk`
+        input: tokens or lengths; the kind is recognised by names and first bytes. Parquet or Arrow files, folders of
+            them, glob patterns, or several of these, read in this order; a folder that Hugging Face's `save_to_disk`
             wrote; one Megatron `X.idx`, flat `x.bin.boundaries` or folder of MDS shards, whose entries are the ids;
-            NumPy files of lengths. `packhorse prepare --help` lists them. Each may lie in an object store, and be given
-            as a URL that fsspec knows, such as s3://bucket/corpus/*.parquet.
-        lengths: instead of `input`, what Python holds: a NumPy array of lengths or of records, a `datasets.Dataset`, or
+            NumPy files of lengths. `packhorse prepare --help` lists them. Each may be in an object store, as a URL that
+            fsspec knows, such as s3://bucket/corpus/*.parquet.
+        lengths: instead of `input`, an object: a NumPy array of lengths or of records, a `datasets.Dataset`, or
             anything with `__arrow_c_stream__` (Polars, DuckDB, pandas, pyarrow), which is read once. 16 bytes a
             sequence are held in memory.
         output: the folder to write.
         max_seq_len: a bin's capacity in tokens, in [1, 2^31); instead of `plan`.
         length_column: the column of lengths or tokens; instead of `columns`.
         plan: what shapes the plan: max_seq_len, packer, over-length policy, alignment.
-        columns: which columns hold lengths and ids, and what becomes of bad rows.
-        grouping: which rows are a group, whose sequences always share a bin; None for none.
-        execution: engine, workers, progress, and whether an interrupted call is gone on with.
-        overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else ever
-            is: no file, no folder with other files in it, and none that holds an input or the working directory.
+        columns: which columns hold lengths and ids, and what is done with bad rows.
+        grouping: which rows are a group, whose sequences always share a bin. By default there are no groups.
+        execution: engine, workers, progress, and whether to resume an interrupted call.
+        overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else is ever
+            replaced: no file, no folder with other files, and none that holds an input or the working directory.
         append: whether the sequences of the input are added to the dataset at `output`. Its folder then holds a new
             version, with a digest of its own; the version before is kept in its subfolder `versions`. Give new input
             only, and the options that the dataset was prepared with. Ids by row continue its rows, so that the token
-            source is all inputs in order. Where ids are the entries of one index (Megatron, flat files, MDS), give that
-            index as it is now, with entries more than then. To groups only whole ones are added: one of which some
-            sequences are there already, or were left out as too long, is refused.
+            source is all inputs in order. Where ids are the entries of one index (Megatron, flat files, MDS), give the
+            whole index, which now has more entries. Only whole groups are appended: more sequences of a group that is
+            there already, or was left out as too long, are refused.
         format: "packhorse", or "seqpack" for the layout that `seqpack.load_prepared` reads.
 
     Returns:
         The manifest (with format="seqpack" too, where the folder itself keeps seqpack's fields only).
 
     Raises:
-        FileExistsError: `output` exists and `overwrite` is not set, or it is not what may be replaced.
+        FileExistsError: `output` exists and may not be replaced.
         FileNotFoundError: nothing is at `input`.
         BlockingIOError: another process prepares the same output; the message says which.
-        PermissionError: a store does not let us, or finds no credentials.
+        PermissionError: a store refuses access, or no credentials are found.
         OSError: the disk is full, and nothing is left behind; or an object store does not answer.
-        ChildProcessError: workers died, for example for want of memory. What they finished stays for `resume`.
-        ValueError: an argument, a file, a column, a length or an id is not as it must be; the message names it, with
-            file, row, row group and column where there are.
-        TypeError: `lengths` is no object that has any.
-        ImportError: pyarrow, Ray, or fsspec's file system for a URL is needed and not installed.
+        ChildProcessError: workers died, for example because memory ran out. Their finished work stays for `resume`.
+        ValueError: an argument, file, column, length or id is wrong; the message names it, with file, row, row group
+            and column.
+        TypeError: `lengths` holds no lengths.
+        ImportError: pyarrow, Ray, or fsspec's file system for a URL is not installed.
     """
     options, columns = plan_and_columns(max_seq_len, length_column, plan, columns)
     job = checked_job(
@@ -124,7 +133,7 @@ def write_job(job: Job) -> Manifest:
             overwrite=job.overwrite or job.before is not None,
             keeps_versions=job.before is not None,
             partial=work.partial,
-            meanwhile=work.runs,
+            meanwhile=work.spills,
         ) as partial,
         job.started(partial) as sort,
     ):
@@ -143,3 +152,109 @@ def write_job(job: Job) -> Manifest:
         write_seqpack_layout(open_prepared(ours, check_pool=False), partial)
         shutil.rmtree(ours)
         return manifest
+
+
+_Arguments = ParamSpec("_Arguments")
+
+_TEMPLATE_BYTES, _LENGTH_BYTES, _OTHER_BYTES = 16, 6, 1 << 14
+_KEY_BYTES = 24
+"""Of a key, beside its own."""
+_CHECKSUM_BYTES_PER_SECOND = 1 << 29
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """The dataset that `prepare` would make, and its cost."""
+
+    inputs: Inputs
+    """The files that were read, and the bad rows that would be left out."""
+    over_length: OverLengthLedger
+    """Sequences and tokens that the over-length policy would cut or leave out."""
+    stats: PackingStats
+    """The plan's bins and efficiency."""
+    algorithm: str
+    """The packer that made the plan."""
+    plan_cut_off: bool
+    """Whether a time limit ended planning early."""
+    disk_bytes: int
+    """About how many bytes the prepared folder would take."""
+    work_bytes: int
+    """About how many bytes the work folder beside it would take meanwhile."""
+    free_bytes: int
+    """Bytes that are free on the disk of `output`."""
+    seconds: float
+    """About how long preparing would take, estimated from how long reading once and planning took."""
+
+
+def _with_arguments_of(
+    function: Callable[_Arguments, object],
+) -> Callable[[Callable[..., DryRun]], Callable[_Arguments, DryRun]]:
+    """Gives a function the parameters of another, by which it is then called with keywords only."""
+
+    def decorate(inner: Callable[..., DryRun]) -> Callable[_Arguments, DryRun]:
+        signature = inspect.signature(function)
+
+        @wraps(inner)
+        def bound(*args: Any, **kwargs: Any) -> DryRun:
+            arguments = signature.bind(*args, **kwargs)
+            arguments.apply_defaults()
+            return inner(**arguments.arguments)
+
+        bound.__signature__ = signature.replace(return_annotation=DryRun)  # type: ignore[attr-defined]
+        return bound
+
+    return decorate
+
+
+@_with_arguments_of(prepare)
+def dry_run(**arguments: Any) -> DryRun:
+    """Reads lengths once, plans, and writes nothing but tables of groups, in a temporary folder.
+
+    Example:
+        >>> found = dry_run("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
+        >>> found.stats.n_bins, found.stats.efficiency, found.inputs.kind, found.inputs.rows
+        (2, 1.0, 'Megatron', 4)
+
+    Args:
+        arguments: those of `prepare`, checked in the same way, `output` included.
+
+    Returns:
+        Counts, plan, and about how much time and disk `prepare` would take. Ids are not compared with each other.
+
+    Raises:
+        FileExistsError, FileNotFoundError, ValueError, TypeError, ImportError: as `prepare` does.
+    """
+    began = time.perf_counter()
+    words = [arguments.pop(name) for name in ("max_seq_len", "length_column", "plan", "columns")]
+    options, columns = plan_and_columns(*words)
+    execution = arguments.pop("execution") or Execution()
+    job = checked_job(**arguments, plan=options, columns=columns, execution=execution)
+    with tempfile.TemporaryDirectory(prefix="packhorse-") as scratch, job.started(Path(scratch)) as sort:
+        finding = time.perf_counter() - began
+        counted = sort.count()
+        counting = time.perf_counter() - began - finding
+        plan = sort.plan(counted)
+        planning = time.perf_counter() - began - finding - counting
+    disk_bytes = counted.array_bytes + _OTHER_BYTES + (sort.groups.array_bytes if sort.groups else 0)
+    stats = PackingStats.from_templates(
+        plan.templates,
+        job.options.max_seq_len,
+        max_sequences_per_bin=job.options.max_sequences_per_bin,
+        proven_bound=plan.lower_bound,
+    )
+    if sort.read.keys is not None:
+        disk_bytes += sum(len(some.data) + _KEY_BYTES * len(some.sizes) for some in sort.read.keys.rows())
+    disk_bytes += sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)
+    parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
+    passes = 3 if sort.are_ids_given else 2  # sorting and comparing ids take about as long as one more
+    return DryRun(
+        inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
+        over_length=counted.facts.over_length,
+        stats=replace(stats, n_sequences=counted.facts.n_sequences),
+        algorithm=plan.algorithm,
+        plan_cut_off=plan.cut_off,
+        disk_bytes=disk_bytes,
+        work_bytes=counted.array_bytes,
+        free_bytes=shutil.disk_usage(parent).free,
+        seconds=finding + passes * counting + planning + disk_bytes / _CHECKSUM_BYTES_PER_SECOND,
+    )

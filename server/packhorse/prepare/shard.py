@@ -30,13 +30,12 @@ from packhorse.dataset import (
 from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Execution, Progress, open_chosen_engine, show_progress
+from packhorse.prepare._records import gather_keys, name_of_inputs, paths_of_inputs
+from packhorse.prepare._work import JobRecord, working
 from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
-from packhorse.prepare.input.records import name_of_inputs, paths_of_inputs
 from packhorse.prepare.job import Job, default_workers, plan_and_columns
-from packhorse.prepare.passes.keys import gather_keys
 from packhorse.prepare.pipeline import write_job
-from packhorse.prepare.work import JobRecord, Records, working
-from packhorse.storage import hold_lock, refuse_url, replace_bytes
+from packhorse.storage import Records, hold_lock, refuse_url, replace_bytes
 from packhorse.topology import checked_integer
 
 MOST_SHARDS = 10_000
@@ -66,8 +65,8 @@ def shard(
     """Prepares a corpus in shards below a data root, and writes `NAME.mixture.toml`, which serves them as one.
 
     The mixture weighs shards by their bins, so each sequence comes once in its epoch; edit the weights, or append a
-    stage. Ids are those of the whole corpus, so its token source serves every shard. 40 bytes a sequence are held in
-    memory.
+    stage. Ids are those of the whole corpus, so its token source is that of every shard. 40 bytes a sequence are held
+    in memory.
 
     Example:
         >>> manifests = shard("corpus.idx", name="cut", data_root="shards", sequences=2, max_seq_len=8)
@@ -99,53 +98,24 @@ def shard(
         BlockingIOError: another process cuts shards of this name; the message says which.
         ValueError: an argument, a value of the column or an input is not as it must be; or as for `prepare`.
     """
-    if (by is None) == (sequences is None):
-        raise ValueError(
-            "give either by=COLUMN, for a shard for each value of a column, or sequences=N, for shards of a size"
-        )
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"name must be letters, digits and ._-, as in a file's name, got {name!r:.100}")
     options, columns = plan_and_columns(max_seq_len, length_column, plan, columns)
-    if columns.on_bad_row != "error":
-        raise ValueError("on_bad_row 'skip' has no effect on shards: repair the rows, or prepare each part by itself")
     execution = execution or Execution()
-    execution.refuse("shards, which are prepared in processes of this machine", engine="processes")
-    refuse_url(data_root, "data_root")
+    _check(name, data_root, by, sequences, columns, execution)
     root = Path(data_root)
     mixture = root / f"{name}{MIXTURE_SUFFIX}"
     if mixture.exists() and not overwrite:
         raise FileExistsError(f"{mixture} exists already; choose another name, or replace it by overwrite=True")
     sources = paths_of_inputs(input)
     found = find_inputs(sources)
-    opened = found.reader.open(found.paths, columns, skips_bad_rows=False)
-    batches = [batch for span in opened.spans for batch in span.batches()]
-    table = np.empty(sum(len(batch.lengths) for batch in batches), dtype=[("length", np.int64), ("id", np.int64)])
-    if not len(table):
-        raise ValueError("the input holds no rows, so there is nothing to cut")
-    table["length"] = np.concatenate([batch.lengths for batch in batches])
-    table["id"] = np.concatenate([batch.ids for batch in batches])
-    del batches
-    names, shard_of = _by_size(len(table), sequences) if sequences is not None else _by_value(found, str(by))
-    if len(shard_of) != len(table):
-        raise ValueError(
-            f"the input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
-        )
-    folders = [root / f"{name}-{value}" for value in names]
-    if not (overwrite or execution.resume) and (there := [folder for folder in folders if folder.exists()]):
+    opened = found.open(columns)
+    shards = _cut(root / name, found, opened, by, sequences)
+    if not (overwrite or execution.resume) and (there := [each.folder for each in shards if each.folder.exists()]):
         raise FileExistsError(
-            f"{there[0]} exists already; go on with shards that were interrupted by "
-            f"resume=True, or replace them by "
-            "overwrite=True"
+            f"{there[0]} exists already; continue interrupted shards by resume=True, or replace them by overwrite=True"
         )
-    record = JobRecord.of(opened, options, on_bad_row="error", appended_to=None, group_size=None, groups=[])
+    record = JobRecord.of(opened, options, None, appended_to=None)
     record = replace(record, options={**record.options, "by": by, "sequences": sequences})
-    table = table[np.argsort(shard_of, kind="stable")]
-    ends = np.cumsum(np.bincount(shard_of, minlength=len(names))).tolist()
-    shards = [
-        _Shard(number=number, folder=folder, rows=table[begin:end])
-        for number, (folder, begin, end) in enumerate(zip(folders, [0, *ends[:-1]], ends, strict=True))
-    ]
-    workers = min(execution.workers or default_workers(len(table)), len(shards))
+    workers = min(execution.workers or default_workers(opened.num_rows), len(shards))
     root.mkdir(parents=True, exist_ok=True)
     manifests = {}
     with (
@@ -174,6 +144,26 @@ def shard(
     return manifests
 
 
+def _check(
+    name: str,
+    data_root: str | os.PathLike[str],
+    by: str | None,
+    sequences: int | None,
+    columns: InputColumns,
+    execution: Execution,
+) -> None:
+    if (by is None) == (sequences is None):
+        raise ValueError(
+            "give either by=COLUMN, for a shard for each value of a column, or sequences=N, for shards of a size"
+        )
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name must be letters, digits and ._-, as in a file's name, got {name!r:.100}")
+    if columns.on_bad_row != "error":
+        raise ValueError("on_bad_row 'skip' has no effect on shards: repair the rows, or prepare each part by itself")
+    execution.refuse("shards, which are prepared in processes of this machine", engine="processes")
+    refuse_url(data_root, "data_root")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Shard:
     """A part of the corpus that becomes a dataset."""
@@ -188,12 +178,12 @@ class _Shard:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Cutting:
-    """What the shards of a corpus have in common; it travels to other processes by pickle."""
+    """Prepares the shards of a corpus, in other processes, to which it is pickled."""
 
     kind: str
-    """What the corpus's reader calls it."""
+    """Kind of the corpus."""
     columns: InputColumns
-    """Of the corpus, that lengths and ids come from."""
+    """Of the corpus."""
     source: str
     options: PlanOptions
     execution: Execution
@@ -207,7 +197,7 @@ class _Cutting:
     """The table of the corpus's keys; None where it has none."""
 
     def write(self, shard: _Shard) -> Manifest:
-        """Prepares a shard, unless an interrupted call has; what such a call left half-made is replaced."""
+        """Prepares a shard, unless an interrupted call has; one that it left half-made is replaced."""
         begun = self.digests.of(shard.number)
         if begun and shard.folder.exists():
             manifest = open_prepared(shard.folder, check_pool=False).manifest
@@ -218,7 +208,7 @@ class _Cutting:
         self.digests.add(shard.number, "")
         self.parts.add(shard.number, shard.folder.name)
         columns = InputColumns(length="length", id="id")
-        held = open_held(shard.rows, columns, skips_bad_rows=False, where=f"shard {shard.folder.name}")
+        held = open_held(shard.rows, columns, where=f"shard {shard.folder.name}")
         keys = None
         if self.keys is not None:
             table, record = Keys.mapped(*self.keys), self.keys[1]
@@ -234,6 +224,28 @@ class _Cutting:
         manifest = write_job(job)
         self.digests.add(shard.number, manifest.digest)
         return manifest
+
+
+def _cut(prefix: Path, found: Found, opened: Opened, by: str | None, sequences: int | None) -> list[_Shard]:
+    """Reads the whole input and returns its shards, whose folders begin with `prefix` and a hyphen."""
+    batches = [batch for each in opened.ranges for batch in each.batches()]
+    table = np.empty(sum(len(batch.lengths) for batch in batches), dtype=[("length", np.int64), ("id", np.int64)])
+    if not len(table):
+        raise ValueError("the input holds no rows, so there is nothing to cut")
+    table["length"] = np.concatenate([batch.lengths for batch in batches])
+    table["id"] = np.concatenate([batch.ids for batch in batches])
+    del batches
+    names, shard_of = _by_size(len(table), sequences) if sequences is not None else _by_value(found, str(by))
+    if len(shard_of) != len(table):
+        raise ValueError(
+            f"the input has {len(table):,} rows, but its column {by} {len(shard_of):,}: it changed meanwhile"
+        )
+    table = table[np.argsort(shard_of, kind="stable")]
+    ends = np.cumsum(np.bincount(shard_of, minlength=len(names))).tolist()
+    return [
+        _Shard(number=number, folder=prefix.with_name(f"{prefix.name}-{name}"), rows=table[begin:end])
+        for number, (name, begin, end) in enumerate(zip(names, [0, *ends[:-1]], ends, strict=True))
+    ]
 
 
 def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> tuple[Path, KeyRecord] | None:
@@ -262,7 +274,7 @@ def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
             row = sum(map(len, parts)) + int(np.flatnonzero(nulls_of(column))[0])
             raise ValueError(
                 f"row {row} has no value in column {by}, and so belongs to no shard: fill such rows in, or leave them "
-                "out of --input"
+                "out of the input"
             )
         known = [number_of.setdefault(value, len(number_of)) for value in values.dictionary.to_pylist()]
         _check_number(len(number_of), f"by = {by}")
@@ -286,8 +298,8 @@ def _column(found: Found, by: str) -> Iterator[Any]:
     column_of = _COLUMNS.get(found.reader.kind)
     if column_of is None:
         raise ValueError(
-            f"by = {by} names a column of {' or '.join(_COLUMNS)} files, and --input is {found.reader.kind}; give "
-            "--sequences, or prepare each part by itself"
+            f"by = {by} names a column of {' or '.join(_COLUMNS)} files, and the input is {found.reader.kind}; give "
+            "sequences, or prepare each part by itself"
         )
     types = require("pyarrow").types
     for path in found.paths:

@@ -1,19 +1,24 @@
-"""Documents to sequences of token ids, with the tokens that begin and end them.
+"""Documents to sequences of token ids, with the tokens that begin and end them, and their keys.
 
-Owns encoding batch by batch; leaves documents to `documents`, tokenizers to `tokenizers`, files to `packhorse.formats`.
+Owns encoding batch by batch, and the file of keys. Leaves documents to `documents`, tokenizers to `tokenizers`, token
+files to `packhorse.formats`.
 """
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, Self, cast
 
 import numpy as np
 
-from packhorse.formats import MegatronWriter
+from packhorse.formats import MegatronWriter, require
+from packhorse.formats.arrow import open_arrow, record_batches
 from packhorse.formats.files import FileStamp
-from packhorse.tokenize._keys import KeysFile, keys_of
+from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
+from packhorse.storage import AtomicFiles
 from packhorse.tokenize._work import Tally
 from packhorse.tokenize.tokenizers import (
     DEFAULT_EOS,
@@ -34,7 +39,7 @@ class SpecialTokens:
     """Which tokens are put around a document."""
 
     bos: str | None = None
-    """Token that is put before every sequence, unless the tokenizer puts it there by itself; None for none."""
+    """Token put before every sequence, unless the tokenizer puts it there by itself; None for none."""
     eos: str | None = None
     """Token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
     `end_of_sequence`."""
@@ -42,9 +47,54 @@ class SpecialTokens:
     """False appends nothing, whatever `eos` says."""
 
 
+class KeyedText(str):
+    """A document that comes with its key."""
+
+    __slots__ = ("key",)
+    key: str
+
+
+class KeysFile:
+    """Writes `X.keys.arrow`, the keys beside token files, whole or not at all; a context manager.
+
+    Args:
+        output: the prefix of the token files.
+        num_tokens: of all of them, by which keys and tokens are known to belong together; None for a part's.
+        overwrite: whether a file that is there is replaced.
+    """
+
+    def __init__(self, output: str | os.PathLike[str], *, num_tokens: int | None = None, overwrite: bool) -> None:
+        arrow = require("pyarrow")
+        self._files = AtomicFiles([keys_path(output)], overwrite=overwrite)
+        facts = None if num_tokens is None else {NUM_TOKENS: str(num_tokens)}
+        self._schema = arrow.schema([(KEY_COLUMN, arrow.large_string())], metadata=facts)
+        self._writer = require("pyarrow.ipc").new_file(self._files.files[0], self._schema)
+
+    def append(self, keys: Sequence[str]) -> None:
+        """Adds the keys of the next sequences."""
+        arrow = require("pyarrow")
+        self._writer.write_batch(arrow.record_batch([arrow.array(keys, arrow.large_string())], schema=self._schema))
+
+    def extend(self, output: str | os.PathLike[str]) -> None:
+        """Adds the keys of other token files."""
+        path = str(keys_path(output))
+        for batch in record_batches(open_arrow(path)[1], path):
+            self.append(batch.column(0))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._writer.close()
+        self._files.__exit__(kind, error, trace)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """Documents to sequences; it travels to other processes by pickle, which load the tokenizer themselves."""
+    """Turns documents into sequences. Pickled to another process, it loads the tokenizer there."""
 
     path: Path
     """The tokenizer's file."""
@@ -54,7 +104,7 @@ class Encoder:
     first_id: int | None
     """Put before every sequence; None for nothing."""
     last_id: int | None
-    """Put behind it."""
+    """Put after it."""
 
     @classmethod
     def made(cls, path: Path, special: SpecialTokens, *, is_trained: bool) -> Self:
@@ -62,7 +112,7 @@ class Encoder:
         model = _loaded(path, *map(FileStamp.of, tokenizer_files(path)))
         eos = None
         if special.append_eos:
-            eos = special.eos or (DEFAULT_EOS if is_trained else end_of_sequence(model, path))
+            eos = special.eos or (DEFAULT_EOS if is_trained else end_of_sequence(model, path, none="append_eos=False"))
         return cls(
             path=path,
             vocab_size=id_limit(model),
@@ -83,7 +133,8 @@ class Encoder:
         """Writes documents, and their keys if they have any, batch by batch, and counts them."""
         for batch, encodings in _encode(self.model, documents):
             if keys is not None:
-                keys.append(keys_of([text for text, encoding in zip(batch, encodings, strict=True) if encoding.ids]))
+                pairs = zip(batch, encodings, strict=True)
+                keys.append([cast(KeyedText, text).key for text, encoding in pairs if encoding.ids])
             sequences = [ids for ids in (encoding.ids for encoding in encodings) if ids]
             tally.empty += len(encodings) - len(sequences)
             if not sequences:
@@ -112,8 +163,8 @@ def _added_id(tokenizer: Any, name: str, token: str | None, own: int | None) -> 
     number: int | None = tokenizer.token_to_id(token)
     if number is None:
         raise ValueError(
-            f"{name} {token!r} is not a token of the tokenizer; name one that is (--{name}), or "
-            + ("none (--no-eos)" if name == "eos" else "leave it out")
+            f"{name} {token!r} is not a token of the tokenizer; name one that is, or "
+            + ("none with append_eos=False" if name == "eos" else "leave it out")
         )
     return None if own == number else number
 

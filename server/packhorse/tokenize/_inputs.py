@@ -1,6 +1,6 @@
 """Which files an input names, and of what kind each is.
 
-Owns paths, folders, patterns and what a name says of its file; leaves the content of files to `documents` and `_rows`.
+Owns paths, folders, patterns and suffixes. Leaves the content of files to `documents` and `_rows`.
 """
 
 import glob as globbing
@@ -29,19 +29,19 @@ ROW_KINDS: dict[str, Kind] = {
     ".ipc": "Arrow",
     ".feather": "Arrow",
 }
-"""How names of files with rows end."""
+"""Suffixes of files with rows."""
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 _UNREAD = {
     **dict.fromkeys((".csv", ".tsv"), "a table that is not read; convert it to Parquet or JSON lines"),
     **dict.fromkeys((".tar", ".tgz", ".zip", ".7z"), "an archive; unpack it"),
-    **dict.fromkeys((".xz", ".bz2", ".lz4"), "packed in a way that is not read; unpack it, or pack it by gzip or zstd"),
+    **dict.fromkeys((".xz", ".bz2", ".lz4"), "packed in a way that is not read; unpack it, or use gzip or zstd"),
 }
-"""How names of other data end, and what to do with it."""
+"""Suffixes of files that are not read, and what to do with them."""
 _PLAIN_TOO = (".json", ".csv", ".tsv")
-"""What may be meant as text."""
+"""Files that may be meant as text."""
 _BESIDE_ROWS = ("readme", "license", "licence", "notice", "citation", "changelog", "_success")
 _METADATA = (SAVED_STATE, SAVED_SPLITS, "dataset_info.json", "dataset_infos.json")
-"""What lies beside rows and holds none: documentation, and what Hugging Face `datasets` writes."""
+"""Files beside rows: documentation, and metadata that Hugging Face `datasets` writes."""
 _MOST_NAMED = 3
 
 
@@ -61,11 +61,7 @@ class Found:
 
 
 def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
-    """Returns one input, or several, as a list.
-
-    Raises:
-        ValueError: there is something else than paths.
-    """
+    """Returns one input or several as a list; a ValueError where one is no path."""
     found = [inputs] if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Sequence) else list(inputs)
     if not all(isinstance(entry, str | os.PathLike) for entry in found):
         raise ValueError(f"inputs must be paths or glob patterns, got {inputs!r:.60}")
@@ -117,19 +113,19 @@ def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
             matches = sorted(globbing.glob(name, recursive=True))
             if not matches:
                 raise FileNotFoundError(
-                    f"input {without_secrets(name)} is neither there nor a pattern that matches anything"
+                    f"input {without_secrets(name)} does not exist, and matches no file as a pattern"
                 )
             found.extend(matches)
     return found
 
 
 def compression_of(path: str) -> Compression | None:
-    """Returns how a file is compressed, by its name; None where it is not."""
+    """Returns how a file is compressed, by its name; None for not at all."""
     return _COMPRESSIONS.get(os.path.splitext(without_secrets(path))[1].lower())
 
 
 def _suffix(path: str) -> str:
-    """Returns how a file's name ends, without the end that says how it is compressed."""
+    """Returns a file's suffix, without that of its compression."""
     root, suffix = os.path.splitext(without_secrets(path).lower())
     return os.path.splitext(root)[1] if suffix in _COMPRESSIONS else suffix
 
@@ -140,11 +136,11 @@ def _kind_of(path: str, as_text: bool) -> Kind:
     if as_text and suffix in _PLAIN_TOO:
         return "text"
     if suffix in _UNREAD:
-        way_out = ", or give --documents line to read it as plain text" if suffix in _PLAIN_TOO else ""
+        way_out = ", or give documents='line' to read it as plain text" if suffix in _PLAIN_TOO else ""
         raise ValueError(f"{without_secrets(path)} is {_UNREAD[suffix]}{way_out}")
     kind = ROW_KINDS.get(suffix, "text")
     if kind in ("Parquet", "Arrow") and compression_of(path) is not None:
-        raise ValueError(f"{without_secrets(path)} is {kind} that was packed once more; unpack it")
+        raise ValueError(f"{without_secrets(path)} is {kind} that is compressed as a whole; unpack it")
     return kind
 
 
@@ -154,7 +150,7 @@ def _below(folder: str, glob: str | None, as_text: bool) -> Found:
     names = _visible_files(folder, glob or "*")
     if not names:
         raise FileNotFoundError(
-            f"the folder {shown} holds no file{'' if glob is None else f' that matches --glob {glob}'}; names that "
+            f"the folder {shown} holds no file{'' if glob is None else f' that matches glob={glob!r}'}; names that "
             "begin with a dot are left out"
         )
     saved = [name for name in names if os.path.basename(name) in (SAVED_SPLITS, SAVED_STATE)]
@@ -171,8 +167,8 @@ def _below(folder: str, glob: str | None, as_text: bool) -> Found:
         is_plain_too = all(_suffix(name) in _PLAIN_TOO for name in tables)
         raise ValueError(
             f"the folder {shown} holds rows ({os.path.basename(tables[0])}) and other files ({some}): name those to "
-            f"read, as with --glob '*{_suffix(tables[0])}*'"
-            + (", or give --documents file to read all as text" if is_plain_too else "")
+            f"read, as with glob='*{_suffix(tables[0])}*'"
+            + (", or give documents='file' to read all as text" if is_plain_too else "")
         )
     return Found([(name, _kind_of(name, as_text)) for name in tables], rest)
 
@@ -191,7 +187,7 @@ def _is_metadata(path: str) -> bool:
 
 
 def _visible_files(folder: str, pattern: str) -> list[str]:
-    """Returns the files of a folder that match a pattern, sorted, without what a leading dot hides."""
+    """Returns the files of a folder that match a pattern, sorted, without hidden ones."""
     if is_url(folder):
         try:
             names = named_files(f"{folder.rstrip('/')}/{pattern if '/' in pattern else f'**/{pattern}'}", "")

@@ -1,7 +1,7 @@
-"""Tokenizing part by part, in several processes, so that what is finished outlives an interruption.
+"""Tokenizing part by part, in several processes, so that finished parts survive an interruption.
 
-Owns the folder `X.tokenizing` beside the output, with the job it is for, and the parts in it; leaves what a part holds
-to the recipes of `text` and `fine_tuning`.
+Owns the folder `X.tokenizing` beside the output, with a description of its job and the finished parts. Leaves the
+content of a part to the recipes of `text` and `fine_tuning`.
 """
 
 import errno
@@ -17,37 +17,32 @@ from typing import Any, Protocol, Self
 from packhorse.formats import megatron_paths
 from packhorse.formats.files import FileStamp, absolute, as_path
 from packhorse.formats.object_store import is_url
-from packhorse.jobs import EngineKind, Execution, Progress, open_chosen_engine
+from packhorse.jobs import Execution, Progress, open_chosen_engine
 from packhorse.storage import LockHeldError, hold_lock, refuse_url, replace_bytes
-from packhorse.tokenize._parts import Part, Weighed
-from packhorse.tokenize._spans import Span
-from packhorse.tokenize.gate import MOST_NAMED, Skipped
+from packhorse.tokenize._parts import FileRange, Part, Weighed
+from packhorse.tokenize._rows import MOST_NAMED, Skipped
 
 
 def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Returns the `.bin` and the `.idx` of the prefix that an output is.
-
-    Raises:
-        ValueError: it is a folder, or ends like one.
-    """
+    """Returns the `.bin` and the `.idx` of a prefix; a ValueError where it is a folder or ends like one."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(f"output must be the path of the files to write, without a suffix, got {output!r:.60}")
-    refuse_url(output, "--output")
+    refuse_url(output, "output")
     paths = megatron_paths(output)
     is_folder = os.path.isdir(output)
     if is_folder or paths[1].name == ".idx":
         folder = Path(output) if is_folder else paths[1].parent
-        raise ValueError(f"--output {output} is a folder; name the files in it too, e.g. --output {folder / 'corpus'}")
+        raise ValueError(f"output {output} is a folder; name the files in it too, e.g. {folder / 'corpus'}")
     return paths
 
 
 def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
-    """Returns where the tokenizer of token files `X.bin`, `X.idx` is kept."""
+    """Returns the path of the tokenizer beside token files `X.bin`, `X.idx`."""
     return megatron_paths(output)[1].with_suffix(".tokenizer.json")
 
 
 def is_saved(local: Path, saved: Path) -> bool:
-    """Says whether a tokenizer that is used is the very file where it would be kept."""
+    """Says whether a tokenizer is the very file in which it would be saved."""
     return saved.exists() and local.samefile(saved)
 
 
@@ -82,7 +77,7 @@ class Tally:
     """Optional columns that some line has."""
 
     def skip(self, skipped: Skipped) -> None:
-        """Takes over what a pass over the documents left out."""
+        """Adds what a pass over the documents left out."""
         self.empty += skipped.empty
         self.undecodable += skipped.undecodable
         self.undecodable_named = [*self.undecodable_named, *skipped.undecodable_named][:MOST_NAMED]
@@ -94,7 +89,7 @@ class Tally:
             self.dropped_named.append(str(origin))
 
     def add(self, other: Self) -> None:
-        """Adds the counts of what comes behind."""
+        """Adds the counts of later ones."""
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest = max(self.longest, other.longest)
@@ -107,14 +102,14 @@ _JOB, _LOCK = "job.json", "lock"
 _FORMAT = 1
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MANY_BYTES = 1 << 26
-"""From so much input on, starting processes costs less than they save."""
+"""Input from which processes save more time than they take to start."""
 
 
 class Recipe(Protocol):
-    """Makes token files of some inputs; it travels to other processes by pickle."""
+    """Makes token files of some inputs; it is pickled to other processes."""
 
-    def write(self, spans: Sequence[Span], prefix: Path) -> Tally:
-        """Writes the token files of a prefix, and counts what is in them."""
+    def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
+        """Writes the token files of a prefix and counts their content."""
         ...
 
 
@@ -127,47 +122,38 @@ class Job:
     """Everything else that shapes the output: JSON values."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns what an interrupted run is compared by."""
-        paths = [file.span.path for file in self.files]
+        """Returns the description by which an interrupted call is recognised."""
+        paths = [file.range.path for file in self.files]
         inputs = [[absolute(path), *astuple(FileStamp.of(path))] for path in paths]
         description = {"format": _FORMAT, "inputs": inputs, "options": dict(self.options)}
         return json.loads(json.dumps(description))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsOn:
-    """Where parts are written."""
+def check_execution(execution: Execution) -> None:
+    """Refuses fields without effect on tokenizing."""
+    execution.refuse("tokenizing", time_limit_seconds=None)
+    if execution.engine == "threads":
+        raise ValueError("engine must be one of processes, ray, got 'threads'")
 
-    engine: EngineKind = "processes"
-    workers: int | None = None
-    """Local processes; None for one below 64 MiB of input, else one for each processor."""
-    ray_address: str | None = None
 
-    @classmethod
-    def of(cls, execution: Execution) -> Self:
-        """Where an `Execution` has parts written; refuses what has no effect on tokenizing."""
-        execution.refuse("tokenizing", time_limit_seconds=None)
-        if execution.engine == "threads":
-            raise ValueError("engine must be one of processes, ray, got 'threads'")
-        return cls(engine=execution.engine or "processes", workers=execution.workers, ray_address=execution.ray_address)
+def paths_of(inputs: Sequence[str | os.PathLike[str]], execution: Execution) -> list[str]:
+    """Returns inputs as paths for every process: a cluster's have another working directory."""
+    names = list(map(as_path, inputs))
+    return [name if execution.engine != "ray" or is_url(name) else os.path.abspath(name) for name in names]
 
-    def paths(self, inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
-        """Returns inputs as every process finds them: a cluster's have another working directory."""
-        names = list(map(as_path, inputs))
-        return [name if self.engine != "ray" or is_url(name) else os.path.abspath(name) for name in names]
 
-    def processes(self, size_bytes: int, num_parts: int) -> tuple[int, int | None]:
-        """Returns how many local processes write so much, and how many threads each has; None for this process's."""
-        if self.engine == "ray":  # a task has a processor
-            return 1, 1
-        cores = os.cpu_count() or 1
-        workers = self.workers or (cores if size_bytes >= _MANY_BYTES else 1)
-        workers = max(1, min(workers, num_parts))
-        return workers, None if workers == 1 else max(1, cores // workers)
+def _processes(execution: Execution, size_bytes: int, num_parts: int) -> tuple[int, int | None]:
+    """Returns how many local processes to use, and how many threads each has; None for this process's own."""
+    if execution.engine == "ray":  # a task has a processor
+        return 1, 1
+    cores = os.cpu_count() or 1
+    workers = execution.workers or (cores if size_bytes >= _MANY_BYTES else 1)
+    workers = max(1, min(workers, num_parts))
+    return workers, None if workers == 1 else max(1, cores // workers)
 
 
 class Work:
-    """Finished parts, and a folder for those to come. Made by `open_work`."""
+    """Finished parts, and a folder for further ones. Made by `open_work`."""
 
     def __init__(self, folder: Path, job: Job, description: dict[str, Any]) -> None:
         self._folder = folder.absolute()  # a cluster's processes have another working directory
@@ -176,7 +162,7 @@ class Work:
 
     @property
     def tokenizer_path(self) -> Path:
-        """Where a tokenizer that was trained for the job is kept until its end."""
+        """Where a tokenizer trained for the job is kept until the job ends."""
         return self._folder / "tokenizer.json"
 
     def prefix(self, number: int) -> Path:
@@ -184,18 +170,12 @@ class Work:
         return self._folder / f"{number:06}"
 
     def finished(self, number: int) -> Tally | None:
-        """Returns the counts of a part that an earlier run finished; None where there is none."""
+        """Returns the counts of a finished part; None for an unfinished one."""
         report = _report_path(self.prefix(number))
         return Tally(**json.loads(report.read_bytes())) if report.exists() else None
 
-    def write_parts(self, parts: Sequence[Part], recipe: Recipe, *, runs_on: RunsOn, progress: Progress) -> Tally:
-        """Writes the parts that are not there yet, and returns the counts of all.
-
-        Args:
-            parts: all of the job, in order.
-            recipe: makes their token files.
-            runs_on: the processes that write them.
-            progress: shows tokens.
+    def write_parts(self, parts: Sequence[Part], recipe: Recipe, execution: Execution, progress: Progress) -> Tally:
+        """Writes the unfinished ones of a job's parts, and returns the counts of all.
 
         Raises:
             ValueError: an input changed meanwhile.
@@ -203,11 +183,13 @@ class Work:
         tallies = [self.finished(number) for number in range(len(parts))]
         todo = [number for number, tally in enumerate(tallies) if tally is None]
         size_bytes = sum(parts[number].size_bytes for number in todo)
-        workers, threads = runs_on.processes(size_bytes, len(todo))
-        tasks = [_Task(recipe, parts[number].spans, self.prefix(number), threads) for number in todo]
+        workers, threads = _processes(execution, size_bytes, len(todo))
+        tasks = [_Task(recipe, parts[number].ranges, self.prefix(number), threads) for number in todo]
         read_bytes = tokens = 0
         with (
-            open_chosen_engine(runs_on.engine, workers=workers, ray_address=runs_on.ray_address) as engine,
+            open_chosen_engine(
+                execution.engine or "processes", workers=workers, ray_address=execution.ray_address
+            ) as engine,
             progress.task("tokenizing", lambda: tokens * size_bytes // max(read_bytes, 1), "tokens") as advance,
         ):
             for number, tally in zip(todo, engine.map(_run, tasks), strict=True):
@@ -228,37 +210,32 @@ class Work:
 
 @contextmanager
 def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwrite: bool) -> Iterator[Work]:
-    """Gives the work folder of an output, for this process alone; it is gone when the job is done.
+    """Gives the work folder of an output prefix to this process alone, and removes it when the job is done.
 
-    After a failure it stays where a part is finished, unless the input or an option was wrong.
-
-    Args:
-        output: the prefix.
-        job: what is to be done.
-        resume: whether parts of an earlier run are taken over.
-        overwrite: whether they may be thrown away.
+    After a failure it stays if a part is finished, unless the input or an option was wrong. Finished parts of an
+    earlier call are kept with `resume`, and thrown away with `overwrite`.
 
     Raises:
-        BlockingIOError: another process is at it.
-        FileExistsError: there are such parts, and neither resume nor overwrite; or the folder is somebody else's.
-        ValueError: they are of another job.
+        BlockingIOError: another process writes there.
+        FileExistsError: there are finished parts, and neither resume nor overwrite; or files of something else.
+        ValueError: the finished parts are of another job.
     """
     folder = prefix_paths(output)[1].with_suffix(".tokenizing")
     description = job.describe()
     with _locked(folder):
         kept = json.loads((folder / _JOB).read_bytes()) if (folder / _JOB).exists() else None
         if kept is None and any(not entry.name.startswith((_LOCK, f".{_JOB}.")) for entry in folder.iterdir()):
-            raise FileExistsError(f"{folder} holds files that tokenizing did not write; choose another --output")
+            raise FileExistsError(f"{folder} holds files that tokenizing did not write; choose another output")
         if kept is not None and resume:
             if kept != description:
                 raise ValueError(
-                    f"{_what_changed(kept, description)} since the interrupted run whose parts {folder} holds; undo "
-                    "that, or begin anew with --overwrite and without --resume"
+                    f"{_what_changed(kept, description)} since the interrupted call whose parts {folder} holds; undo "
+                    "that, or start over with overwrite=True and without resume=True"
                 )
         elif kept is not None and not overwrite:
             raise FileExistsError(
-                f"{folder} holds the finished parts of an interrupted run; go on with --resume, or begin anew with "
-                "--overwrite"
+                f"{folder} holds the finished parts of an interrupted call; continue with resume=True, or start over "
+                "with overwrite=True"
             )
         else:
             _clear(folder)
@@ -275,11 +252,10 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
 
 
 def _disk_full(folder: Path) -> OSError:
-    """Returns what is said where the parts of a work folder do not fit."""
-    way_out = "go on with --resume" if folder.is_dir() else "run it again"
+    way_out = "continue with resume=True" if folder.is_dir() else "run it again"
     error = OSError(
         f"{folder.parent} has too little space for {folder.stem}, which takes twice its tokens until it is done: "
-        f"{shutil.disk_usage(folder.parent).free:,} bytes are free; make room and {way_out}, or give an --output on "
+        f"{shutil.disk_usage(folder.parent).free:,} bytes are free; make room and {way_out}, or choose an output on "
         "another disk"
     )
     error.errno = errno.ENOSPC
@@ -289,18 +265,18 @@ def _disk_full(folder: Path) -> OSError:
 @dataclass(frozen=True, slots=True)
 class _Task:
     recipe: Recipe
-    spans: Sequence[Span]
+    ranges: Sequence[FileRange]
     prefix: Path
     threads: int | None
-    """Of the tokenizers library, in a process of its own; None where it has this one."""
+    """Of the tokenizers library in a process of its own; None in this process."""
 
 
 def _run(task: _Task) -> Tally:
     if task.threads is not None:
-        # Read by the library before its first batch: processes that each take all cores would slow one another.
+        # The library reads these before its first batch. Processes that each took all cores would slow each other down.
         os.environ["TOKENIZERS_PARALLELISM"] = "false" if task.threads == 1 else "true"
         os.environ["RAYON_NUM_THREADS"] = str(task.threads)
-    tally = task.recipe.write(task.spans, task.prefix)
+    tally = task.recipe.write(task.ranges, task.prefix)
     replace_bytes(_report_path(task.prefix), json.dumps(asdict(tally)).encode())  # last: the others are there now
     return tally
 

@@ -1,7 +1,6 @@
-"""Documents out of text files, files of rows, and folders of either.
+"""Documents, with their keys, out of text files, files of rows, and folders of either.
 
-Owns cutting files into documents; leaves finding files, reading tables and counting what is left out to the files
-beside it, and tokenizing to `text`.
+Owns cutting files into documents. Leaves finding files to `_inputs`, rows to `_rows` and tokenizing to `text`.
 """
 
 import os
@@ -10,26 +9,25 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from packhorse.formats.files import is_folder
+from packhorse.formats.keys import check_key
 from packhorse.formats.object_store import without_secrets
 from packhorse.sft.messages import called
+from packhorse.tokenize._encoder import KeyedText
 from packhorse.tokenize._inputs import Found, Kind, find_inputs
-from packhorse.tokenize._keys import keyed
-from packhorse.tokenize._parts import Cut, whole_files
-from packhorse.tokenize._rows import json_rows, table_rows
-from packhorse.tokenize._spans import Line, Span, lines_of, whole_of
-from packhorse.tokenize.gate import Gate, Skipped, Undecodable
+from packhorse.tokenize._parts import Cut, FileRange, Line, lines_of, whole_files, whole_of
+from packhorse.tokenize._rows import Skipped, TextCheck, Undecodable, json_rows, table_rows
 
 Split = Literal["file", "line", "paragraph"]
-"""What is one document of a text file: the whole file, a line, or what stands between blank lines."""
+"""What is one document of a text file: the whole file, a line, or a paragraph between blank lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOptions:
-    """How inputs are cut into documents. An option that is given needs an input that it is for."""
+    """How inputs are cut into documents. An option that no input can use is refused."""
 
     split: Split | None = None
-    """What is one document of a text file, also below a folder; None for the whole file. Where it is given, .json,
-    .csv and .tsv files are text too."""
+    """What is one document of a text file, also below a folder; None for the whole file. If it is given, .json, .csv
+    and .tsv files are text too."""
     text_column: str | None = None
     """Column, or key of each row of JSON; None for "text"."""
     id_column: str | None = None
@@ -43,7 +41,7 @@ class DocumentOptions:
 
     @property
     def columns(self) -> list[str]:
-        """Those that are read: of text, and of keys if there are any."""
+        """The columns to read: of text and, if documents have keys, of these."""
         return [self.text_column or "text", *([self.id_column] if self.id_column else [])]
 
     def __post_init__(self) -> None:
@@ -61,9 +59,9 @@ def iterate_documents(
     """Yields the text of every document, in the order of the inputs; memory is one document or one batch of rows.
 
     Files are read by their names: .jsonl and .ndjson as JSON lines, .json as an array of rows or as rows one after the
-    other, .parquet, .pq, .arrow, .ipc and .feather as tables, any other as UTF-8 text; JSON and text also with .gz or
-    .zst behind. A folder gives its files of rows, where README and LICENSE may lie beside them; one without rows gives
-    all its files as text, but those that are not text.
+    other, .parquet, .pq, .arrow, .ipc and .feather as tables, any other as UTF-8 text; JSON and text also compressed
+    (.gz, .zst). A folder gives its files of rows, and may hold a README and a LICENSE beside them; a folder without
+    rows gives all its text files.
 
     Example:
         >>> import tempfile
@@ -84,32 +82,32 @@ def iterate_documents(
         FileNotFoundError: an input is not there.
         ImportError: tables or compressed files are read and pyarrow is not installed.
         ValueError: a file is of a kind that is not read, a folder holds both rows and text, no input is of a kind that
-            a given option is for, a column or key is missing or not text, a line is
-            not JSON, or text is not UTF-8 and `options.undecodable` is "error".
+            a given option is for, a column or key is missing or not text, a line is not JSON, or text is not UTF-8 and
+            `options.undecodable` is "error".
     """
     options = options or DocumentOptions()
     skipped = skipped if skipped is not None else Skipped()
     for file in whole_files(files_of(inputs, options).files):
-        yield from documents_of(file.span, options, skipped)
+        yield from documents_of(file.range, options, skipped)
 
 
 def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions) -> Found:
     """Returns the files that inputs name, in order; refuses an option that is for none of them."""
     found = find_inputs(inputs, glob=options.glob, as_text=options.split is not None)
     users: tuple[tuple[str, str | None, tuple[Kind, ...]], ...] = (
-        ("--documents", options.split, ("text", "folder")),
-        ("--text-column", options.text_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
-        ("--id-column", options.id_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
+        ("documents", options.split, ("text", "folder")),
+        ("text_column", options.text_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
+        ("id_column", options.id_column, ("JSON lines", "JSON", "Parquet", "Arrow")),
     )
     first, kind = found.files[0]
-    for flag, value, kinds in users:
+    for name, value, kinds in users:
         if value is not None and not any(kind in kinds for _, kind in found.files):
             raise ValueError(
-                f"{flag} {value} is for {'text' if 'text' in kinds else 'rows'}, but {without_secrets(first)} is "
-                f"{'text' if kind == 'folder' else kind}: leave {flag} out"
+                f"{name}={value!r} is for {'text' if 'text' in kinds else 'rows'}, but {without_secrets(first)} is "
+                f"{'text' if kind == 'folder' else kind}: leave {name} out"
             )
     if options.glob is not None and not any(is_folder(os.fspath(path)) for path in inputs):
-        raise ValueError(f"--glob {options.glob} is for folders, but {without_secrets(first)} is a file: leave it out")
+        raise ValueError(f"glob={options.glob!r} is for folders, but {without_secrets(first)} is a file: leave it out")
     return found
 
 
@@ -120,39 +118,39 @@ def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
     return None if options.split == "file" else options.split
 
 
-def documents_of(span: Span, options: DocumentOptions, skipped: Skipped) -> Iterator[str]:
+def documents_of(source: FileRange, options: DocumentOptions, skipped: Skipped) -> Iterator[str]:
     """Yields the documents of a file, or of some of it, and counts what is left out."""
-    gate = Gate(options.undecodable, skipped)
+    check = TextCheck(options.undecodable, skipped)
     split = options.split or "file"
-    if options.id_column and span.kind in ("folder", "text"):
-        raise ValueError(f"{span.where} is text, whose documents have no {options.id_column!r}: leave out --id-column")
-    match span.kind:
+    if options.id_column and source.kind in ("folder", "text"):
+        raise ValueError(f"{source.where} is text, whose documents have no {options.id_column!r}: leave out id_column")
+    match source.kind:
         case "folder":
-            for whole in gate.decode(whole_of(span), span.where):
-                yield from [whole] if split == "file" else _file_documents(span, split, gate)
+            for whole in check.decode(whole_of(source), source.where):
+                yield from [whole] if split == "file" else _file_documents(source, split, check)
         case "JSON lines" | "JSON":
-            for origin, row in json_rows(span, options.columns, gate):
-                yield from _named([row[name] for name in options.columns], options, origin, gate)
+            for origin, row in json_rows(source, options.columns, check):
+                yield from _named([row[name] for name in options.columns], options, origin, check)
         case "Parquet" | "Arrow":
-            for origin, cells in table_rows(span, options.columns, gate, are_texts=not options.id_column):
-                yield from _named(cells, options, origin, gate)
+            for origin, cells in table_rows(source, options.columns, check, are_texts=not options.id_column):
+                yield from _named(cells, options, origin, check)
         case "text":
-            yield from _file_documents(span, split, gate)
+            yield from _file_documents(source, split, check)
 
 
-def _file_documents(span: Span, split: Split, gate: Gate) -> Iterator[str]:
+def _file_documents(source: FileRange, split: Split, check: TextCheck) -> Iterator[str]:
     if split == "file":
-        yield from gate.decode(whole_of(span), span.where)
+        yield from check.decode(whole_of(source), source.where)
         return
-    for origin, part in lines_of(span) if split == "line" else _paragraphs(span):
-        yield from gate.decode(part.rstrip(b"\r\n"), origin)
+    for origin, data in lines_of(source) if split == "line" else _paragraphs(source):
+        yield from check.decode(data.rstrip(b"\r\n"), origin)
 
 
-def _paragraphs(span: Span) -> Iterator[tuple[Line, bytes]]:
+def _paragraphs(source: FileRange) -> Iterator[tuple[Line, bytes]]:
     """Yields (its first line, lines)."""
     lines: list[bytes] = []
     first: Line | None = None
-    for origin, line in lines_of(span):
+    for origin, line in lines_of(source):
         if line.strip():
             first = first or origin
             lines.append(line)
@@ -163,10 +161,24 @@ def _paragraphs(span: Span) -> Iterator[tuple[Line, bytes]]:
         yield first, b"".join(lines)
 
 
-def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str, gate: Gate) -> Iterator[str]:
+def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str, check: TextCheck) -> Iterator[str]:
     """Yields a row's document, if it has any, with its key where a column holds keys."""
     text, *ids = cells
     if text is not None and not isinstance(text, str):
         raise ValueError(f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")
-    for document in gate.text(text, origin):
-        yield keyed(document, ids[0], options.id_column, origin) if options.id_column else document
+    for document in check.text(text, origin):
+        yield _keyed(document, ids[0], options.id_column, origin) if options.id_column else document
+
+
+def _keyed(text: str, value: object, column: str, origin: object) -> KeyedText:
+    """Returns a document with its key; a ValueError where the cell holds none."""
+    kept = KeyedText(text)
+    if value is None or isinstance(value, bool) or not isinstance(value, str | int):
+        what = "null" if value is None else f"a {type(value).__name__}"
+        raise ValueError(f"{origin}: {column!r} is {what}; a key is text, or a whole number: repair the row")
+    kept.key = str(value)
+    try:
+        check_key(kept.key)
+    except ValueError as error:
+        raise ValueError(f"{origin}: {column!r}: {error}") from None
+    return kept

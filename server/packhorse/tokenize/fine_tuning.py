@@ -1,7 +1,7 @@
 """Chats, prompt/response pairs and preferences to token files with a loss mask.
 
-Owns the way from rows to files and its summary; leaves rows to `_rows`, their forms to `columns` and `_row_encoders`,
-the files to `packhorse.sft`.
+Owns the way from rows to files and its summary. Leaves reading rows to `_rows`, their forms to `columns`, and the files
+to `packhorse.sft`.
 """
 
 import os
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from packhorse.formats.files import FileStamp
 from packhorse.formats.megatron_writer import masked_paths
@@ -18,17 +18,23 @@ from packhorse.jobs import Execution, show_progress
 from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._inputs import listed
-from packhorse.tokenize._parts import cut_into_parts, whole_files
-from packhorse.tokenize._row_encoders import RowEncoder, row_encoder
-from packhorse.tokenize._rows import Row, row_files, rows_of
-from packhorse.tokenize._spans import Span
-from packhorse.tokenize._work import Job, RunsOn, Tally, is_saved, open_work, prefix_paths, saved_tokenizer_path
-from packhorse.tokenize.columns import AnyColumns, PreferenceColumns
-from packhorse.tokenize.gate import Gate, Skipped, Undecodable
+from packhorse.tokenize._inputs import Found, listed
+from packhorse.tokenize._parts import FileRange, cut_into_parts, whole_files
+from packhorse.tokenize._rows import Row, Skipped, TextCheck, Undecodable, row_files, rows_of
+from packhorse.tokenize._work import (
+    Job,
+    Tally,
+    check_execution,
+    is_saved,
+    open_work,
+    paths_of,
+    prefix_paths,
+    saved_tokenizer_path,
+)
+from packhorse.tokenize.columns import AnyColumns, PreferenceColumns, RowEncoder, row_encoder
 from packhorse.tokenize.tokenizers import (
+    checksum_of,
     find_eos,
-    fingerprint,
     id_limit,
     load_tokenizer,
     save_tokenizer,
@@ -65,7 +71,7 @@ class FineTuningSummary:
     cut_sequences: int
     """Sequences that the cutoff shortened."""
     cut_tokens: int
-    """Tokens that it left out of them."""
+    """Tokens that it cut off."""
     dropped_no_targets: int
     """Sequences without a token to train on, left out."""
     dropped_named: tuple[str, ...]
@@ -79,7 +85,7 @@ class FineTuningSummary:
     files_read: Mapping[str, int]
     """Kind of file ("JSON lines", "Parquet") → how many were read."""
     left_out: tuple[str, ...]
-    """Documentation and metadata that lies beside files of rows."""
+    """Documentation and metadata beside files of rows."""
     idx_path: Path
     """The tokens' index; the `.bin` is beside it."""
     loss_mask_idx_path: Path
@@ -103,7 +109,7 @@ def tokenize_fine_tuning(
     """Tokenizes rows into `X.bin`, `X.idx` and their loss mask, `X.loss_mask.bin`, `X.loss_mask.idx`.
 
     Every row becomes one sequence, or two with `PreferenceColumns`, with the same ids in both, in the order of the
-    inputs. There are either both pairs or none, the same byte by byte for any number of workers.
+    inputs. The files appear together or not at all, with the same bytes for any number of workers.
 
     Example:
         >>> import tempfile
@@ -128,7 +134,7 @@ def tokenize_fine_tuning(
         cutoff_len: longer sequences are cut to it, balancing prompts and responses; None cuts nothing.
         no_targets: what happens to a sequence without a token to train on.
         undecodable: what happens to a line that is not UTF-8.
-        execution: engine, workers, progress and so on; see `tokenize`.
+        execution: engine, workers and progress; see `tokenize`.
         overwrite: whether files already there are replaced.
 
     Raises:
@@ -141,29 +147,22 @@ def tokenize_fine_tuning(
         raise ValueError(f"no_targets is {no_targets!r}; choose one of {', '.join(get_args(NoTargets))}")
     if cutoff_len is not None and isinstance(columns, PreferenceColumns):
         raise ValueError(
-            "--cutoff-len would cut the prompts of a pair differently; leave it out, and leave long pairs out by "
-            "`packhorse prepare --over-length drop`"
+            "cutoff_len would cut the prompts of a pair differently; leave it out, and leave long pairs out with "
+            "over_length='drop' when you prepare"
         )
     execution = execution or Execution()
-    runs_on = RunsOn.of(execution)
-    sources = runs_on.paths(listed(inputs))
-    prefix_paths(output)
-    local, saved = tokenizer_json_path(Path(tokenizer)), saved_tokenizer_path(output)
-    in_place = is_saved(local, saved)
-    kept = [] if in_place else [saved, settings_path(saved)]
-    refuse_existing([*masked_paths(output), *kept], overwrite=overwrite)
-    plain = load_tokenizer(local)
-    named = getattr(columns, "eos", True)
-    eos = named if isinstance(named, str) else find_eos(plain, local)
+    check_execution(execution)
+    sources = paths_of(listed(inputs), execution)
+    target = _Target.checked(output, Path(tokenizer), overwrite=overwrite)
     recipe = _Recipe(
         columns=columns,
         tokenizer=Path(tokenizer).absolute(),
-        vocab_size=id_limit(plain),
+        vocab_size=id_limit(target.model),
         cutoff_len=cutoff_len,
         no_targets=no_targets,
         undecodable=undecodable,
     )
-    reader = recipe.reader()  # what is wrong with the columns or the template is said before any work
+    reader = recipe.reader()  # wrong columns or a wrong template fail before any work
     found = row_files(sources)
     job = Job(files=whole_files(found.files), options=recipe.describe())
     parts = cut_into_parts(job.files, lambda kind: "line" if kind == "JSON lines" else None)
@@ -171,24 +170,61 @@ def tokenize_fine_tuning(
         show_progress(quiet=not execution.progress) as shown,
         open_work(output, job, resume=execution.resume, overwrite=overwrite) as work,
     ):
-        tally = work.write_parts(parts, recipe, runs_on=runs_on, progress=shown)
+        tally = work.write_parts(parts, recipe, execution, shown)
         with MaskedTokenWriter(output, vocab_size=recipe.vocab_size, overwrite=overwrite) as writer:
             for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(work.prefix(number))
-            never_seen = set(reader.optional) - set(tally.seen)
-            if never_seen:
-                raise ValueError(
-                    f"no line of {job.files[0].span.where} has the key {min(never_seen)!r}; correct its name, or leave "
-                    "it out"
-                )
-            if not len(writer):
-                raise ValueError(
-                    f"there is no sequence in the input: {tally.empty} empty and {tally.undecodable} undecodable rows "
-                    f"were skipped, {tally.dropped} without a token to train on dropped; check the paths and the "
-                    "columns"
-                )
-            if not in_place:
-                save_tokenizer(saved, local.read_bytes(), eos=eos, split_special_tokens=plain.encode_special_tokens)
+            _refuse_nothing(job, reader, tally)
+            target.save_tokenizer(columns)
+    return _summary(target, recipe, writer, tally, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """Where the tokenizer is, and where it is kept."""
+
+    local: Path
+    saved: Path
+    in_place: bool
+    """Whether it is kept there already."""
+    model: Any
+
+    @classmethod
+    def checked(cls, output: str | os.PathLike[str], tokenizer: Path, *, overwrite: bool) -> Self:
+        """Refuses an output that cannot be written, before any work."""
+        prefix_paths(output)
+        local, saved = tokenizer_json_path(tokenizer), saved_tokenizer_path(output)
+        in_place = is_saved(local, saved)
+        kept = [] if in_place else [saved, settings_path(saved)]
+        refuse_existing([*masked_paths(output), *kept], overwrite=overwrite)
+        return cls(local=local, saved=saved, in_place=in_place, model=load_tokenizer(local))
+
+    def save_tokenizer(self, columns: AnyColumns) -> None:
+        """Keeps the tokenizer beside the output."""
+        if self.in_place:
+            return
+        named = getattr(columns, "eos", True)
+        eos = named if isinstance(named, str) else find_eos(self.model, self.local)
+        split = self.model.encode_special_tokens
+        save_tokenizer(self.saved, self.local.read_bytes(), eos=eos, split_special_tokens=split)
+
+
+def _refuse_nothing(job: Job, reader: RowEncoder, tally: Tally) -> None:
+    """Refuses an input without an optional column, or without any sequence."""
+    never_seen = set(reader.optional) - set(tally.seen)
+    if never_seen:
+        where = job.files[0].range.where
+        raise ValueError(f"no line of {where} has the key {min(never_seen)!r}; correct its name, or leave it out")
+    if not tally.sequences:
+        raise ValueError(
+            f"there is no sequence in the input: {tally.empty} empty and {tally.undecodable} undecodable rows were "
+            f"skipped, {tally.dropped} without a token to train on dropped; check the paths and the columns"
+        )
+
+
+def _summary(
+    target: _Target, recipe: "_Recipe", writer: MaskedTokenWriter, tally: Tally, found: Found
+) -> FineTuningSummary:
     return FineTuningSummary(
         sequences=len(writer),
         tokens=writer.num_tokens,
@@ -207,13 +243,13 @@ def tokenize_fine_tuning(
         left_out=tuple(found.left_out),
         idx_path=writer.idx_path,
         loss_mask_idx_path=writer.loss_mask_idx_path,
-        tokenizer_path=saved,
+        tokenizer_path=target.saved,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
-    """Makes a part's token files; see `_work.Recipe`."""
+    """See `_work.Recipe`."""
 
     columns: AnyColumns
     tokenizer: Path
@@ -223,7 +259,7 @@ class _Recipe:
     undecodable: Undecodable
 
     def reader(self) -> RowEncoder:
-        """Returns what encodes rows."""
+        """Returns the encoder of rows."""
         tokenizer = _loaded(self.tokenizer, *map(FileStamp.of, tokenizer_files(self.tokenizer)))
         return row_encoder(self.columns, tokenizer, tokenizer_json_path(self.tokenizer), self.cutoff_len)
 
@@ -234,19 +270,21 @@ class _Recipe:
         files = [*tokenizer_files(self.tokenizer), *([template] if template else [])]
         return {
             **columns,
-            "tokenizer": fingerprint(files),
+            "tokenizer": checksum_of(files),
             "cutoff_len": self.cutoff_len,
             "no_targets": self.no_targets,
             "undecodable": self.undecodable,
         }
 
-    def write(self, spans: Sequence[Span], prefix: Path) -> Tally:
-        """Writes the rows of the spans."""
+    def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
+        """See `_work.Recipe`."""
         reader = self.reader()
         skipped, tally, seen = Skipped(), Tally(), set[str]()
-        gate = Gate(self.undecodable, skipped)
+        check = TextCheck(self.undecodable, skipped)
         with MaskedTokenWriter(prefix, vocab_size=self.vocab_size, overwrite=True) as writer:
-            rows = chain.from_iterable(rows_of(span, reader.required, reader.optional, gate, seen) for span in spans)
+            rows = chain.from_iterable(
+                rows_of(source, reader.required, reader.optional, check, seen) for source in ranges
+            )
             for origin, sequences in self._encoded(reader, rows, skipped):
                 if self.no_targets == "drop" and not (
                     sequences and all(encoded.num_trained_tokens for encoded in sequences)
@@ -267,7 +305,7 @@ class _Recipe:
     def _encoded(
         self, reader: RowEncoder, rows: Iterable[Row], skipped: Skipped
     ) -> Iterator[tuple[object, list[EncodedSequence]]]:
-        """Yields (file and line, sequences), row after row; encodes batch by batch."""
+        """Yields (file and line, sequences) for each row; encodes batch by batch."""
         batch: list[tuple[object, list[Any]]] = []
         for row in rows:
             if any(value is None or value == [] for value in row.values[: len(reader.required)]):
@@ -299,10 +337,10 @@ def _encoded_batch(
 
 
 def _naming(origin: object, function: Callable[..., _Result], *args: Any) -> _Result:
-    """Calls a function so that its error says which row is wrong."""
+    """Calls a function, and names the wrong row in its error."""
     try:
         return function(*args)
     except NoTargetsError as error:
-        raise NoTargetsError(f"{origin}: {error} (--no-targets drop)") from None
+        raise NoTargetsError(f"{origin}: {error} (no_targets='drop')") from None
     except ValueError as error:
         raise ValueError(f"{origin}: {error}") from error

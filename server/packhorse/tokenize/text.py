@@ -1,7 +1,7 @@
 """Text to token files: documents in, Megatron `.bin`/`.idx` and the tokenizer out.
 
-Owns the way from one to the other and its summary; leaves documents to `documents`, tokenizers to `tokenizers` and the
-files' layout to `packhorse.formats`.
+Owns the way from one to the other and its summary. Leaves documents to `documents`, tokenizers to `tokenizers`, and the
+files to `packhorse.formats`.
 """
 
 import os
@@ -18,19 +18,26 @@ from packhorse.formats.keys import keys_path
 from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._encoder import Encoder, SpecialTokens
+from packhorse.tokenize._encoder import Encoder, KeysFile, SpecialTokens
 from packhorse.tokenize._inputs import Found, listed
-from packhorse.tokenize._keys import KeysFile, remove_keys
-from packhorse.tokenize._parts import cut_into_parts, whole_files
-from packhorse.tokenize._spans import Span
-from packhorse.tokenize._work import Job, RunsOn, Tally, is_saved, open_work, prefix_paths, saved_tokenizer_path
+from packhorse.tokenize._parts import FileRange, cut_into_parts, whole_files
+from packhorse.tokenize._rows import Skipped, Undecodable
+from packhorse.tokenize._work import (
+    Job,
+    Tally,
+    check_execution,
+    is_saved,
+    open_work,
+    paths_of,
+    prefix_paths,
+    saved_tokenizer_path,
+)
 from packhorse.tokenize.documents import DocumentOptions, Split, cut_for, documents_of, files_of
-from packhorse.tokenize.gate import Skipped, Undecodable
 from packhorse.tokenize.tokenizers import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
+    checksum_of,
     find_eos,
-    fingerprint,
     save_tokenizer,
     settings_path,
     tokenizer_files,
@@ -57,7 +64,7 @@ class TokenizeSummary:
     eos: str | None
     """The token that ends every sequence; None where none was asked for."""
     skipped_empty: int
-    """Documents without anything but white space, or without a token."""
+    """Documents of white space alone, or without a token."""
     skipped_undecodable: int
     """Documents that are binary or not UTF-8."""
     undecodable_named: tuple[str, ...]
@@ -65,7 +72,7 @@ class TokenizeSummary:
     files_read: Mapping[str, int]
     """Kind of file ("JSON lines", "text") → how many were read."""
     left_out: tuple[str, ...]
-    """Documentation and metadata that lies beside files of rows."""
+    """Documentation and metadata beside files of rows."""
     idx_path: Path
     """The index written; the `.bin` is beside it."""
     tokenizer_path: Path
@@ -89,11 +96,11 @@ def tokenize(
 ) -> TokenizeSummary:
     """Tokenizes text, JSON, Parquet, Arrow, or folders of such, into `X.bin` and `X.idx`.
 
-    Every document becomes one sequence, in the order of the inputs. The tokenizer is kept beside them, as
+    Every document becomes one sequence, in the order of the inputs. The tokenizer is saved beside them as
     `X.tokenizer.json` with its settings in `X.tokenizer_config.json`, and may be used again as `tokenizer`. The files
-    are the same, byte by byte, for any number of workers and either engine. Memory is bounded by a batch and the
-    longest document for each worker, and 4 bytes a sequence; disk space by twice the tokens, since finished parts stay
-    in `X.tokenizing` until all are joined.
+    have the same bytes for any number of workers and either engine. Memory is bounded by a batch and the longest
+    document of each worker, and 4 bytes a sequence; disk space by twice the tokens, since finished parts stay in
+    `X.tokenizing` until all are joined.
 
     Example:
         >>> import tempfile
@@ -105,35 +112,34 @@ def tokenize(
         (2, 'uint16', '<|endoftext|>')
 
     Args:
-        inputs: files, folders and glob patterns, or URLs of such; see `iterate_documents`.
-        output: the prefix X; no folder.
+        inputs: files, folders and glob patterns, or URLs of these; see `iterate_documents`.
+        output: the prefix X; not a folder.
         tokenizer: a local tokenizer.json, or the folder that holds it; None trains a byte-level BPE on the same
             documents first.
         vocab_size: size of the trained tokenizer, 16,384 when None; not with `tokenizer`.
         text_column: column, or key of each row of JSON; None for "text".
         id_column: a column or key that names each document, such as its URL: text, or a whole number, each once. These
             keys go into `X.keys.arrow`, where `prepare` finds them. None for no keys.
-        documents: what is one document of a text file; None for the whole file. Where it is given, .json, .csv and .tsv
+        documents: what is one document of a text file; None for the whole file. If it is given, .json, .csv and .tsv
             files are text too.
         glob: which files of a folder; None for all.
         undecodable: what happens to text that is binary or not UTF-8.
-        special: tokens put before and after every sequence; None for an end alone, see `SpecialTokens`.
-        execution: engine, workers, progress, and whether an interrupted call is gone on with. `workers` None takes 1
-            below 64 MiB of input, where the library's threads do, and one for each processor from there on.
+        special: tokens put before and after every sequence; None for the end-of-sequence token alone.
+        execution: engine, workers, progress, and whether an interrupted call is resumed. With `workers` None it takes
+            one below 64 MiB of input, where the library's threads are enough, and one a processor above.
         overwrite: whether files already there are replaced.
 
     Raises:
-        FileExistsError: an output, or parts of an interrupted run, are there, and neither overwrite nor resume says
-            what becomes of them.
+        FileExistsError: an output, or parts of an interrupted call, are there, without overwrite or resume.
         FileNotFoundError: an input or the tokenizer is not there.
-        ChildProcessError: workers died, or machines were lost. What they finished stays for `resume`.
+        ChildProcessError: workers died, or machines were lost; finished parts stay for `resume`.
         ImportError: the extra `packhorse[prepare]`, or Ray, is not installed.
-        ValueError: an option is wrong or of no use for the input, the output is a folder, no token is known to end a
-            sequence, an input cannot be read as what it is or changed, or there is no document at all.
+        ValueError: an option is wrong or has no use for the input, the output is a folder, no token is known to end a
+            sequence, an input cannot be read or changed meanwhile, or there is no document.
     """
     execution = execution or Execution()
-    runs_on = RunsOn.of(execution)
-    sources = runs_on.paths(listed(inputs))
+    check_execution(execution)
+    sources = paths_of(listed(inputs), execution)
     options = DocumentOptions(
         split=documents, text_column=text_column, id_column=id_column, glob=glob, undecodable=undecodable
     )
@@ -150,10 +156,10 @@ def tokenize(
         open_work(output, job, resume=execution.resume, overwrite=overwrite) as work,
     ):
         if target.local is None and not work.tokenizer_path.exists():
-            texts = chain.from_iterable(documents_of(file.span, options, Skipped()) for file in job.files)
+            texts = chain.from_iterable(documents_of(file.range, options, Skipped()) for file in job.files)
             _train(texts, target.vocab_size, special, work.tokenizer_path, shown)
         encoder = Encoder.made(target.local or work.tokenizer_path, special, is_trained=target.local is None)
-        tally = work.write_parts(parts, _Recipe(encoder, options), runs_on=runs_on, progress=shown)
+        tally = work.write_parts(parts, _Recipe(encoder, options), execution, shown)
         with (
             MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer,
             _keys_file(id_column, output, num_tokens=tally.tokens, overwrite=overwrite) as keys,
@@ -165,7 +171,7 @@ def tokenize(
             _refuse_nothing(tally)
             target.save_tokenizer(encoder)
         if id_column is None:
-            remove_keys(output)
+            keys_path(output).unlink(missing_ok=True)
     return target.summary(encoder, tally, found)
 
 
@@ -190,22 +196,19 @@ def tokenize_documents(
         2
 
     Args:
-        open_documents: begins a pass over the documents, and counts into its argument what it leaves out. Training a
-            tokenizer takes a pass of its own, so it must give the same documents again.
-        output: as in `tokenize`, like all that follow.
-        tokenizer: see there.
-        vocab_size: see there.
-        bos: see there.
-        eos: see there.
-        append_eos: see there.
-        overwrite: see there.
-        progress: see there.
+        open_documents: begins a pass over the documents, and counts in its argument those that it leaves out. Training
+            a tokenizer takes a pass of its own, so it must give the same documents again.
+        output: as in `tokenize`.
+        tokenizer: as in `tokenize`.
+        vocab_size: as in `tokenize`.
+        bos: as in `SpecialTokens`.
+        eos: as in `SpecialTokens`.
+        append_eos: as in `SpecialTokens`.
+        overwrite: as in `tokenize`.
+        progress: whether stderr shows how far it is.
 
     Raises:
-        FileExistsError: as `tokenize`, like all that follow.
-        FileNotFoundError: see there.
-        ImportError: see there.
-        ValueError: see there.
+        FileExistsError, FileNotFoundError, ImportError, ValueError: as `tokenize`.
     """
     target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
     special = SpecialTokens(bos=bos, eos=eos, append_eos=append_eos)
@@ -227,7 +230,7 @@ def tokenize_documents(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """What is to be written, and with which tokenizer."""
+    """The output and its tokenizer."""
 
     output: str | os.PathLike[str]
     local: Path | None
@@ -244,7 +247,7 @@ class _Target:
         *,
         overwrite: bool,
     ) -> Self:
-        """Refuses what cannot be done, before any work."""
+        """Refuses an output that cannot be written, before any work."""
         paths = prefix_paths(output)
         local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer).absolute())
         if local is not None and vocab_size is not None:
@@ -254,10 +257,10 @@ class _Target:
         return target
 
     def describe(self) -> dict[str, Any]:
-        """Returns what tells one tokenizer from another."""
+        """Returns the options of a job that depend on the tokenizer."""
         if self.local is None:
             return {"vocab_size": self.vocab_size}
-        return {"tokenizer": fingerprint(tokenizer_files(self.local))}
+        return {"tokenizer": checksum_of(tokenizer_files(self.local))}
 
     def save_tokenizer(self, encoder: "Encoder") -> None:
         """Keeps the tokenizer beside the output."""
@@ -270,7 +273,7 @@ class _Target:
             )
 
     def summary(self, encoder: "Encoder", tally: Tally, found: Found) -> TokenizeSummary:
-        """Returns what was written."""
+        """Describes what was written."""
         return TokenizeSummary(
             documents=tally.sequences,
             tokens=tally.tokens,
@@ -289,7 +292,7 @@ class _Target:
         )
 
     def _tokenizer_paths(self) -> list[Path]:
-        """The files that keep the tokenizer; none where it is there already."""
+        """The files to save the tokenizer in; none if it is there already."""
         saved = saved_tokenizer_path(self.output)
         return [] if self.local is not None and is_saved(self.local, saved) else [saved, settings_path(saved)]
 
@@ -327,25 +330,25 @@ def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: 
 def _keys_file(
     id_column: str | None, output: str | os.PathLike[str], *, num_tokens: int | None = None, overwrite: bool
 ) -> AbstractContextManager[KeysFile | None]:
-    """Returns what writes keys; what gives None where documents have none."""
+    """Returns a file of keys, or a context of None where documents have no keys."""
     return KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if id_column else nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """Makes a part's token files; see `_work.Recipe`."""
+    """See `_work.Recipe`."""
 
     encoder: Encoder
     options: DocumentOptions
 
-    def write(self, spans: Sequence[Span], prefix: Path) -> Tally:
-        """Writes the documents of the spans."""
+    def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
+        """See `_work.Recipe`."""
         skipped, tally = Skipped(), Tally()
         with (
             MegatronWriter(prefix, vocab_size=self.encoder.vocab_size, overwrite=True) as writer,
             _keys_file(self.options.id_column, prefix, overwrite=True) as keys,
         ):
-            documents = chain.from_iterable(documents_of(span, self.options, skipped) for span in spans)
+            documents = chain.from_iterable(documents_of(source, self.options, skipped) for source in ranges)
             self.encoder.write(documents, writer, tally, keys)
         tally.skip(skipped)
         return tally

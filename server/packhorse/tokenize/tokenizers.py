@@ -1,10 +1,8 @@
 """Tokenizers: a local `tokenizer.json`, or a byte-level BPE trained on the documents themselves.
 
-Owns making one that is fit for writing token files, which token ends its sequences, and keeping both; leaves encoding
-and writing to `text`.
-
-A `tokenizer.json` has no place for what its end-of-sequence token is. As in transformers, that stands in a
-`tokenizer_config.json` beside it: `corpus.tokenizer.json` has `corpus.tokenizer_config.json`.
+Owns loading, training and saving them, and which token ends a sequence. Leaves encoding and writing to `text`. A
+`tokenizer.json` cannot name its end-of-sequence token: as in transformers, `corpus.tokenizer_config.json` beside
+`corpus.tokenizer.json` does.
 """
 
 import hashlib
@@ -40,17 +38,13 @@ def load_tokenizer(path: Path) -> Any:
     return tokenizer
 
 
-def end_of_sequence(tokenizer: Any, path: Path) -> str:
-    """As `find_eos`, for those that cannot do without.
-
-    Raises:
-        ValueError: nothing says which token it is.
-    """
+def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
+    """As `find_eos`, with a ValueError where nothing says which token it is; `none` is the option to do without."""
     eos = find_eos(tokenizer, path)
     if eos is None:
         special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
         raise ValueError(
-            f"nothing says which token of {path} ends a sequence: give --eos TOKEN, or --no-eos for none"
+            f"nothing says which token of {path} ends a sequence: name it with eos=TOKEN, or choose none with {none}"
             + (f"; its special tokens are {', '.join(special)}" if special else "")
         )
     return eos
@@ -59,12 +53,8 @@ def end_of_sequence(tokenizer: Any, path: Path) -> str:
 def find_eos(tokenizer: Any, path: Path) -> str | None:
     """Returns the token that ends a sequence of a loaded tokenizer; None where nothing says which.
 
-    That is the `eos_token` of the settings beside it or, where they name none, what the tokenizer itself puts behind a
-    text.
-
-    Args:
-        tokenizer: as `load_tokenizer` returns it.
-        path: its `tokenizer.json`.
+    It is the `eos_token` of the settings beside its `tokenizer.json` or, where they name none, the token that the
+    tokenizer itself puts after a text.
     """
     named = _settings(path).get("eos_token")
     if isinstance(named, dict):
@@ -76,14 +66,14 @@ def find_eos(tokenizer: Any, path: Path) -> str | None:
 
 
 def opening_id(tokenizer: Any) -> int | None:
-    """Returns the id that a tokenizer by itself puts first before every text; None where it puts none."""
+    """Returns the id that a tokenizer by itself puts before every text; None where it puts none."""
     encoding = tokenizer.encode("a")
     added: list[int] = encoding.special_tokens_mask
     return encoding.ids[0] if added and added[0] and not all(added) else None
 
 
 def closing_id(tokenizer: Any) -> int | None:
-    """Returns the id that a tokenizer by itself puts last behind every text; None where it puts none."""
+    """Returns the id that a tokenizer by itself puts after every text; None where it puts none."""
     encoding = tokenizer.encode("a")
     added: list[int] = encoding.special_tokens_mask
     return encoding.ids[-1] if added and added[-1] and not all(added) else None
@@ -101,8 +91,8 @@ def train_tokenizer(
 
     Args:
         documents: the texts to learn from, read once.
-        vocab_size: how many tokens at most, every byte and special token included; fewer come out of a small corpus.
-        special_tokens: tokens that text never makes; they come first, from id 0.
+        vocab_size: the most tokens, every byte and special token included; a small corpus gives fewer.
+        special_tokens: tokens that no text encodes to; they come first, from id 0.
 
     Raises:
         ImportError: the tokenizers library is not installed.
@@ -122,25 +112,25 @@ def train_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer=trainer)
-    # A document that spells out a special token is text like any other; it must not end a sequence in its middle.
+    # A document that spells out a special token is text like any other; it must not end its sequence early.
     tokenizer.encode_special_tokens = True
     return tokenizer
 
 
 def settings_path(path: Path) -> Path:
-    """Returns where the settings of a `tokenizer.json` stand."""
+    """Returns the path of the settings of a `tokenizer.json`."""
     return path.with_name(f"{path.name.removesuffix('tokenizer.json')}tokenizer_config.json")
 
 
 def tokenizer_files(path: Path) -> list[Path]:
-    """Returns what a tokenizer is read from: its `tokenizer.json`, settings and, of a folder, chat templates."""
+    """Returns a tokenizer's files: its `tokenizer.json`, settings and, of a folder, chat templates."""
     file = tokenizer_json_path(path)
     templates = sorted(path.rglob("*.jinja")) if path.is_dir() else []
     return [file, *(settings for settings in [settings_path(file)] if settings.is_file()), *templates]
 
 
-def fingerprint(files: Iterable[Path]) -> str:
-    """Returns what tells the contents of some files from others: 64 hexadecimal digits."""
+def checksum_of(files: Iterable[Path]) -> str:
+    """Returns a checksum of the contents of some files, 64 hexadecimal digits."""
     whole = hashlib.sha256()
     for file in files:
         whole.update(hashlib.sha256(file.read_bytes()).digest())
@@ -148,13 +138,13 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def save_tokenizer(path: Path, content: bytes, *, eos: str | None, split_special_tokens: bool) -> None:
-    """Writes a `tokenizer.json` and its settings, so that `load_tokenizer` and `end_of_sequence` find all of it again.
+    """Writes or replaces a `tokenizer.json` and its settings, for `load_tokenizer` and `end_of_sequence`.
 
     Args:
-        path: ends in `tokenizer.json`; what is there is replaced.
+        path: ends in `tokenizer.json`.
         content: of that file.
         eos: the end-of-sequence token; None for none.
-        split_special_tokens: whether a special token that is spelled out in a text is text like any other.
+        split_special_tokens: whether a special token spelled out in a text is text like any other.
     """
     settings = {"eos_token": eos, "split_special_tokens": split_special_tokens}
     with AtomicFiles([settings_path(path), path], overwrite=True) as output:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.client.batches.batch import BatchAssembler
-from packhorse.client.batches.buffers import BatchBuffers
-from packhorse.client.batches.separators import Separators
+from packhorse.client.batches.packed_batch import BatchBuffers
+from packhorse.client.batches.row_format import Separators
 from packhorse.client.sources import IndexableSource, TokenSourceError
 from packhorse.client.streams.blocks import BinBlock
 
@@ -123,7 +123,7 @@ def test_assembly_equals_the_oracle(case, shift, flatten, masked, continue_posit
 
 
 def test_separators_need_room_in_the_plan():
-    with pytest.raises(ValueError, match=r"up to 2 tokens.*extra_tokens 1; prepare it with --extra-tokens 2"):
+    with pytest.raises(ValueError, match=r"up to 2 tokens.*extra_tokens 1; prepare it with extra_tokens=2"):
         BatchAssembler(8, extra_tokens=1, separators=SEPARATORS["eos_bos"])
     with pytest.raises(ValueError, match=r"bos_token_id must be an integer in \[0, 2\^31\), got -1"):
         Separators(bos_token_id=-1)

@@ -159,5 +159,5 @@ def test_offsets_that_are_none_are_refused(offsets):
 
 
 def test_offsets_on_a_device_are_refused():
-    with pytest.raises(ValueError, match=r"lie on meta.*layout"):
+    with pytest.raises(ValueError, match=r"are on meta.*layout"):
         as_layout(torch.zeros(3, device="meta"))

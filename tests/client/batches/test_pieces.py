@@ -263,7 +263,7 @@ def test_a_loss_mask_that_goes_on_behind_the_tokens_is_refused(root, corpus, no_
 def test_another_length_names_what_was_planned_and_what_is_there(local):
     block = local.get_bins("aligned", positions=[0])
     source = IndexableSource({int(i): [1] * 60 for i in block.ids})
-    with pytest.raises(TokenSourceError, match=r"room of \d+ tokens.*the 60 tokens .* come to 64 with align 8"):
+    with pytest.raises(TokenSourceError, match=r"room of \d+ tokens.*the 60 tokens .* need 64 with align 8"):
         BatchAssembler(LIMIT, align=8, extra_tokens=2).assemble(block, source)
     with pytest.raises(ValueError, match="align must be at least 1"):
         BatchAssembler(LIMIT, align=0)

@@ -75,7 +75,7 @@ def test_separators_stand_at_true_beginnings_and_ends(target, corpus, sequences,
 
 def test_separators_without_room_are_refused_with_the_way_out(target, corpus):
     dataset = open_dataset(target, corpus, "tight", separators=Separators.separator_only(separator_token_id=EOS))
-    with pytest.raises(ValueError, match=r"extra_tokens 0; prepare it with --extra-tokens 1"):
+    with pytest.raises(ValueError, match=r"extra_tokens 0; prepare it with extra_tokens=1"):
         next(iter(dataset))
 
 

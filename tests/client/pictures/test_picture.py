@@ -12,7 +12,7 @@ import torch
 from packhorse.client import BatchAssembler, BinBlock
 from packhorse.client.pictures import _svg, draw_batch
 from packhorse.client.pictures import picture as _text
-from packhorse.client.pictures._rows import SeenRow, SeenSequence, stretches
+from packhorse.client.pictures._rows import SeenRow, SeenSequence, bars
 from packhorse.client.sources import IndexableSource
 
 
@@ -57,13 +57,13 @@ def test_every_sequence_and_all_padding_is_drawn_to_scale(make_batch):
     assert [w0, w1, w2, w3] == pytest.approx([360, 180, 180, 720], abs=2)
 
 
-def test_targets_are_counted_and_their_lane_is_to_scale(make_batch):
+def test_targets_are_counted_and_their_line_is_to_scale(make_batch):
     mask = IndexableSource({100: [0, 0, 0, 0, 1, 1, 1, 1], 101: [0, 1, 1, 1]})
     batch = make_batch([[8, 4]], loss_mask=mask)
     html = draw_batch(batch).html()
     assert "targets: 7 tokens are predicted" in titles(html)
-    (lane,) = re.findall(r'<path d="([^"]*)" transform', html)
-    assert lane == "M280 0h180M505 0h135"  # tokens 4 to 7, and 9 to 11, at 45 to a token behind the label's 100
+    (line,) = re.findall(r'<path d="([^"]*)" transform', html)
+    assert line == "M280 0h180M505 0h135"  # tokens 4 to 7, and 9 to 11, at 45 to a token behind the label's 100
 
 
 def test_a_picture_has_no_scripts_and_what_was_decoded_is_escaped(make_batch):
@@ -103,9 +103,9 @@ def test_decoded_text_stands_below_its_row(make_batch):
 
 @pytest.mark.parametrize("rooms", [[3, 1, 1, 1, 7], [1] * 16, [16], [], [2, 2], [1, 15]])
 @pytest.mark.parametrize("least", [0, 1.5, 4, 100])
-def test_stretches_hold_every_sequence_once_and_fill_the_row(rooms, least):
+def test_bars_hold_every_sequence_once_and_fill_the_row(rooms, least):
     row = SeenRow(name="r", capacity=16, sequences=tuple(SeenSequence(id=i, room=r) for i, r in enumerate(rooms)))
-    parts = list(stretches(row, least, 2 * least))
+    parts = list(bars(row, least, 2 * least))
     assert [sequence.id for part in parts for sequence in part.sequences] == list(range(len(rooms)))
     assert [part.start for part in parts] == [0, *(part.end for part in parts[:-1])]
     assert parts[-1].end == 16

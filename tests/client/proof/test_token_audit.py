@@ -163,7 +163,7 @@ def test_a_tail_that_truncating_hides_is_counted(audited, tokens):
     (problem,) = audited("head", changed(tokens, **{f"i{i}": np.append(tokens[i], [1, 2, 3])})).problems
     cut = sum(max(len(each) - LIMIT, 0) for each in tokens)
     assert problem.startswith(
-        f"{cut + 3:,} tokens of the source are cut off; the ledger of over-length sequences says {cut:,}"
+        f"{cut + 3:,} tokens of the source were cut; the ledger of over-length sequences says {cut:,}"
     )
 
 

@@ -75,7 +75,7 @@ def test_files_are_read_in_the_given_order(tmp_path, write_arrow, token_table):
     paths = [write_arrow(tmp_path / f"{name}.arrow", token_table([[i]])) for i, name in enumerate("cab")]
     assert everything(ArrowSource(paths)) == [[0], [1], [2]]
     assert everything(ArrowSource(tmp_path)) == everything(as_token_source(tmp_path)) == [[1], [2], [0]]
-    with pytest.raises(TokenSourceError, match="no Arrow file is given"):
+    with pytest.raises(TokenSourceError, match="the list of Arrow files is empty"):
         ArrowSource([])
 
 
@@ -145,7 +145,7 @@ def test_id_column(tmp_path, write_arrow, token_table, gather):
     path = write_arrow(tmp_path / "x.arrow", token_table([[0], [1], [2]], id=pa.array(ids)), rows=2)
     source = ArrowSource(path, id_column="id")
     assert gather(source, [7, 2**40, -3], [1, 1, 1]) == [[2], [0], [1]]
-    with pytest.raises(TokenSourceError, match="no sequence with id 0; its 3 ids are those of a column"):
+    with pytest.raises(TokenSourceError, match="no sequence with id 0; its 3 ids come from a column"):
         source.read(0)
     chosen = ArrowSource(
         datasets.Dataset(token_table([[0], [1], [2]], id=pa.array(ids))).select([2, 0]), id_column="id"

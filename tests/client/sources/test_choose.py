@@ -57,7 +57,7 @@ def test_objects(sources, folder):
     assert type(as_token_source([[1, 2]])) is IndexableSource
     assert as_token_source([{"a": [1, 2]}], column="a").read(0).tolist() == [1, 2]
     assert type(as_token_source(datasets.load_from_disk(folder / "hf_saved"))) is ArrowSource
-    with pytest.raises(TokenSourceError, match=r"list .* no id_column 'id'"):
+    with pytest.raises(TokenSourceError, match=r"list is indexed by ids; leave id_column='id' out"):
         as_token_source([[1, 2]], id_column="id")
 
 
@@ -79,10 +79,10 @@ def test_what_cannot_be_told(folder, sources, tmp_path):
     with pytest.raises(TokenSourceError, match=r"both\.idx and both\.bin\.boundaries"):
         as_token_source(tmp_path / "both.bin")
     for several in ([folder / "arrow.arrow", folder / "parquet.parquet"], folder / "*.bin"):
-        with pytest.raises(TokenSourceError, match=r"all are \.parquet or all are \.arrow"):
+        with pytest.raises(TokenSourceError, match=r"must all be \.parquet or all be \.arrow"):
             as_token_source(several)
     for given in (folder / "flat.bin", sources["own"]):
-        with pytest.raises(TokenSourceError, match=r"column is 'a', but \w+Source is not asked for columns"):
+        with pytest.raises(TokenSourceError, match=r"column is 'a', but \w+Source has no columns"):
             as_token_source(given, column="a")
     for missing in ("nothing.parquet", "nothing*.arrow"):
         with pytest.raises(FileNotFoundError, match="nothing"):

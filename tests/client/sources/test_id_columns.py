@@ -87,7 +87,7 @@ def test_tokens_are_those_of_the_column_s_id(files, came, kind):
     [
         (lambda folder: folder / "megatron.idx", r"megatron\.bin holds no ids, only rows.*dict from id to tokens"),
         (lambda folder: folder / "flat.bin", r"flat\.bin holds no ids, only rows"),
-        (lambda folder: [[1]] * ROWS, r"the list is asked for row numbers.*IndexableSource\(\.\.\., by_id=True\)"),
+        (lambda folder: [[1]] * ROWS, r"the list takes row numbers.*IndexableSource\(\.\.\., by_id=True\)"),
         (
             lambda folder: folder / "nameless.parquet",
             r"nameless\.parquet has no such column.*ParquetSource",
@@ -96,7 +96,7 @@ def test_tokens_are_those_of_the_column_s_id(files, came, kind):
     ],
 )
 def test_rows_do_not_stand_for_ids(files, came, make, message):
-    message = "ids come from the column 'name' of its input.*" + message + ".*without --id-column"
+    message = "ids come from the column 'name' of its input.*" + message + ".*without id_column"
     with pytest.raises(TokenSourceError, match=message):
         came(make(files[0]))
     with pytest.raises(TokenSourceError, match=message):  # nor in a loss mask

@@ -33,7 +33,7 @@ def test_arrays_of_one_shape(gather):
 def test_id_column(sequences, gather):
     source = as_token_source(SHARDS, id_column="doc_id")
     assert gather(source, [98, 100, 96], [9, 5, 300]) == [sequences[i].tolist() for i in (2, 0, 4)]
-    with pytest.raises(TokenSourceError, match="no sequence with id 0; its 5 ids are those of a column"):
+    with pytest.raises(TokenSourceError, match="no sequence with id 0; its 5 ids come from a column"):
         source.read(0)
     numbered = as_token_source(SHARDS)
     assert numbered.for_ids("") is numbered
@@ -54,9 +54,9 @@ def test_id_column(sequences, gather):
      ({"column": "floats"}, "'floats' holds float32, but tokens are integers"),
      ({"column": "grid"}, r"'grid' holds arrays of shape \[2, 2\]"),
      ({"column": "text"}, "'text' is encoded as 'str'"),
-     ({"column": "raw"}, "'raw' holds bytes; say of which integers with dtype="),
+     ({"column": "raw"}, "'raw' holds bytes; give the type of its integers, as in dtype="),
      ({"column": "raw", "dtype": "float32"}, "dtype is float32, but tokens are integers"),
-     ({"column": "input_ids", "dtype": "uint16"}, "'input_ids' is encoded as 'ndarray:uint16', which needs no dtype"),
+     ({"column": "input_ids", "dtype": "uint16"}, "'input_ids' is encoded as 'ndarray:uint16'; leave dtype out"),
      ({"column": "nothing"}, "no column 'nothing'; its columns are: 'any_type'"),
      ({"id_column": "nothing"}, "no column 'nothing'"),
      ({"id_column": "text"}, "'text' is encoded as 'str', but ids are integers")],

@@ -52,7 +52,7 @@ def test_files_are_read_in_the_given_order(many):
     paths = [many / "c.parquet", many / "a.parquet"]
     for source in (ParquetSource(paths), as_token_source([str(path) for path in paths])):
         assert [tokens[0] for tokens in everything(source)] == [8, 9, 10, 11, 0, 1, 2, 3]
-    with pytest.raises(TokenSourceError, match="no file is given"):
+    with pytest.raises(TokenSourceError, match="there is no file to read tokens from"):
         ParquetSource([])
 
 

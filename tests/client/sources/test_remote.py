@@ -22,7 +22,7 @@ from packhorse.client.sources import (
     as_token_source,
 )
 from packhorse.formats import MegatronTokens, MegatronWriter
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 
 LENGTHS = np.random.default_rng(4).integers(1, 120, 400)
 OPTIONS = StoreOptions(attempt_seconds=0.5, retry=RetryPolicy(deadline_seconds=20, first_delay_seconds=0.01))
@@ -301,7 +301,11 @@ def test_a_dataset_survives_its_store(corpus, tmp_path):
     [
         ("file:///nowhere/corpus.idx", FileNotFoundError, r"file:///nowhere/corpus\.bin: .*correct the URL"),
         ("file:///nowhere/corpus", TokenSourceError, r"neither .*corpus\.idx \(Megatron\) nor .*corpus\.boundaries"),
-        ("nothing://bucket/corpus.idx", ValueError, r"nothing://bucket/corpus\.bin: .*install what knows such URLs"),
+        (
+            "nothing://bucket/corpus.idx",
+            ValueError,
+            r"nothing://bucket/corpus\.bin: .*install a file system for such URLs",
+        ),
         ("gs://bucket/corpus.idx", ImportError, r"gs://bucket/corpus\.bin: .*gcsfs for gs://"),
     ],
 )

@@ -11,7 +11,7 @@ from tests.flat_words import prepare
 from packhorse.client import create_packed_dataloader
 from packhorse.client.sources import RemoteSource, StoreOptions, TokenStoreError
 from packhorse.formats import MegatronTokens, MegatronWriter
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 
 LENGTHS = np.random.default_rng(4).integers(1, 200, 600)
 

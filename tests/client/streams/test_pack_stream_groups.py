@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packhorse.client import PackStream, RetryPolicy
 from packhorse.client.errors import DamagedAnswerError, InvalidRequestError, ServerUnavailableError
 from packhorse.client.streams import pack_stream
-from packhorse.server.methods.pack_session import PackSession
+from packhorse.server.methods.pack_stream import PackSession
 from packhorse.v1 import packing_pb2 as pb
 
 CAPACITY = 60
@@ -106,7 +106,7 @@ def test_a_message_ends_between_groups(embedded, monkeypatch):
         ({}, [1], "groups: holds 1 numbers for 3 ids"),
         ({}, [1, 2, 1], "groups: group 1 takes 62 tokens together, over max_seq_len 60"),
         ({"align": 32}, [1, 2, 1], "groups: group 1 takes 64 tokens together, over max_seq_len 60"),
-        ({"max_sequences_per_bin": 3}, [1, 1, 2], "groups: max_sequences_per_bin cannot be kept"),
+        ({"max_sequences_per_bin": 3}, [1, 1, 2], "groups: max_sequences_per_bin does not go with groups"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_kept(embedded, options, groups, message):
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_kept(embedded, options, groups
     [
         ({}, [1], "holds 1 numbers for 2 ids"),
         ({}, [1, 1], "group 1: it takes 62 tokens together"),
-        ({"max_sequences_per_bin": 3}, [5, 5], "group 5: max_sequences_per_bin cannot be kept"),
+        ({"max_sequences_per_bin": 3}, [5, 5], "group 5: max_sequences_per_bin does not go with groups"),
     ],
 )
 def test_the_service_refuses_it_too_and_takes_none_of_the_message(options, groups, message):

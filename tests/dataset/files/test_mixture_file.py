@@ -13,7 +13,7 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[stages]", "is no TOML"),
+        ("[[stages]", "is not TOML"),
         ("", r"stages must be tables, at least one: \[\[stages\]\]"),
         ("stages = 3", "stages must be tables"),
         ("[[stages]]\n", r"stages\[0\]\.weights must give each component a number"),
@@ -23,7 +23,7 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
         ("[[stages]]\nweights = {set = -0.5}", r"weights\.set must be a number of at least 0, got -0\.5"),
         ("[[stages]]\nweights = {set = nan}", r"weights\.set must be a number of at least 0, got NaN"),
         ("[[stages]]\nweights = {set = inf}", r"weights\.set must be at most 1e\+12"),
-        ("[[stages]]\nweights = {set = 1e-30}", r"with at most 15 digits behind the point"),
+        ("[[stages]]\nweights = {set = 1e-30}", r"with at most 15 decimal places"),
         ("[[stages]]\nweight = {set = 1}", r"stages\[0\]\.weight is no field here; did you mean weights\?"),
         (f"epoch_bin = 3\n{STAGES}", r"epoch_bin is no field here; did you mean epoch_bins\?"),
         (f"colour = 3\n{STAGES}", "colour is no field here; there are stages"),
@@ -48,10 +48,16 @@ STAGES = "[[stages]]\nweights = {set = 1}\n"
         (f"{STAGES}[components.set]\nshuffle = 'windowed'", r'must be "global" or "windowed\(W\)"'),
         (f"{STAGES}[components.set]\nshuffle = 'windowed(0)'", "windows must be an integer in"),
         (f"{STAGES}[components.set]\norder = 1", r"components\.set\.order is no field"),
-        (f"{STAGES}until_bins = 9", r"stages\[0\]\.until_bins: the last stage goes on; leave it out, or add another"),
+        (
+            f"{STAGES}until_bins = 9",
+            r"stages\[0\]\.until_bins: the last stage has no end; leave it out, or add another",
+        ),
         (f"{STAGES}{STAGES}", r"stages\[0\]\.until_bins is missing, .* until_bins, until_tokens or until_steps"),
         ("[[stages]]\nweights = {set = 0, other = 0.0}", r"stages\[0\]\.weights are all 0"),
-        (f"epoch_bins = 9\ndraw = 'steps'\nbins_per_step = 4\n{STAGES}", "epoch_bins = 9 is no whole number of steps"),
+        (
+            f"epoch_bins = 9\ndraw = 'steps'\nbins_per_step = 4\n{STAGES}",
+            "epoch_bins = 9 is not a whole number of steps",
+        ),
         (f"{STAGES}[components]\nset = 3", r"components\.set must be a table"),
     ],
 )
@@ -158,7 +164,7 @@ def test_a_stage_is_appended_and_the_rest_stays_as_written(pristine, tmp_path):
     assert (path.stat().st_mode & 0o777, [p.name for p in tmp_path.iterdir()]) == (0o640, [FILE])
     assert after.chain[0] == before.chain[0]
     assert after.chain[1][0] == 40
-    with pytest.raises(MixtureError, match="position 40 is not beyond 40, where the last stage of my begins"):
+    with pytest.raises(MixtureError, match="position 40 is not after 40, where the last stage of my begins"):
         append_to_mixture(path, stage, 40, lambda name: open_prepared(pristine))
     assert path.read_text() == text
     append_to_mixture(path, stage, 41, lambda name: open_prepared(pristine))
@@ -168,7 +174,7 @@ def test_a_stage_is_appended_and_the_rest_stays_as_written(pristine, tmp_path):
 def test_stages_written_in_one_line_are_left_to_the_user(pristine, tmp_path):
     path = tmp_path / FILE
     path.write_text("stages = [{weights = {set = 1}}]")
-    with pytest.raises(MixtureError, match="write them so, or append by hand"):
+    with pytest.raises(MixtureError, match="write them like that, or append by hand"):
         append_to_mixture(path, StageEntry(weights={"set": 1}), 40, lambda name: open_prepared(pristine))
 
 
@@ -194,7 +200,9 @@ def test_stages_of_drawn_steps_end_between_steps(pristine):
     assert second % 4 == 0
     assert second - 4 < 1000 / tokens_of_bin <= second
     assert mixture.num_bins == dataset.manifest.n_bins // 4 * 4
-    with pytest.raises(MixtureError, match=r"epoch_bins = 30 is no whole number of steps, .* bins_per_step, e\.g\. 32"):
+    with pytest.raises(
+        MixtureError, match=r"epoch_bins = 30 is not a whole number of steps, .* bins_per_step, e\.g\. 32"
+    ):
         MixtureDataset("my", MixtureFile.parse(f"epoch_bins = 30\n{text}", FILE), [dataset])
 
 
@@ -247,7 +255,7 @@ def test_stages_are_taken_back_and_the_rest_stays_as_written(pristine, tmp_path)
     _, after = append_to_mixture(path, None, 1, change, replace=True)
     assert [first for first, _ in after.chain] == [0]
     assert path.read_text() == f"bins_per_step = 4\n{head}weights = {{set = 1}}\n\n{tail.lstrip()}"
-    with pytest.raises(MixtureError, match="position 0 is not beyond 0, where the last stage of run begins"):
+    with pytest.raises(MixtureError, match="position 0 is not after 0, where the last stage of run begins"):
         append_to_mixture(path, StageEntry(weights={"set": 5}), 0, change, replace=True)
 
 
@@ -263,6 +271,6 @@ def test_what_cannot_be_taken_back_in_the_text_says_so(pristine, tmp_path, text)
     object.__setattr__(other, "path", other.path.with_name("new"))
     datasets = {"set": open_prepared(pristine), "new": other}
     path.write_text(text)
-    with pytest.raises(MixtureError, match=r"stages are taken back where they are written as .* edit the file by hand"):
+    with pytest.raises(MixtureError, match=r"stages can be taken back if they are .* edit the file by hand"):
         append_to_mixture(path, None, 9, datasets.__getitem__, replace=True)
     assert path.read_text() == text

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from packhorse.dataset import Redaction, TakedownError, TakedownFile, parse_ids, redact
-from packhorse.dataset.files.takedown_file import append_redaction
+from packhorse.dataset.files.changes import _with_redaction
 
 FILE = """# what legal asked for
 [[redact]]
@@ -53,7 +53,7 @@ def test_a_file_says_what_is_redacted_and_skipped():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[[redact]]\nids = [17", "[[redact]\nids = [17", "is no TOML"),
+        ("[[redact]]\nids = [17", "[[redact]\nids = [17", "is not TOML"),
         ("ids = [17, 4, 17]", "ids = []", r"line 3: redact\[0\].ids: .*no id"),
         ("ids = [17, 4, 17]", "ids = [1.5]", r"line 3: redact\[0\].ids: .*whole numbers"),
         ("ids = [17, 4, 17]", "ids = [true]", r"line 3: redact\[0\].ids: .*whole numbers"),
@@ -71,7 +71,7 @@ def test_a_file_says_what_is_redacted_and_skipped():
         ('positions = "1200:1300, 5:6"', "positions = 9", r"line 15: skip\[0\].positions: must be a range"),
         ('positions = "40:41"\n', "", r"line 18: skip\[1\].positions: must be a range"),
         ("epoch = 2", "epoch = -1", r"line 16: skip\[0\].epoch: "),
-        ("[[skip]]\npositions", "[skips]\npositions", "line 14: skips is no table of a takedown"),
+        ("[[skip]]\npositions", "[skips]\npositions", "line 14: a takedown has no table skips"),
     ],
 )
 def test_what_is_wrong_is_named_by_line_and_field(old, new, message):
@@ -122,12 +122,12 @@ def test_what_is_refused_leaves_the_file_as_it_was(tmp_path):
         redact(path, Redaction(ids=np.array([5])), refuse)
     assert list(tmp_path.iterdir()) == []
     path.write_text("redact = [{ids = [1]}]\n")
-    with pytest.raises(TakedownError, match=r"write them so"):
+    with pytest.raises(TakedownError, match=r"write them like that"):
         redact(path, Redaction(ids=np.array([5])), lambda file: None)
     assert path.read_text() == "redact = [{ids = [1]}]\n"
     for name in ("../ids.txt", ".ids", "a/b", ""):
         path.write_text(f'[[redact]]\nids_file = "{name}"\n')
-        with pytest.raises(TakedownError, match="no name of a file beside"):
+        with pytest.raises(TakedownError, match="not the name of a file beside"):
             redact(path, Redaction(ids=np.array([5])), lambda file: None)
 
 
@@ -140,4 +140,4 @@ def test_ids_come_with_commas_spaces_or_lines_between():
 
 def test_an_empty_file_takes_nothing_away():
     assert not TakedownFile.parse("", "x").redactions
-    assert append_redaction("", "x", Redaction(ids=np.array([1]))) == "[[redact]]\nids = [1]\n"
+    assert _with_redaction("", "x", Redaction(ids=np.array([1])), None) == "[[redact]]\nids = [1]\n"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.epoch.counted import counting, dealt, run_of
 
 from packhorse.epoch import Component, Mixture, SkipSource, Stage
-from packhorse.epoch.sources import _dealing
+from packhorse.epoch.sources import _component_order
 from packhorse.topology import Skips
 
 
@@ -141,8 +141,8 @@ def test_it_makes_no_difference_how_many_positions_are_dealt_together(monkeypatc
 
     positions = np.random.default_rng(3).permutation(50_000)
     together = epoch().bins(positions)
-    monkeypatch.setattr(_dealing, "_CHUNK", 7)
-    monkeypatch.setattr(_dealing, "_MOST_BYTES", 1)
+    monkeypatch.setattr(_component_order, "_CHUNK", 7)
+    monkeypatch.setattr(_component_order, "_MOST_BYTES", 1)
     some = np.sort(positions[:300])
     alone = epoch().bins(some)
     expected = together.take(np.argsort(positions)[some])
@@ -232,7 +232,7 @@ def test_what_is_due_is_counted_on_where_a_stage_begins_within_an_epoch():
     ("stages", "message"),
     [
         ([], "needs at least one stage"),
-        ([Stage({"web": 1}, until=5)], "the last stage goes on: leave out its until"),
+        ([Stage({"web": 1}, until=5)], "the last stage has no end: leave out its until"),
         ([Stage({"web": 1}), Stage({"web": 1})], "stage 0 needs an until"),
         ([Stage({"web": 1}, 5), Stage({"web": 1}, 5), Stage({"web": 1})], "until of stage 1 must be an integer of at"),
         ([Stage({"wbe": 1})], "stage 0 weighs wbe, which is no component: there are code, web"),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.epoch.counted import counting, run_of
 
-from packhorse.epoch import Mixture, Stage, parting
+from packhorse.epoch import Mixture, Stage, first_difference
 
 
 @given(
@@ -26,7 +26,7 @@ def test_appending_changes_nothing_before_and_loses_nothing_after(changes, num_b
         run = run_of(mixture, 4)
         assert run[:position] == before[:position]
         assert mixture.num_bins == num_bins
-        assert parting(older.chain, mixture.chain) == position
+        assert first_difference(older.chain, mixture.chain) == position
         for cursor in (0, 1, position - 1, position):
             assert mixture.digest_at(cursor) == older.digest_at(cursor)
         assert mixture.digest_at(position + 1) != older.digest_at(position + 1)
@@ -59,12 +59,12 @@ def test_draws_are_whole_and_part_of_the_digest():
     parts = [counting("web", 50), counting("code", 3)]
     plain, drawn = (Mixture(parts, [Stage({"web": 1})], seed=1, num_bins=40, bins_per_draw=n) for n in (1, 4))
     assert plain.chain != drawn.chain
-    assert parting(drawn.chain, drawn.appended(Stage({"code": 1}), 48).chain) == 48
+    assert first_difference(drawn.chain, drawn.appended(Stage({"code": 1}), 48).chain) == 48
     with pytest.raises(ValueError, match=r"num_bins 42 is no multiple of 4, the bins in a row that .* take 40 or 44"):
         Mixture(parts, [Stage({"web": 1})], seed=1, num_bins=42, bins_per_draw=4)
     with pytest.raises(ValueError, match=r"until of stage 0, position 3 is no multiple of 4, .*: take 4"):
         drawn.appended(Stage({"web": 1}), 3)
-    with pytest.raises(ValueError, match="code has fewer than the 4 bins in a row that are to be of one component"):
+    with pytest.raises(ValueError, match="code has fewer bins than bins_per_draw, 4: leave it out"):
         Mixture(parts, [Stage({"web": 1, "code": 1})], seed=1, when_out="stop", bins_per_draw=4)
 
 

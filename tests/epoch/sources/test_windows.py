@@ -79,11 +79,11 @@ def test_a_window_draws_from_a_short_range_of_ids(large):
     num_windows, plan = 20, large.plan
     view = windowed(large, 1, 0, num_windows)
     bins = view.bins(np.arange(view.num_bins))
-    window_of = np.searchsorted(view._starts, np.arange(view.num_bins), side="right") - 1
+    window_of = np.searchsorted(view.window_starts, np.arange(view.num_bins), side="right") - 1
     of_sequences = np.repeat(window_of, bins.sizes())
     length_of = dict(zip(large.pool.tolist(), np.repeat(list(large.counts), list(large.counts.values())), strict=True))
     rank_of = {i: r for n, ids in _by_length(large).items() for r, i in enumerate(ids)}
-    slack = {int(n): int(plan.run_copies[plan.run_length == k].sum()) for k, n in enumerate(plan.lengths)}
+    slack = {int(n): int(plan.repeat_copies[plan.repeat_length == k].sum()) for k, n in enumerate(plan.lengths)}
     spans = []
     for ordinal, window in enumerate(view._window_at.tolist()):
         ids = bins.ids[of_sequences == ordinal].tolist()
@@ -129,8 +129,11 @@ def test_an_epoch_knows_what_its_windows_take(large, num_windows):
     view = windowed(large, 9, 2, num_windows)
     view.bins(np.arange(view.num_bins))
     assert len(view._views) == num_windows
-    names = ("first_bin", "run_first_draw", "counts", "pool_starts", "lookup")
-    own = [each.num_bytes + sum(getattr(each._plan, name).nbytes for name in names) for each in view._views.values()]
+    names = ("first_bin", "repeat_first_draw", "counts", "pool_starts", "lookup")
+    own = [
+        each.num_bytes + sum(getattr(each._plan, name).nbytes for name in names)
+        for each in map(view._view, range(num_windows))
+    ]
     assert sum(own) <= view.num_bytes <= num_windows * (max(own) + (16 << 10) + 1000)
 
 

@@ -48,7 +48,7 @@ def test_numpy_files(tmp_path: Path) -> None:
         (np.ones(3), {}, "lengths holds float64, but integers are needed"),
         (np.ones((3, 2), int), {}, r"has shape \[3, 2\]"),
         (np.ones(3, int), {"length_column": "n"}, "has no columns"),
-        (records, {}, "has fields 'n', 'id': --length-column must name"),
+        (records, {}, "has fields 'n', 'id': length_column must name"),
         (records, {"length_column": "m"}, "has no field 'm'; its fields are: 'n', 'id'"),
         (np.array([object()]), {}, "cannot be read as a NumPy array: .*Python objects"),
     ):
@@ -114,7 +114,7 @@ def test_what_python_holds_crosses_into_processes(tmp_path: Path) -> None:
         ([1.5, 2.0], ValueError, "float64, but integers"),
         (["a"], ValueError, "integers are needed"),
         ([], ValueError, "holds no rows|float64"),
-        (pa.table({"a": [1], "b": [2]}), ValueError, "--length-column must name one.*'a' .int64., 'b'"),
+        (pa.table({"a": [1], "b": [2]}), ValueError, "length_column must name one.*'a' .int64., 'b'"),
         (pa.array(["a"]), ValueError, "holds string"),
         (datasets.DatasetDict({"a": datasets.Dataset.from_dict({"n": [1]})}), TypeError, "pass one of them: 'a'"),
         (pa.table({"input_ids": [[1], []]}), ValueError, "Table: row 1, column 'input_ids' is 0; a sequence has at"),
@@ -154,7 +154,7 @@ def test_a_file_is_told_by_its_first_bytes_where_its_name_says_nothing(tmp_path:
 def test_text_and_histograms_name_the_command_that_takes_them(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(
-        ValueError, match=r"packhorse tokenize --input .*corpus\.jsonl --output corpus.*--input corpus\.idx"
+        ValueError, match=r"packhorse tokenize --input .*corpus\.jsonl --output corpus.*then prepare corpus\.idx"
     ):
         run(tmp_path / "corpus.jsonl", tmp_path / "out")
     (tmp_path / "counts.json").write_text('{"5": 2, "3": 2}')
@@ -183,7 +183,7 @@ def test_kinds_are_not_mixed_and_folders_say_what_they_hold(tmp_path: Path) -> N
     (tmp_path / "splits").mkdir()
     held = datasets.Dataset.from_dict({"input_ids": [[1]]})
     datasets.DatasetDict({"test": held, "train": held}).save_to_disk(tmp_path / "splits")
-    with pytest.raises(ValueError, match="several datasets; give the folder of one as --input: test, train"):
+    with pytest.raises(ValueError, match="several datasets; give the folder of one as input: test, train"):
         run(tmp_path / "splits", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"empty holds no \*\.parquet, \*\.arrow or \*\.npy file"):

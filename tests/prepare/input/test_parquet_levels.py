@@ -86,8 +86,8 @@ def test_no_value_is_read(tmp_path: Path) -> None:
     first = data.find(np.array(rows[3], np.int32).tobytes())
     data[first : first + 4 * 50 * 300] = bytes(4 * 50 * 300)
     path.write_bytes(data)
-    opened = ParquetReader().open([str(path)], InputColumns(), skips_bad_rows=False)
-    (batch,) = opened.spans[0].batches()
+    opened = ParquetReader().open([str(path)], InputColumns())
+    (batch,) = opened.ranges[0].batches()
     assert batch.lengths.tolist() == [50] * 400
     assert pq.read_table(path)["input_ids"][4].as_py() == [0] * 50
 
@@ -132,12 +132,10 @@ def test_ids_beside_lists_and_files_that_only_pyarrow_reads(tmp_path: Path) -> N
     )
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=30)
     for column, expected in (("t", [len(row) for row in rows]), ("fixed", [7] * 100)):
-        opened = ParquetReader().open(
-            [str(tmp_path / "x.parquet")], InputColumns(length=column, id="id"), skips_bad_rows=False
-        )
+        opened = ParquetReader().open([str(tmp_path / "x.parquet")], InputColumns(length=column, id="id"))
         assert list_column(pq.ParquetFile(tmp_path / "x.parquet"), "fixed") is None
-        batches = [batch for span in opened.spans for batch in span.batches()]
+        batches = [batch for each in opened.ranges for batch in each.batches()]
         assert np.concatenate([batch.lengths for batch in batches]).tolist() == expected
         assert np.concatenate([batch.ids for batch in batches]).tolist() == list(range(500, 600))
-        joined = opened.spans[0].through(opened.spans[-1])
+        joined = opened.ranges[0].through(opened.ranges[-1])
         assert sum(len(batch.lengths) for batch in joined.batches()) == 100

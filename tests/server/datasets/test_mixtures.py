@@ -289,7 +289,7 @@ def test_a_run_beyond_the_new_stage_is_refused_with_the_position_where_they_part
 
 
 WRONG = {
-    "syntax": ("[[stages", "syntax.mixture.toml is no TOML"),
+    "syntax": ("[[stages", "syntax.mixture.toml is not TOML"),
     "field": ("[[stages]]\nweighs = {rows = 1}", r"stages\[0\]\.weighs is no field here; did you mean weights"),
     "missing": (
         "[[stages]]\nweights = {rows = 1, books = 1}",
@@ -370,7 +370,7 @@ def test_the_log_tells_of_a_change_behind_an_open_stream(own_root, caplog, posit
         _append(own_root, position, {"rows": 1})
         with pytest.raises(DigestMismatchError) if position < 1000 else nullcontext():
             assert list(stream)
-    late = f"mixture staged departs at position {position} of the run, and a stream has come to position"
+    late = f"mixture staged changes from position {position} of the run, and a stream has come to position"
     assert (late in caplog.text) == (position < 1000)
 
 

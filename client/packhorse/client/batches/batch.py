@@ -1,42 +1,50 @@
-"""Assembly of bins into the tensors that a training step takes.
+"""Assembly of bins into the tensors that a training step takes, and of a mixture's joined bins into shorter rows.
 
-Owns how the keys of a packed batch are filled; leaves which keys there are to `packed_batch`, the tokens themselves to
-`sources`, where they lie to `layout`, which of them are predicted to `targets`, memory to `buffers`, and attention
-masks to `masks`.
+Owns the order of the steps from bins to a batch; leaves a batch's keys and memory to `packed_batch`, positions to
+`layout`, what is written there to `content`, and attention masks to `masks`.
 """
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches._content import (
+from packhorse.client.batches.content import (
     Content,
     check_loss_mask,
     check_tokens,
     continue_positions,
     follow_prefixes,
+    own_lengths,
+    write_causal_labels,
     write_position_ids,
 )
-from packhorse.client.batches.buffers import BatchBuffers
-from packhorse.client.batches.component_rows import MixedComponent
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
-from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.rooms import own_lengths
+from packhorse.client.batches.packed_batch import BatchBuffers, PackedBatch
 from packhorse.client.batches.row_format import RowFormat
-from packhorse.client.batches.targets import write_causal_labels
 from packhorse.client.sources import TokenSource
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.topology import RoomRule
 
 _BATCHES_AT_ONCE = 16
-"""Enough that array operations on offsets cost next to nothing for each, and few enough to be there at once."""
+"""Enough that array operations on offsets cost next to nothing for each batch, and few enough for little delay."""
 
 _NEVER = 2**62
-"""Tokens that no sequence has."""
+"""More tokens than any sequence has."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedComponent:
+    """One of the components that a batch's sequences may be of."""
+
+    name: str
+    """As the mixture names it."""
+    longest: int | None = None
+    """Tokens to which its longer sequences were truncated or split; None where none was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +65,15 @@ class BatchAssembler(RowFormat):
     """Tokens in a row: the capacity that the dataset was planned with."""
     _: KW_ONLY
     truncate: bool = False
-    """Whether sequences that do not fit a bin were cut to its length: truncated at their end, or split."""
+    """Whether sequences that do not fit a bin were truncated at their end or split."""
     align: int = 1
     """What the dataset was planned with: a sequence's room is a multiple of this many tokens."""
     extra_tokens: int = 0
     """What the dataset was planned with: tokens kept free in each room."""
     components: tuple[MixedComponent, ...] = ()
-    """Of a mixture, its components; `truncate` then counts for none of them."""
+    """Of a mixture, its components; `truncate` is then ignored."""
     pin_memory: bool = False
-    """Whether tensors lie in page-locked memory, which needs CUDA in this process; not for dataloader workers."""
+    """Whether tensors are in page-locked memory, which needs CUDA in this process; not for dataloader workers."""
 
     def __post_init__(self) -> None:
         RowFormat.__post_init__(self)
@@ -79,7 +87,7 @@ class BatchAssembler(RowFormat):
             raise ValueError(
                 f"the separators add up to {self.separators.num_tokens} tokens to a sequence, but the dataset was "
                 f"planned with extra_tokens {self.extra_tokens}; prepare it with "
-                f"--extra-tokens {self.separators.num_tokens}"
+                f"extra_tokens={self.separators.num_tokens}"
             )
 
     def assemble(
@@ -92,23 +100,22 @@ class BatchAssembler(RowFormat):
     ) -> PackedBatch:
         """Assembles the bins of one block into one batch, in their order.
 
-        Padding has a label of its own, and so neither causal nor bidirectional attention mixes it with a sequence,
-        and positions of its own, and so a model that infers boundaries from positions sees one run, not one document
-        for each padding token.
+        Padding has its own `sequence_ids`, so no attention mixes it with a sequence, and its own positions from 0 on,
+        so a model that infers boundaries from positions sees one document and not one for each padding token.
 
         Args:
             block: the bins; those without sequences become rows of padding.
             source: has every id of the block.
             loss_mask: has the same ids with the same lengths: 1 for tokens to predict, 0 for others. None for all.
-            buffers: memory that the tensors are written into; whoever gives it knows that no earlier batch there is
-                needed any more. None for memory of their own.
+            buffers: memory for the tensors, which overwrites the batch that was assembled into it before. None for
+                fresh memory.
 
         Returns:
-            Tensors on the CPU; whatever is written to them, the layout, the block and the source stay as they are.
+            Tensors on the CPU, which share no memory with the layout, the block or the source.
 
         Raises:
             ValueError: a bin holds more than `max_seq_len` tokens, or `buffers` are too small.
-            TokenSourceError: `source` or `loss_mask` and the plan disagree, a token is negative, or a mask holds
+            TokenSourceError: `source` or `loss_mask` does not fit the plan, a token is negative, or a mask holds
                 anything but 0 and 1.
         """
         block = self._labelled(block)
@@ -118,10 +125,10 @@ class BatchAssembler(RowFormat):
     def assemble_steps(
         self, block: BinBlock, source: TokenSource, *, batch_size: int, loss_mask: TokenSource | None = None
     ) -> Iterator[PackedBatch]:
-        """Yields the bins of one block as batches of `batch_size` bins; the last one has what is left.
+        """Yields the bins of one block as batches of `batch_size` bins; the last one has the bins that are left.
 
-        The batches are those of `assemble`, in less time: where sequences lie is found for many batches at once. Tokens
-        are read for one batch after the other, so none waits for those behind it.
+        The batches are those of `assemble`, in less time: layouts are computed for many batches at once. Tokens are
+        read one batch at a time, so no batch waits for later ones.
 
         Example:
             >>> from packhorse.client.sources import IndexableSource
@@ -138,13 +145,13 @@ class BatchAssembler(RowFormat):
             loss_mask: as for `assemble`.
 
         Raises:
-            ValueError: as for `assemble`; a bin that holds too much is found up to 16 batches ahead.
-            TokenSourceError: as for `assemble`; a length that does not come to its room is found likewise.
+            ValueError: as for `assemble`; raised up to 16 batches before the bin that holds too much.
+            TokenSourceError: as for `assemble`; raised up to 16 batches before a length that does not fit its room.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         block = self._labelled(block)
-        # A source that reads tokens to know their lengths is asked for one batch at a time.
+        # Lengths are asked for one batch at a time where the source must read tokens to know them.
         is_known = self._is_plain(block) or source.of_sequences(block.component_of_sequences()).is_mapped
         group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
         for first in range(0, len(block), group_size):
@@ -169,7 +176,7 @@ class BatchAssembler(RowFormat):
         loss_mask: TokenSource | None,
         buffers: BatchBuffers | None = None,
     ) -> PackedBatch:
-        """Writes one batch; its rows are still bins, of these components."""
+        """Writes one batch, whose rows are still bins of these components."""
         of_mixture = self._of_mixture(layout, component_ids)
         if self.flatten:
             layout = layout.flattened()
@@ -178,25 +185,10 @@ class BatchAssembler(RowFormat):
         tensors, arrays = memory.tensors(layout.num_rows, layout.row_tokens)
         input_ids, labels, position_ids, attention_mask, sequence_ids = arrays
 
-        write_position_ids(position_ids, layout)
-        if self.continue_positions and content.first_tokens is not None:
-            num_before = int(self.separators.bos_token_id is not None)
-            continue_positions(position_ids, layout, content.first_tokens, num_before)
-        follow_prefixes(position_ids, layout)
+        self._write_positions(position_ids, layout, content)
         sequence_ids[:] = layout.sequence_ids().ravel()
-
         content.write_tokens(input_ids, layout.starts, self.separators)
-        is_predicted = None
-        if loss_mask is not None:
-            for start, end in layout.padding_ranges:
-                labels[start:end] = 0
-            content.write_mask(loss_mask, labels, layout.starts)
-            check_loss_mask(labels, layout, content.ids, loss_mask)
-            is_predicted = labels != 0
-        if redacted := content.redacted():
-            is_predicted = np.ones(len(labels), dtype=np.bool_) if is_predicted is None else is_predicted
-            for i in redacted:
-                is_predicted[layout.starts[i] : layout.starts[i] + content.lengths[i]] = False
+        is_predicted = _predicted(content, layout, loss_mask, labels)
         attention_mask.fill(1)
         for start, end in layout.padding_ranges:
             input_ids[start:end] = self.pad_token_id
@@ -210,7 +202,7 @@ class BatchAssembler(RowFormat):
             sequence_ids=tensors.sequence_ids,
             position_ids=tensors.position_ids,
             attention_mask=tensors.attention_mask,
-            cu_seqlens=torch.from_numpy(layout.cu_seqlens.copy()),  # the layout's own stay what they are
+            cu_seqlens=torch.from_numpy(layout.cu_seqlens.copy()),  # a trainer may write to the batch's
             max_seqlen=layout.max_seqlen,
             ids=torch.from_numpy(content.ids.copy()),
             layout=layout,
@@ -220,37 +212,44 @@ class BatchAssembler(RowFormat):
         batch.update(of_mixture)
         return batch
 
+    def _write_positions(self, position_ids: NDArray[np.int64], layout: PackLayout, content: Content) -> None:
+        write_position_ids(position_ids, layout)
+        if self.continue_positions and content.first_tokens is not None:
+            num_before = int(self.separators.bos_token_id is not None)
+            continue_positions(position_ids, layout, content.first_tokens, num_before)
+        follow_prefixes(position_ids, layout)
+
     def _of_mixture(self, layout: PackLayout, component_ids: NDArray[np.int32] | None) -> dict[str, Any]:
-        """Returns what a batch says of its components, given those of its rows; nothing without a mixture."""
+        """Returns the keys of a mixture's batch, given the components of its rows; none without a mixture."""
         if component_ids is None:
             return {}
         of_sequences = component_ids.repeat(np.diff(layout.row_ends, prepend=0))
         return {
             "component_ids": torch.from_numpy(of_sequences),
             "bin_component_ids": torch.from_numpy(component_ids.copy()),
-            "component_names": tuple(dataset.name for dataset in self.components),
+            "component_names": tuple(each.name for each in self.components),
         }
 
     def _labelled(self, block: BinBlock) -> BinBlock:
-        """Returns the block with the components of its bins: those that were added empty are of none."""
+        """Returns the block with component ids: -1 for empty bins that the remainder policy added."""
         if not self.components or block.component_ids is not None:
             return block
         return replace(block, component_ids=np.full(len(block), -1, dtype=np.int32))
 
     def _is_plain(self, block: BinBlock) -> bool:
-        """Whether each sequence comes whole and fills its room, so that the source need not say its length."""
+        """Whether each sequence comes whole and fills its room, so that its length need not be asked for."""
         cuts = any(each.longest is not None for each in self.components) if self.components else self.truncate
         return self.align == 1 and self.extra_tokens == 0 and not cuts and block.first_tokens is None
 
     def _longest(self, rule: RoomRule, component_ids: NDArray[np.int32] | None) -> int | NDArray[np.int64] | None:
-        """What longer sequences were cut to: one number, one for each sequence, or None where none was."""
+        """Returns the length to which longer sequences were cut: one for all, or one each; None where none was cut."""
         if component_ids is None or not self.components:
             return rule.longest if self.truncate else None
         longest = [_NEVER if each.longest is None else each.longest for each in self.components]
         return np.array(longest, dtype=np.int64)[component_ids]
 
     def _content(self, block: BinBlock, source: TokenSource, loss_mask: TokenSource | None) -> Content:
-        """Finds out what goes into each room."""
+        """Determines what goes into each room."""
         ids, planned, firsts = block.ids, block.lengths.astype(np.int64), block.first_tokens
         component_ids = block.component_of_sequences()
         source = source.of_sequences(component_ids)
@@ -301,3 +300,77 @@ class BatchAssembler(RowFormat):
                 f"tokens, more than max_seq_len {self.max_seq_len}; use the max_seq_len that the dataset was prepared "
                 "with"
             ) from None
+
+
+def _predicted(
+    content: Content, layout: PackLayout, loss_mask: TokenSource | None, scratch: NDArray[np.int64]
+) -> NDArray[np.bool_] | None:
+    """Returns which tokens are left to predict: bool [T]; None for all. Overwrites `scratch`, int64 [T]."""
+    is_predicted = None
+    if loss_mask is not None:
+        for start, end in layout.padding_ranges:
+            scratch[start:end] = 0
+        content.write_mask(loss_mask, scratch, layout.starts)
+        check_loss_mask(scratch, layout, content.ids, loss_mask)
+        is_predicted = scratch != 0
+    if redacted := content.redacted():
+        is_predicted = np.ones(len(scratch), dtype=np.bool_) if is_predicted is None else is_predicted
+        for i in redacted:
+            is_predicted[layout.starts[i] : layout.starts[i] + content.lengths[i]] = False
+    return is_predicted
+
+
+def in_rows(block: BinBlock, rows_per_bin: NDArray[np.int64], batch_size: int) -> Iterator[tuple[int, BinBlock]]:
+    """Yields the rows of successive batches that have equally long rows, and into how many rows each bin is divided.
+
+    A batch's rows are as short as all of its components allow: where it has bins of k and of l rows, each bin becomes
+    gcd(k, l) rows.
+
+    Example:
+        >>> ids, lengths, rows = np.array([7, 8, 9]), np.array([4, 3, 4]), np.array([0, 1, 1], dtype=np.uint16)
+        >>> block = BinBlock(
+        ...     ids=ids,
+        ...     lengths=lengths,
+        ...     bin_ends=np.array([2, 3]),
+        ...     positions=np.array([0, 1]),
+        ...     component_ids=np.array([0, 0]),
+        ...     rows=rows,
+        ... )
+        >>> [(num_rows, part.bin_ends.tolist()) for num_rows, part in in_rows(block, np.array([2]), batch_size=1)]
+        [(2, [1, 2, 2, 3])]
+
+    Args:
+        block: of a mixture's bins.
+        rows_per_bin: of every component: int64 [C].
+        batch_size: bins in a batch, at least 1.
+    """
+    if not len(block):
+        return
+    of_bins = np.zeros(len(block), dtype=np.int64)  # 0 for bins without a component, which any number of rows suits
+    if block.component_ids is not None:
+        of_bins = np.where(block.component_ids < 0, 0, rows_per_bin[block.component_ids])
+    of_batches = np.maximum(np.gcd.reduceat(of_bins, np.arange(0, len(block), batch_size)), 1)
+    edges = np.flatnonzero(np.diff(of_batches, prepend=0, append=0))
+    for first, last in pairwise(edges.tolist()):
+        bins = slice(first * batch_size, min(last * batch_size, len(block)))
+        num_rows = int(of_batches[first])
+        yield num_rows, _divided(block.slice(bins.start, bins.stop), of_bins[bins], num_rows)
+
+
+def _divided(block: BinBlock, of_bins: NDArray[np.int64], num_rows: int) -> BinBlock:
+    """Returns a block in which each bin is divided into `num_rows` rows, some possibly empty.
+
+    `of_bins` is the number of joined bins in each, a multiple of `num_rows`: int64 [N].
+    """
+    if num_rows == 1 or block.rows is None or block.component_ids is None:
+        return block
+    sizes = np.diff(block.bin_ends, prepend=0)
+    rows = block.rows // np.repeat(np.maximum(of_bins // num_rows, 1), sizes)
+    of_rows = np.bincount(np.repeat(np.arange(len(block)), sizes) * num_rows + rows, minlength=len(block) * num_rows)
+    return replace(
+        block,
+        bin_ends=np.cumsum(of_rows),
+        positions=block.positions.repeat(num_rows),
+        component_ids=np.where(of_rows > 0, block.component_ids.repeat(num_rows), np.int32(-1)),
+        rows=None,
+    )

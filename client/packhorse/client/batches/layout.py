@@ -1,19 +1,22 @@
 """Where the sequences of a batch lie: the offsets from which every mask is made.
 
-Owns offsets in host memory and what follows from them alone (`cu_seqlens`, `sequence_ids`, `position_ids`); leaves
-tokens to `batch` and what an attention kernel takes to `masks`.
+Owns offsets in host memory, what follows from them alone (`cu_seqlens`, `sequence_ids`), and their form in files;
+leaves tokens to `content` and inputs of attention kernels to `masks`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches.saved import reduced
+_Kind = TypeVar("_Kind")
+
+IGNORE_INDEX = -100
+"""The label that PyTorch's cross-entropy leaves out."""
 
 
 class OverfullRowError(ValueError):
@@ -27,13 +30,13 @@ class OverfullRowError(ValueError):
 
 @dataclass(eq=False, repr=False)  # not frozen: Lightning walks through batches, and refuses dataclasses that are
 class PackLayout:
-    """Where sequences lie in rows; known from the plan, so nothing scans tokens and no device is waited for.
+    """Where sequences lie in rows; known from the plan, so nothing scans tokens or waits for a device.
 
     Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end, n sequences.
 
-    Each sequence has a room: its own tokens and, where the plan has `align` or `extra_tokens`, padding of its own
-    behind them. Rooms follow one another from a row's beginning; what is left of the row is padding. Instances are
-    NumPy arrays and integers, not to be written to, and travel from dataloader workers by pickle.
+    Each sequence has a room: its own tokens and, where the plan has `align` or `extra_tokens`, padding after them.
+    Rooms follow one another from a row's beginning, and padding fills the rest. Do not write to the arrays. Layouts
+    travel from dataloader workers by pickle.
 
     Example:
         >>> layout = PackLayout.of_rows(rooms=[2, 1, 3], row_ends=[2, 3], row_tokens=4)  # rows of 2 + 1 and 3 tokens
@@ -58,8 +61,8 @@ class PackLayout:
     extent_lengths: NDArray[np.int64]
     """Tokens of every extent, 0 where nothing is left of a row: int64 [n + B]."""
     group_ids: NDArray[np.int64] | None = None
-    """The group of every sequence, -1 for one of none: int64 [n]; None without groups. A group's sequences are next
-    to each other in one row, in their order."""
+    """The group of every sequence, -1 for a sequence without one: int64 [n]; None without groups. A group's sequences
+    are next to each other in one row, in their order."""
     shared_prefix: bool = False
     """Whether each group's first sequence is a prefix that the others of the group see; see `prefixes`."""
 
@@ -79,7 +82,7 @@ class PackLayout:
         Args:
             rooms: tokens of every room, row after row: integers [n].
             row_ends: exclusive end of every row in `rooms`, ascending to n: integers [B].
-            row_tokens: L, at least what any row holds.
+            row_tokens: L.
             lengths: tokens of every sequence, at most its room: integers [n]; None where rooms are full.
             group_ids: the group of every sequence: int64 [n]; None without groups.
             shared_prefix: whether each group's first sequence is a prefix that the others see.
@@ -123,12 +126,12 @@ class PackLayout:
             cu_seqlens: ascending from 0: integers [n + 1], in host memory.
 
         Raises:
-            ValueError: they are not ascending from 0, or lie on a device, which reading them would wait for.
+            ValueError: they are not ascending from 0, or are on a device, which reading them would stall.
         """
         if isinstance(cu_seqlens, torch.Tensor):
             if cu_seqlens.device.type != "cpu":
                 raise ValueError(
-                    f"cu_seqlens lie on {cu_seqlens.device}, and reading them there would stall it; pass the batch's "
+                    f"cu_seqlens are on {cu_seqlens.device}, and reading them there would stall it; pass the batch's "
                     "layout, or offsets in host memory"
                 )
             cu_seqlens = cu_seqlens.numpy()
@@ -138,9 +141,9 @@ class PackLayout:
         return cls.of_rows(np.diff(offsets), np.array([len(offsets) - 1]), int(offsets[-1]))
 
     def flattened(self) -> "PackLayout":
-        """The same sequences end to end in one row, without padding.
+        """Returns the same sequences end to end in one row, without padding.
 
-        Where there is no sequence at all, the row is one token of padding: no kernel takes a row of none.
+        Without any sequence the row is one token of padding, since no kernel takes an empty row.
         """
         offsets = self.cu_seqlens.astype(np.int64)
         num_padding = int(self.num_tokens == 0)
@@ -162,9 +165,9 @@ class PackLayout:
         return flat
 
     def split(self, num_rows: int) -> "list[PackLayout]":
-        """Cuts it between rows, into layouts of so many rows each; the last one has what is left.
+        """Cuts it into layouts of `num_rows` rows each; the last one has the rows that are left.
 
-        What an array operation finds for all of them is sliced, so many layouts cost little more than one.
+        Arrays are computed once and sliced, so many layouts cost little more than one.
 
         Example:
             >>> layout = PackLayout.of_rows(rooms=[2, 1, 3], row_ends=[2, 3], row_tokens=4)
@@ -172,7 +175,7 @@ class PackLayout:
             [[0, 2], [0]]
 
         Args:
-            num_rows: of each layout, at least 1.
+            num_rows: rows of each layout, at least 1.
         """
         rows = np.append(np.arange(0, self.num_rows, num_rows), self.num_rows)
         sequences = np.concatenate(([0], self.row_ends))[rows]
@@ -216,7 +219,7 @@ class PackLayout:
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences there are."""
+        """Sequences in all rows."""
         return len(self.lengths)
 
     @cached_property
@@ -232,21 +235,24 @@ class PackLayout:
     @cached_property
     def cu_seqlens(self) -> NDArray[np.int32]:
         """Offsets of the sequences' tokens laid end to end, all padding left out: int32 [n + 1]."""
-        return _offsets(self.lengths)
+        offsets = np.empty(self.num_sequences + 1, dtype=np.int32)
+        offsets[0] = 0
+        offsets[1:] = self.lengths.cumsum()
+        return offsets
 
     @cached_property
     def cu_seqlens_padded(self) -> NDArray[np.int32]:
         """Offsets of the sequences in T, padding left in: int32 [n + 1], the last one T.
 
-        Sequence i has [cu_seqlens_padded[i], cu_seqlens_padded[i + 1]) to itself, and fills its first `lengths[i]`.
+        Sequence i and its padding fill [cu_seqlens_padded[i], cu_seqlens_padded[i + 1]).
         """
         return np.append(self.starts, self.num_rows * self.row_tokens).astype(np.int32)
 
     @cached_property
     def prefixes(self) -> NDArray[np.int64]:
-        """Which sequence each sequence sees as its prefix, beside itself: int64 [n]; -1 for none.
+        """The sequence that each sequence sees as its prefix: int64 [n], -1 for none.
 
-        With `shared_prefix` it is the first of its group, for all others of the group; else nobody has one.
+        With `shared_prefix` it is the first of the group, for all others of the group.
         """
         groups, num = self.group_ids, self.num_sequences
         if not self.shared_prefix or groups is None or not num:
@@ -259,9 +265,9 @@ class PackLayout:
 
     @cached_property
     def segments(self) -> NDArray[np.int32]:
-        """Offsets in T of everything that attends to itself alone: sequences, and each stretch of padding.
+        """Offsets in T of everything that attends to itself alone, sequences and ranges of padding: int32 [k + 1].
 
-        int32 [k + 1], strictly ascending from 0 to T; no segment crosses from one row into the next.
+        Strictly ascending from 0 to T; no segment crosses from one row into the next.
         """
         starts = self.extent_starts[self.extent_lengths > 0]
         if self._has_room:
@@ -272,16 +278,16 @@ class PackLayout:
     @cached_property
     def extent_labels(self) -> NDArray[np.int32]:
         """Number of every extent in its row: 0, 1, 2, …, what is left of the row last: int32 [n + B]."""
-        run_ends = self.row_ends + np.arange(1, self.num_rows + 1)
+        ends = self.row_ends + np.arange(1, self.num_rows + 1)
         firsts = np.zeros(self.num_rows, dtype=np.int32)
-        firsts[1:] = run_ends[:-1]
+        firsts[1:] = ends[:-1]
         labels = np.arange(len(self.extent_starts), dtype=np.int32)
-        labels -= firsts.repeat(run_ends - firsts)
+        labels -= firsts.repeat(ends - firsts)
         return labels
 
     @cached_property
     def padding_ranges(self) -> list[tuple[int, int]]:
-        """Half-open ranges of T that hold padding, in rooms and behind them; ascending and not empty."""
+        """Half-open ranges of T that hold padding, in rooms and after them; ascending and not empty."""
         begins, ends = np.zeros((2, len(self.starts) + 1), dtype=np.int64)
         np.add(self.starts, self.lengths, out=begins[1:])
         ends[:-1] = self.starts
@@ -290,9 +296,9 @@ class PackLayout:
         return list(zip(begins[is_padding].tolist(), ends[is_padding].tolist(), strict=True))
 
     def sequence_ids(self) -> NDArray[np.int32]:
-        """Label of every token: int32 [B, L], another for each segment of a row.
+        """Returns a label for every token, different for each segment of a row: int32 [B, L].
 
-        Sequences have 0, 1, 2, …, what is left of the row the next number, and padding inside rooms those after it.
+        Sequences have 0, 1, 2, …, the rest of the row the next number, and padding inside rooms those after it.
         """
         labels = self.extent_labels.repeat(self.extent_lengths)
         if self._has_room:
@@ -317,8 +323,7 @@ class PackLayout:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PackLayout):
             return NotImplemented
-        pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
-        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+        return all(np.array_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     def __repr__(self) -> str:
         return (
@@ -335,7 +340,7 @@ LayoutLike = PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor
 
 
 def as_layout(where: LayoutLike) -> PackLayout:
-    """Finds the layout in what a trainer has at hand.
+    """Returns the layout of a batch, or of offsets.
 
     Example:
         >>> as_layout(np.array([0, 2, 5])).lengths.tolist()
@@ -345,7 +350,7 @@ def as_layout(where: LayoutLike) -> PackLayout:
         where: a layout; a batch, which carries one as `layout`; or `cu_seqlens` of sequences that fill one row.
 
     Raises:
-        ValueError: the batch carries none, or the offsets are no offsets or not in host memory.
+        ValueError: the batch carries none, or the offsets do not ascend from 0 or are not in host memory.
     """
     if isinstance(where, PackLayout):
         return where
@@ -365,8 +370,35 @@ def as_layout(where: LayoutLike) -> PackLayout:
     return PackLayout.of_cu_seqlens(where)
 
 
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
-    offsets = np.empty(len(lengths) + 1, dtype=np.int32)
-    offsets[0] = 0
-    offsets[1:] = lengths.cumsum()
-    return offsets
+_Array = tuple[str, bytes]
+"""A dtype and the content of an array of one dimension."""
+
+
+def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Returns what the `__reduce__` of a dataclass of arrays returns: arrays of one dimension as bytes.
+
+    `torch.load` reads this form with `weights_only=True`; it refuses NumPy's own.
+    """
+    arrays: dict[int, _Array] = {}  # an array that two fields share is written once, and shared afterwards
+
+    def plain(value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        return arrays.setdefault(id(value), (value.dtype.str, value.tobytes()))
+
+    return restored, (type(instance), {field.name: plain(getattr(instance, field.name)) for field in fields(instance)})
+
+
+def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
+    """Makes a dataclass from what `reduced` wrote."""
+    arrays: dict[int, Any] = {}
+
+    def whole(value: Any) -> Any:
+        if not isinstance(value, tuple):
+            return value
+        if id(value) not in arrays:
+            dtype, content = value
+            arrays[id(value)] = np.frombuffer(content, dtype=dtype).copy()  # a copy may be written to
+        return arrays[id(value)]
+
+    return kind(**{name: whole(value) for name, value in values.items()})

@@ -1,26 +1,27 @@
-"""`PackedBatch`: one batch, as a training step takes it.
+"""`PackedBatch`: one batch, as a training step takes it, and the memory of its large tensors.
 
-Owns a batch's keys, its way between processes, devices and files, and how it prints; leaves what fills it to `batch`
-and its picture to `pictures`.
+Owns a batch's keys, its memory, its way between processes, devices and files, and how it prints; leaves what fills it
+to `batch` and its picture to `pictures`.
 """
 
 import copy
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from packhorse.client.batches.layout import PackLayout
-from packhorse.client.batches.saved import restored
-from packhorse.client.pictures.batch import draw_batch, summarize
-from packhorse.client.pictures.picture import Picture
+from packhorse.client.batches.layout import PackLayout, restored
+from packhorse.client.pictures.picture import Picture, draw_batch, summarize
 
 _ALIGNMENT_BYTES = 64
+_NUM_WIDE = 4
+"""Tensors of int64 in `BatchTensors`."""
 
 _View = tuple[str, torch.dtype, torch.Size, int]
-"""A tensor in a memory: its key, dtype and shape, and its first byte."""
+"""A tensor's key, dtype, shape and first byte in the memory that all tensors share."""
 
 
 class PackedBatch(dict[str, Any]):
@@ -29,7 +30,7 @@ class PackedBatch(dict[str, Any]):
     Legend: B rows, L tokens in a row, n sequences.
 
     A row is a bin, and L is max_seq_len; flattened, B is 1 and L the number of all tokens. With `component_rows` a bin
-    is as many rows as a mixture joined in it, and L as much shorter.
+    of k joined bins is k rows, and L is max_seq_len / k.
 
     It prints in one line, and a notebook shows its picture. `torch.save` takes it, and `torch.load` with
     `weights_only=True`, its default, reads it where this class has been imported, layout and cursor included.
@@ -43,20 +44,18 @@ class PackedBatch(dict[str, Any]):
 
     input_ids: torch.Tensor
     """Tokens, each bin's sequences from the left, then padding: int64 [B, L]. With the plan's `align` or `extra_tokens`
-    a sequence's room ends with padding of its own."""
+    a sequence's room may end with padding."""
     labels: torch.Tensor
-    """Targets, -100 on padding, at the sequences' boundaries and where the loss mask is 0 (see `labels`):
-    int64 [B, L]."""
+    """Targets, -100 on padding, at the sequences' boundaries and where the loss mask is 0: int64 [B, L]."""
     sequence_ids: torch.Tensor
     """0, 1, 2, … for the sequences of each row, and further numbers for its padding: int32 [B, L]."""
     position_ids: torch.Tensor
     """0, 1, 2, … within each room of a sequence, and within the padding of each row: int64 [B, L]. With
-    `continue_positions` a piece's begin at its first token's index in the whole sequence."""
+    `continue_positions` those of a piece begin at its first token's index in the whole sequence."""
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     cu_seqlens: torch.Tensor
-    """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1]; on the CPU as
-    assembled, on the device behind a loader that moves batches there."""
+    """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1]."""
     max_seqlen: int
     """The longest sequence of the batch, in tokens; 0 without any. A host integer, so that no kernel waits for it."""
     ids: torch.Tensor
@@ -64,23 +63,23 @@ class PackedBatch(dict[str, Any]):
     layout: PackLayout
     """Where each sequence lies, in host memory: what masks are made from."""
     group_ids: torch.Tensor
-    """Of a dataset with groups, the group of every sequence, -1 for one of none, in the order of `ids`: int64 [n]."""
+    """Of a dataset with groups, every sequence's group, -1 without one, in the order of `ids`: int64 [n]."""
     component_ids: torch.Tensor
-    """Of a mixture, which component every sequence is of, in the order of `ids`: int32 [n]."""
+    """Of a mixture, every sequence's component, in the order of `ids`: int32 [n]."""
     bin_component_ids: torch.Tensor
-    """Of a mixture, which component every bin is of, or with `component_rows` every row of a bin, -1 for one without
-    sequences: int32 [bins]; a row of the batch each, unless flattened."""
+    """Of a mixture, the component of every bin, or with `component_rows` of every row of a bin, -1 for one without
+    sequences: int32 [bins]. Unless flattened, each is a row of the batch."""
     component_names: Sequence[str]
-    """Of a mixture, the components' names, by these numbers: a tuple, which PyTorch's DataLoader makes a list."""
+    """Of a mixture, the components' names, by these ids: a tuple, which PyTorch's DataLoader makes a list."""
     cursor: Any
     """Where training is after this batch; added by the dataset."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """Returns a batch with every tensor on the device; what else it holds (the layout, integers) stays as it is.
+        """Returns a batch with every tensor on the device; the layout and integers stay on the host.
 
         Args:
             device: as torch takes it.
-            non_blocking: whether copies from pinned memory go on while this returns.
+            non_blocking: whether to return before copies from pinned memory are done.
         """
         return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), self)
 
@@ -102,10 +101,10 @@ class PackedBatch(dict[str, Any]):
         return type(self)(self)
 
     def __reduce__(self) -> tuple[Callable[..., "PackedBatch"], tuple[Any, ...]]:
-        """Lays tensors into one memory, of which they are views afterwards.
+        """Copies tensors into one memory, of which they are views afterwards.
 
-        From a dataloader worker PyTorch sends every tensor by a file descriptor of its own, and each costs the trainer
-        more time than all tokens together.
+        PyTorch sends every tensor of a dataloader worker by its own file descriptor, which costs the trainer more time
+        than all tokens together.
         """
         is_laid = {name: isinstance(value, torch.Tensor) and value.device.type == "cpu" for name, value in self.items()}
         views: list[_View] = []
@@ -121,6 +120,80 @@ class PackedBatch(dict[str, Any]):
             _view(memory, dtype, shape, start).copy_(self[name])
         rest = {name: None if is_laid[name] else value for name, value in self.items()}
         return _open, (type(self), memory, views, rest)
+
+
+class BatchTensors(NamedTuple):
+    """A batch's large tensors. Legend: B rows, L tokens in a row.
+
+    Example:
+        >>> tensors, arrays = BatchBuffers(num_tokens=8).tensors(num_rows=2, row_tokens=4)
+        >>> tensors.input_ids.shape, tensors.sequence_ids.dtype
+        (torch.Size([2, 4]), torch.int32)
+    """
+
+    input_ids: torch.Tensor
+    """int64 [B, L]."""
+    labels: torch.Tensor
+    """int64 [B, L]."""
+    position_ids: torch.Tensor
+    """int64 [B, L]."""
+    attention_mask: torch.Tensor
+    """int64 [B, L]."""
+    sequence_ids: torch.Tensor
+    """int32 [B, L]."""
+
+
+class BatchBuffers:
+    """Memory that is used again for each batch, for trainers that know when the last one is no longer needed.
+
+    Example:
+        >>> buffers = BatchBuffers(num_tokens=8)
+        >>> first, _ = buffers.tensors(num_rows=2, row_tokens=4)
+        >>> second, _ = buffers.tensors(num_rows=1, row_tokens=4)
+        >>> first.input_ids.data_ptr() == second.input_ids.data_ptr()  # the second batch is written over the first
+        True
+    """
+
+    def __init__(self, num_tokens: int, *, pin_memory: bool = False) -> None:
+        """Allocates the memory.
+
+        Args:
+            num_tokens: B·L of the largest batch.
+            pin_memory: whether it is page-locked, for copies to a GPU that the host does not wait for; needs CUDA.
+                PyTorch reuses page-locked memory only when the copies from it are done.
+        """
+        self.num_tokens = num_tokens
+        self._wide = torch.empty(_NUM_WIDE * num_tokens, dtype=torch.int64, pin_memory=pin_memory)
+        self._narrow = torch.empty(num_tokens, dtype=torch.int32, pin_memory=pin_memory)
+
+    def __repr__(self) -> str:
+        pinned = ", pinned" if self._wide.is_pinned() else ""
+        return f"<BatchBuffers for {self.num_tokens:,} tokens{pinned}>"
+
+    def tensors(self, num_rows: int, row_tokens: int) -> tuple[BatchTensors, list[NDArray[Any]]]:
+        """Returns the tensors of a batch of B rows of L tokens, over the same memory each time.
+
+        Returns:
+            The tensors, and in their order the same memory as NumPy arrays, each [B · L].
+
+        Raises:
+            ValueError: the batch does not fit.
+        """
+        num_tokens = num_rows * row_tokens
+        if num_tokens > self.num_tokens:
+            raise ValueError(f"a batch of {num_tokens} tokens does not fit buffers for {self.num_tokens}")
+        wide, narrow = self._wide, self._narrow
+        if num_tokens < self.num_tokens:
+            wide, narrow = wide[: _NUM_WIDE * num_tokens], narrow[:num_tokens]
+        input_ids, labels, position_ids, attention_mask = wide.view(_NUM_WIDE, num_rows, row_tokens).unbind()
+        tensors = BatchTensors(
+            input_ids=input_ids,
+            labels=labels,
+            position_ids=position_ids,
+            attention_mask=attention_mask,
+            sequence_ids=narrow.view(num_rows, row_tokens),
+        )
+        return tensors, [*wide.numpy().reshape(_NUM_WIDE, num_tokens), narrow.numpy()]
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
@@ -152,11 +225,7 @@ def _view(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size, start: in
 
 
 def _collate(batches: list[PackedBatch], **options: Any) -> PackedBatch:
-    """Stacks rows, as a DataLoader does with any dict, but refuses whole batches.
-
-    Raises:
-        ValueError: these are whole batches.
-    """
+    """Stacks rows, as a DataLoader does with any dict, but refuses whole batches."""
     first = batches[0]
     if "cursor" in first or "layout" in first:
         raise ValueError(
@@ -167,5 +236,6 @@ def _collate(batches: list[PackedBatch], **options: Any) -> PackedBatch:
     return PackedBatch({key: collate([row[key] for row in batches], **options) for key in first})
 
 
-torch.serialization.add_safe_globals([PackedBatch, PackLayout, restored, _open])
+_NAME_OF_EARLIER_FILES = "packhorse.client.batches.saved.restored"
+torch.serialization.add_safe_globals([PackedBatch, PackLayout, restored, _open, (restored, _NAME_OF_EARLIER_FILES)])
 default_collate_fn_map[PackedBatch] = _collate

@@ -1,12 +1,75 @@
-"""`RowFormat`: how rows are filled, for `BatchAssembler` and for `BatchFormat`, which share these options.
+"""How rows are filled: `RowFormat`, the options that `BatchAssembler` and `BatchFormat` share, and `Separators`.
 
-Owns the options and their checks; leaves filling the rows to `batch`, and presets to `presets/batch_format`.
+Owns these options and their checks, each said here once; leaves filling rows to `batch`, and presets to
+`presets/batch_format`. The plan keeps room for separators with its `extra_tokens`.
 """
 
 from dataclasses import dataclass, field
+from typing import Any, Self
 
-from packhorse.client.batches.separators import Separators, check_token_id
+import numpy as np
+
 from packhorse.client.transport.requests import shortened
+
+MAX_TOKEN_ID = 2**31 - 1
+"""No vocabulary is larger; a greater number is a mistake."""
+
+
+def check_token_id(name: str, value: Any) -> int:
+    """Returns a token id that a user chose, as int.
+
+    Args:
+        name: of the argument, for the message.
+        value: the token id.
+
+    Raises:
+        ValueError: it is no integer in [0, 2^31).
+    """
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or not 0 <= value <= MAX_TOKEN_ID:
+        raise ValueError(f"{name} must be an integer in [0, 2^31), got {value!r}; use a token id of your tokenizer")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Separators:
+    """Tokens put before and after each sequence; none by default, for token files that hold them already.
+
+    Where a sequence is split or truncated, only its true beginning gets the token before, and only its true end the
+    token after, so that a model does not learn that a text ends where a bin did.
+
+    Example:
+        >>> Separators.eos_bos(bos_token_id=1, eos_token_id=2).num_tokens  # extra tokens to prepare for
+        2
+    """
+
+    bos_token_id: int | None = None
+    """Put before each sequence. It is never predicted."""
+    eos_token_id: int | None = None
+    """Put after each sequence, which predicts it."""
+
+    def __post_init__(self) -> None:
+        for name in ("bos_token_id", "eos_token_id"):
+            token_id = getattr(self, name)
+            if token_id is not None:
+                check_token_id(name, token_id)
+
+    @classmethod
+    def eos_bos(cls, *, bos_token_id: int, eos_token_id: int) -> Self:
+        """Both: `<bos> a b c <eos> <bos> d e <eos>`; needs a plan with 2 extra tokens."""
+        check_token_id("bos_token_id", bos_token_id)
+        check_token_id("eos_token_id", eos_token_id)
+        return cls(bos_token_id=bos_token_id, eos_token_id=eos_token_id)
+
+    @classmethod
+    def separator_only(cls, *, separator_token_id: int) -> Self:
+        """One after each sequence: `a b c <sep> d e <sep>`; needs a plan with 1 extra token."""
+        return cls(eos_token_id=check_token_id("separator_token_id", separator_token_id))
+
+    @property
+    def num_tokens(self) -> int:
+        """The most tokens added to a sequence; the plan's `extra_tokens` must be at least as many."""
+        return (self.bos_token_id is not None) + (self.eos_token_id is not None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +83,7 @@ class RowFormat:
     separators: Separators = field(default_factory=Separators)
     """Special tokens put around each sequence; the plan must have kept `extra_tokens` for them."""
     pad_token_id: int = 0
-    """Token that fills a bin's free end, in [0, 2^31). Attention and loss never look at it."""
+    """Token that fills a bin's free end, in [0, 2^31). Attention and loss ignore it."""
     flatten: bool | None = None
     """Whether a batch's sequences come end to end in one row without padding; a batch without any sequence is one token
     of padding. None: as the preset wants it, else False."""
@@ -28,10 +91,10 @@ class RowFormat:
     """False for models that shift labels inside (Hugging Face), True for losses that compare the same index. None: as
     the preset wants it, else False."""
     continue_positions: bool = False
-    """Whether position ids of a split sequence's pieces go on from piece to piece; otherwise they restart at 0."""
+    """Whether position ids of a split sequence's pieces continue from piece to piece; otherwise they restart at 0."""
     shared_prefix: bool = False
-    """Of a dataset with groups, whether each group's first sequence is a prefix that the others see: masks built of a
-    batch show it to them, and their position ids go on where it ends."""
+    """Of a dataset with groups, whether each group's first sequence is a prefix that the others see: masks built from a
+    batch show it to them, and their position ids continue where it ends."""
 
     def __post_init__(self) -> None:
         """Checks every field."""

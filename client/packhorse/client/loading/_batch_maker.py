@@ -11,8 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.batches.batch import BatchAssembler
-from packhorse.client.batches.component_rows import MixedComponent, in_rows
+from packhorse.client.batches.batch import BatchAssembler, MixedComponent, in_rows
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets import BatchFormat, Preset
 from packhorse.client.sources import MixtureSource, TokenSource, TokenSourceError, as_token_source

@@ -1,8 +1,20 @@
-"""Losses: weights of tokens, and sums and metrics by sequence and by component.
+"""Losses: weights of tokens, and sums and metrics by sequence and by component."""
 
-The names are listed in `__init__.pyi`; each is loaded when it is first asked for.
-"""
+from packhorse.client.losses.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
+from packhorse.client.losses.sums import (
+    ComponentMetrics,
+    per_component_metrics,
+    sequence_log_probs,
+    sum_over_sequences,
+)
 
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "ComponentMetrics",
+    "LossCounts",
+    "LossReduction",
+    "SequenceGroups",
+    "build_loss_weights",
+    "per_component_metrics",
+    "sequence_log_probs",
+    "sum_over_sequences",
+]

@@ -1,9 +1,9 @@
 """Loss weights: which share of the loss each target has, whatever pack, micro-batch or rank it lies in.
 
 Owns what is counted, the denominators over all ranks and micro-batches, and the weights; leaves which tokens are
-targets to `batches.targets` and the loss of a token to the model.
+targets to `batches/content` and the loss of a token to the model.
 
-The mean of packs' means depends on what was packed together; so does the mean of ranks' means. Here numerators are
+The mean of packs' means depends on what was packed together, and so does the mean of ranks' means. Here numerators are
 summed, and divided by denominators that were summed over everything first:
 
     counts = sum(LossCounts.of_batch(batch) for batch in micro_batches).all_reduce()
@@ -12,8 +12,8 @@ summed, and divided by denominators that were summed over everything first:
         (weights * loss_of_each_token(batch)).sum().backward()
 
 A batch without a target, such as a rank gets in a last step with fewer sequences than rows, counts 0 and weighs 0: its
-loss is 0 where a mean of its own would be NaN, and its rank takes part in the reduction of gradients. A model of
-transformers takes the token mean by itself: `model(**batch, num_items_in_batch=counts.num_targets).loss`.
+loss is 0, not NaN, and its rank takes part in the reduction of gradients. A model of transformers takes the token mean
+by itself: `model(**batch, num_items_in_batch=counts.num_targets).loss`.
 
 Legend: B rows, L tokens in a row, T = B·L, n sequences, G groups.
 """
@@ -28,15 +28,13 @@ import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.batches.layout import PackLayout, as_layout
-from packhorse.client.batches.saved import reduced
-from packhorse.client.batches.targets import IGNORE_INDEX
-from packhorse.client.losses.component_metrics import factors_of_sequences
+from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout, as_layout, reduced
+from packhorse.client.losses.sums import check_shape, component_names, is_distributed
 from packhorse.client.masks.on_device import move, sequence_index, transfer
 
 
 class LossReduction(StrEnum):
-    """What counts alike in a mean. Sequences and groups without a target count nowhere."""
+    """What has the same weight in a mean. Sequences and groups without a target are not counted."""
 
     TOKEN = "token"
     """Each target: 1 / targets."""
@@ -60,7 +58,7 @@ class SequenceGroups:
     numbers: NDArray[np.int64]
     """Group of every sequence, in the layout's order: int64 [n], each in [0, num_groups)."""
     num_groups: int
-    """G, of all ranks and micro-batches: everywhere the same, as is which group has which number."""
+    """G, of all ranks and micro-batches. It, and the number of each group, is the same everywhere."""
 
     def __post_init__(self) -> None:
         if self.numbers.dtype != np.int64 or self.numbers.ndim != 1:
@@ -73,31 +71,25 @@ class SequenceGroups:
 
     @classmethod
     def of_ids(cls, *ids: ArrayLike, process_group: dist.ProcessGroup | None = None) -> list[Self]:
-        """Numbers groups that have ids of any kind, alike on every rank.
+        """Numbers groups by their ids, the same on every rank.
 
-        Where torch.distributed runs, the ranks exchange their ids. That is an exchange of host data: give a gloo group,
-        since NCCL would take it through the device and wait for it.
+        Where torch.distributed runs, the ranks exchange their ids. The data is on the host: give a gloo group, since
+        NCCL would send it through the device and wait.
 
         Args:
-            ids: for each micro-batch, the id of every sequence's group (such as its document's): integers [n].
+            ids: for each micro-batch, the id of every sequence's group, such as its document: integers [n].
             process_group: the ranks that share a step; None for all.
 
         Returns:
             The groups of each micro-batch.
         """
-        arrays = [np.asarray(part, dtype=np.int64) for part in ids]
-        known = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *arrays]))
-        if _is_distributed():
-            of_ranks: list[Any] = [None] * dist.get_world_size(process_group)
-            dist.all_gather_object(of_ranks, known, group=process_group)
-            known = np.unique(np.concatenate(of_ranks))
-        return [cls(numbers=np.searchsorted(known, part), num_groups=len(known)) for part in arrays]
+        return cls._of_keys([np.asarray(part, dtype=np.int64).reshape(-1, 1) for part in ids], 1, process_group)
 
     @classmethod
     def of_batches(cls, *batches: Mapping[str, Any], process_group: dist.ProcessGroup | None = None) -> list[Self]:
-        """Numbers the groups of batches of a dataset that was prepared with groups, alike on every rank.
+        """Numbers the groups of batches whose dataset was prepared with groups, the same on every rank.
 
-        A sequence of no group, as a mixture may have, is one by itself.
+        A sequence without a group, as a mixture may have, is a group by itself.
 
         Example:
             >>> layout = PackLayout.of_rows([2, 1, 3], [3], 6, group_ids=np.array([70, 70, 30]))
@@ -112,9 +104,15 @@ class SequenceGroups:
         Raises:
             ValueError: a batch has no groups.
         """
-        parts = [_keys_of_groups(batch) for batch in batches]
-        known = np.unique(np.concatenate([np.zeros((0, 3), dtype=np.int64), *parts]), axis=0)
-        if _is_distributed():
+        return cls._of_keys([_keys_of_groups(batch) for batch in batches], 3, process_group)
+
+    @classmethod
+    def _of_keys(
+        cls, parts: list[NDArray[np.int64]], width: int, process_group: dist.ProcessGroup | None
+    ) -> list[Self]:
+        """Numbers groups by the order of their keys on all ranks: for each micro-batch, int64 [n, width]."""
+        known = np.unique(np.concatenate([np.zeros((0, width), dtype=np.int64), *parts]), axis=0)
+        if is_distributed():
             of_ranks: list[Any] = [None] * dist.get_world_size(process_group)
             dist.all_gather_object(of_ranks, known, group=process_group)
             known = np.unique(np.concatenate(of_ranks), axis=0)
@@ -125,7 +123,7 @@ class SequenceGroups:
         return [cls(numbers=part.astype(np.int64), num_groups=len(known)) for part in numbers]
 
     def _on(self, device: torch.device) -> torch.Tensor:
-        """The numbers on a device, which is not waited for: int32 [n]."""
+        """Returns the numbers on a device, without waiting for it: int32 [n]."""
         (numbers,) = transfer([self.numbers], device)
         return numbers
 
@@ -134,7 +132,7 @@ class SequenceGroups:
 class LossCounts:
     """The denominators of all three means; counts of several batches add up (`+`, `sum`).
 
-    All stay on the labels' device and nothing waits for it.
+    They stay on the labels' device, and nothing waits for it.
 
     Example:
         >>> layout = PackLayout.of_rows(np.array([2, 2]), np.array([2, 2]), 5)  # the second row is empty
@@ -159,11 +157,10 @@ class LossCounts:
             batch: has `labels`, integers [B, L] on any device, and `layout` or, as batches of the presets padding-free,
                 trl and open-instruct, `cu_seq_lens_q` in host memory. Count batches of other presets before the preset:
                 `LossCounts.of_batch(batch)`, then `get_preset(name).convert(batch)`.
-            groups: of its sequences; None for those that the batch carries as `groups`, if any.
+            groups: of its sequences; None for the batch's own `groups`, if it has any.
 
         Raises:
-            ValueError: the labels' shape, or the number of groups, does not fit the layout, or the batch says nowhere
-                where its sequences lie.
+            ValueError: the labels' shape or the number of groups does not fit the layout, or the batch has no layout.
         """
         return cls._of_targets(_targets_of_sequences(batch), _groups_of(batch, groups))
 
@@ -180,7 +177,7 @@ class LossCounts:
         return (self.targets_of_groups > 0).sum()
 
     def _to(self, device: torch.device) -> "LossCounts":
-        """The same on a device, which is not waited for; never from there to the host."""
+        """Returns the counts on a device, without waiting for it; never copies from a device to the host."""
         return LossCounts(
             num_targets=move(self.num_targets, device),
             num_sequences=move(self.num_sequences, device),
@@ -201,29 +198,27 @@ class LossCounts:
 
     def __radd__(self, start: int) -> "LossCounts":
         """Lets `sum` begin with 0."""
-        if start != 0:
-            return NotImplemented
-        return self
+        return self if start == 0 else NotImplemented
 
     def all_reduce(
         self, process_group: dist.ProcessGroup | None = None, *, device: torch.device | str | None = None
     ) -> "LossCounts":
         """Adds up the counts of all ranks, in one reduction; every rank must call it, with the same num_groups.
 
-        With gloo and labels on the host no device takes part. With NCCL the reduction is queued on the device, and the
-        host goes on at once: denominators stay there.
+        With gloo and labels on the host no device takes part. With NCCL the reduction is queued on the device, where
+        the denominators stay, and the host does not wait.
 
         Args:
             process_group: the ranks that share a step; None for all.
-            device: where the backend reduces ("cuda" for NCCL); None for where the counts are.
+            device: where the backend reduces ("cuda" for NCCL); None for the device of the counts.
 
         Returns:
-            Counts on `device`; where torch.distributed does not run, the same counts.
+            Counts on `device`; the same counts where torch.distributed does not run.
         """
         counts = torch.cat([self.num_targets[None], self.num_sequences[None], self.targets_of_groups])
         if device is not None:
             counts = move(counts, torch.device(device)) if counts.device.type == "cpu" else counts.to(device)
-        if _is_distributed():
+        if is_distributed():
             dist.all_reduce(counts, group=process_group)
         return LossCounts(num_targets=counts[0], num_sequences=counts[1], targets_of_groups=counts[2:])
 
@@ -237,10 +232,10 @@ def build_loss_weights(
     gradient_divisor: int = 1,
     component_weights: Mapping[str, float] | None = None,
 ) -> torch.Tensor:
-    """Weights with which the sum over all tokens' losses is a mean, the same however sequences are packed and dealt.
+    """Builds weights that make the sum of all tokens' losses a mean, however sequences are packed and dealt to ranks.
 
-    Sequences without a target have weight 0 and are not counted; where there is no target at all, all weights are 0,
-    and so is the loss (a mean would be 0 / 0).
+    Sequences without a target have weight 0 and are not counted. Without any target, all weights and the loss are 0
+    (a mean would be 0 / 0).
 
     Example:
         >>> layout = PackLayout.of_rows(np.array([2, 2]), np.array([2, 2]), 5)  # the second row is empty
@@ -249,17 +244,17 @@ def build_loss_weights(
         [[0.0, 0.5, 0.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]]
 
     Args:
-        batch: as `LossCounts.of_batch` takes it, labels shifted or not. A device that holds them is not waited for.
-        reduction: what counts alike.
+        batch: as for `LossCounts.of_batch`, labels shifted or not. The host does not wait for their device.
+        reduction: what has the same weight: "token", "sequence" or "sample".
         counts: of all micro-batches and ranks of the step. None where the batch is the whole step.
-        groups: of its sequences, for "sample"; None for those that the batch carries as `groups` or, where it is the
-            whole step, those that its dataset was prepared with. For several, see `SequenceGroups.of_batches`.
-        gradient_divisor: what the training loop divides gradients by: DDP and FSDP average over ranks, which is
-            world_size, and a loop that averages micro-batches divides by their number too. Weights are multiplied by
-            it, so that the gradient is that of the global mean; the losses of all ranks add up to it that many times.
+        groups: of its sequences, for "sample"; None for the batch's own `groups` or, where it is the whole step, those
+            that its dataset was prepared with. For several batches, see `SequenceGroups.of_batches`.
+        gradient_divisor: what the training loop divides gradients by. DDP and FSDP average over ranks, so it is
+            world_size; a loop that averages micro-batches divides by their number too. Weights are multiplied by it, so
+            that the gradient is that of the global mean; the losses of all ranks add up to that multiple of the mean.
         component_weights: of a mixture, how much a target of each component counts, component → at least 0; 1 for those
-            left out. Denominators stay as they are. For an objective that has the share o of a component which is
-            sampled with the share s, give o / s.
+            left out. Denominators do not change. For a component that has the share o of the objective and is sampled
+            with the share s, give o / s.
 
     Returns:
         float32 [B, L], aligned with `labels`: 0 where they are -100. For unshifted labels and a loss computed from
@@ -267,10 +262,11 @@ def build_loss_weights(
         are on the host.
 
     Raises:
-        ValueError: there is no such reduction, "sample" lacks groups, shapes do not fit the layout, or
-            component_weights the mixture.
+        ValueError: the reduction is unknown, "sample" lacks groups, shapes do not fit the layout, or component_weights
+            do not fit the mixture.
     """
-    reduction = _reduction(reduction)
+    if reduction not in list(LossReduction):
+        raise ValueError(f"reduction {reduction!r} is none of {', '.join(LossReduction)}")
     if gradient_divisor < 1:
         raise ValueError(f"gradient_divisor must be at least 1, got {gradient_divisor}")
     if counts is None and groups is None and "groups" not in batch and _layout_of(batch).group_ids is not None:
@@ -280,17 +276,19 @@ def build_loss_weights(
     labels = batch["labels"]
     # Never from a device to the host, which would wait for it.
     device = counts.num_targets.device if labels.device.type == "cpu" else labels.device
-    denominators = _denominators(reduction, move(targets, device), groups, counts._to(device))
+    denominators = _denominators(LossReduction(reduction), move(targets, device), groups, counts._to(device))
     of_sequences = gradient_divisor / denominators.clamp(min=1).to(torch.float32)
     if component_weights is not None:
-        of_sequences = of_sequences * factors_of_sequences(batch, component_weights, device)
-    return _of_tokens(of_sequences, _layout_of(batch)) * move(labels != IGNORE_INDEX, device)
+        of_sequences = of_sequences * _component_factors(batch, component_weights, device)
+    sequence_of_tokens = sequence_index(_layout_of(batch), device)  # 0 before the first sequence
+    of_tokens = torch.nn.functional.pad(of_sequences, (1, 0))[sequence_of_tokens].view(labels.shape)
+    return of_tokens * move(labels != IGNORE_INDEX, device)
 
 
 def _denominators(
     reduction: LossReduction, targets: torch.Tensor, groups: SequenceGroups | None, counts: LossCounts
 ) -> torch.Tensor:
-    """What one target's loss of every sequence is divided by: int64 [n]; `batches.targets` is int64 [n]."""
+    """Returns the divisor of each target's loss, for every sequence, given its number of targets: int64 [n] each."""
     if reduction is LossReduction.TOKEN:
         return counts.num_targets.expand(len(targets))
     if reduction is LossReduction.SEQUENCE:
@@ -307,19 +305,22 @@ def _denominators(
     return counts.num_groups * counts.targets_of_groups[groups._on(targets.device)]
 
 
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
-def _reduction(reduction: LossReduction | str) -> LossReduction:
-    try:
-        return LossReduction(reduction)
-    except ValueError:
-        raise ValueError(f"reduction {reduction!r} is none of {', '.join(LossReduction)}") from None
+def _component_factors(
+    batch: Mapping[str, Any], component_weights: Mapping[str, float], device: torch.device
+) -> torch.Tensor:
+    """Returns the weight of every sequence's component, 1 for those without one: float32 [n]."""
+    names = component_names(batch)
+    for name, weight in component_weights.items():
+        if name not in names:
+            raise ValueError(f"component_weights names {name!r}; the batch's components are {', '.join(names)}")
+        if not weight >= 0:
+            raise ValueError(f"component_weights[{name!r}] must be at least 0, got {weight}")
+    factors = torch.tensor([float(component_weights.get(name, 1.0)) for name in names], dtype=torch.float32)
+    return move(factors, device)[move(batch["component_ids"], device)]
 
 
 def _layout_of(batch: Mapping[str, Any]) -> PackLayout:
-    """Where the sequences of a batch lie; some presets say it by offsets alone."""
+    """Returns a batch's layout, which some presets give as offsets."""
     if "layout" in batch:
         return as_layout(batch)
     if "cu_seq_lens_q" in batch:
@@ -331,32 +332,22 @@ def _layout_of(batch: Mapping[str, Any]) -> PackLayout:
 
 
 def _targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
-    """Targets of every sequence, on the labels' device: int64 [n]."""
+    """Returns how many targets every sequence has, on the labels' device: int64 [n]."""
     layout = _layout_of(batch)
     labels = batch["labels"]
-    if labels.shape != (layout.num_rows, layout.row_tokens):
-        raise ValueError(
-            f"labels have shape {list(labels.shape)}, and the batch's layout has {layout.num_rows} rows of "
-            f"{layout.row_tokens} tokens"
-        )
-    # A target stands among its sequence's own tokens, shifted or not.
+    check_shape("labels", labels, layout)
+    # A target is at one of its sequence's own tokens, shifted or not.
     num_before = torch.nn.functional.pad((labels != IGNORE_INDEX).flatten().cumsum(0), (1, 0))
     starts, ends = transfer([layout.starts, layout.starts + layout.lengths], labels.device)
     return num_before[ends] - num_before[starts]
 
 
-def _of_tokens(of_sequences: torch.Tensor, layout: PackLayout) -> torch.Tensor:
-    """Repeats every sequence's value up to the next sequence; 0 before the first: [B, L] of values [n]."""
-    run = sequence_index(layout, of_sequences.device)
-    return torch.nn.functional.pad(of_sequences, (1, 0))[run].view(layout.num_rows, layout.row_tokens)
-
-
 def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
-    """What tells groups apart, for every sequence: its dataset, whether it is of a group, and which: int64 [n, 3]."""
+    """Returns every sequence's component, whether it has a group, and which, or else its id: int64 [n, 3]."""
     groups = _layout_of(batch).group_ids
     if groups is None:
         raise ValueError(
-            "this batch has no groups: prepare its dataset with --group-column or --group-size, or number them by "
+            "this batch has no groups: prepare its dataset with group_column or group_size, or number them by "
             "SequenceGroups.of_ids"
         )
     keys = np.zeros((len(groups), 3), dtype=np.int64)

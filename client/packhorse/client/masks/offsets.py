@@ -20,7 +20,8 @@ class VarlenOffsets:
     """What a variable-length attention kernel takes beside tokens, the same for queries and keys. Legend: n sequences.
 
     Example:
-        >>> layout = PackLayout.of_rows(np.array([2, 1, 3]), np.array([2, 3]), 4)  # rows of 2 + 1 and 3 tokens
+        >>> from packhorse.client import PackLayout
+        >>> layout = PackLayout.of_rows([2, 1, 3], [2, 3], 4)  # rows of 2 + 1 and 3 tokens
         >>> offsets = build_varlen_offsets(layout, "cpu")
         >>> offsets.cu_seqlens.tolist(), offsets.max_seqlen
         ([0, 2, 3, 6], 3)
@@ -91,7 +92,8 @@ class Unpadding:
     Make it once for each batch, and use it for every tensor. Gradients pass both ways, and the host never waits.
 
     Example:
-        >>> unpadding = build_unpadding(PackLayout.of_rows(np.array([2]), np.array([1]), 4), "cpu")
+        >>> from packhorse.client import PackLayout
+        >>> unpadding = build_unpadding(PackLayout.of_rows([2], [1], 4), "cpu")
         >>> tokens = unpadding.unpad(torch.tensor([[7, 8, 0, 0]]))
         >>> tokens.tolist(), unpadding.pad(tokens).tolist()
         ([7, 8], [[7, 8, 0, 0]])
@@ -138,7 +140,8 @@ def build_unpadding(where: LayoutLike, device: torch.device | str) -> Unpadding:
     """Finds the tokens of a batch, from its offsets.
 
     Example:
-        >>> layout = PackLayout.of_rows(np.array([2, 1, 3]), np.array([2, 3]), 4)  # rows of 2 + 1 and 3 tokens
+        >>> from packhorse.client import PackLayout
+        >>> layout = PackLayout.of_rows([2, 1, 3], [2, 3], 4)  # rows of 2 + 1 and 3 tokens
         >>> build_unpadding(layout, "cpu").indices.tolist()  # all positions but 3 and 7, which are padding
         [0, 1, 2, 4, 5, 6]
 

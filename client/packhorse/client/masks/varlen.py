@@ -32,7 +32,7 @@ def varlen_attention(
     """Attends within each sequence of a packed batch.
 
     Example:
-        >>> offsets = build_varlen_offsets(np.array([0, 2, 3]), "cuda")  # doctest: +SKIP
+        >>> offsets = build_varlen_offsets(torch.tensor([0, 2, 3]), "cuda")  # doctest: +SKIP
         >>> query = key = value = torch.randn(3, 8, 64, device="cuda", dtype=torch.bfloat16)  # doctest: +SKIP
         >>> varlen_attention(query, key, value, offsets, causal=True).shape  # doctest: +SKIP
         torch.Size([3, 8, 64])
@@ -77,7 +77,7 @@ def build_block_diagonal_mask(where: LayoutLike, *, causal: bool) -> Any:
     """Builds the mask for `xformers.ops.memory_efficient_attention`.
 
     Example:
-        >>> cu_seqlens = np.array([0, 2, 3])  # sequences of 2 tokens and 1
+        >>> cu_seqlens = torch.tensor([0, 2, 3])  # sequences of 2 tokens and 1
         >>> build_block_diagonal_mask(cu_seqlens, causal=True)  # doctest: +SKIP
         BlockDiagonalCausalMask(...)
 

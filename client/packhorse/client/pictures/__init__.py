@@ -1,10 +1,9 @@
 """Looking at batches and bins: pictures, and which documents a step trained on.
 
-Owns reading and drawing; nothing here makes a bin or a token. It needs no torch but for token sources.
+Nothing here makes a bin or a token. Only token sources need torch.
 """
 
-from packhorse.client.pictures.batch import draw_batch
 from packhorse.client.pictures.bins import ExplainedStep, draw_bins, explain_step
-from packhorse.client.pictures.picture import Picture
+from packhorse.client.pictures.picture import Picture, draw_batch
 
 __all__ = ["ExplainedStep", "Picture", "draw_batch", "draw_bins", "explain_step"]

@@ -1,7 +1,6 @@
-"""Rows as they are looked at: which sequences lie in each, how long they are, and what is known of them.
+"""Rows to draw: their sequences, what is known of each, and the same as lines of text.
 
-Owns what pictures and explanations are made of; leaves finding it out to `batch` and `bins`, and
-drawing to `_svg` and `picture`.
+Leaves finding it out to `picture` and `pictures/bins`, and SVG to `_svg`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from packhorse.formats.keys import shown_key
+
+_LEAST_CELLS, _TOGETHER_CELLS = 4, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,32 +25,45 @@ class SeenSequence:
     """
 
     id: int
-    """Of the sequence."""
+    """The sequence's id."""
     key: str = ""
-    """What its owner calls it; empty where it has no key."""
+    """Its owner's name for it; empty without a key."""
     room: int
     """Tokens that it takes up in its row."""
     length: int | None = None
     """Its tokens in that room; None where only the room is known."""
     first_token: int = 0
-    """Where it begins in its sequence; not 0 for later pieces."""
+    """First token in its sequence; not 0 for later pieces."""
     group: int | None = None
-    """Of the sequences that share its bin; None where it is of none."""
+    """Its group; None without one."""
     cost: int | None = None
-    """cost_linear · room + room²; None where nobody asked."""
+    """cost_linear · room + room²; None where it was not computed."""
     origin: str = ""
     """Where it comes from, e.g. a file and a row of it."""
     first_tokens: tuple[int, ...] = ()
     """Its first tokens, where there is a token source."""
     text: str = ""
-    """What they say, where there is a tokenizer."""
+    """Their text, where there is a tokenizer."""
     redaction: str = ""
-    """What a takedown does to it, e.g. "masked"; empty for nothing."""
+    """A takedown's redaction of it, e.g. "masked"; empty for none."""
 
     @property
     def tokens(self) -> int:
-        """Its tokens, as far as they are known: its length, or else its room."""
+        """Its length, or else its room."""
         return self.room if self.length is None else self.length
+
+    @property
+    def title(self) -> str:
+        """Its id and key, and which piece and group it is of."""
+        key = f" {shown_key(self.key)}" if self.key else ""
+        piece = f" from token {self.first_token:,}" if self.first_token else ""
+        group = "" if self.group is None else f" of group {self.group}"
+        return f"id {self.id}{key}{piece}{group}"
+
+    @property
+    def beginning(self) -> str:
+        """Its first tokens, as text where it is known; empty without a token source."""
+        return repr(self.text) if self.text else " ".join(map(str, self.first_tokens))
 
     def facts(self) -> dict[str, Any]:
         """Returns what is known of it, for JSON."""
@@ -73,15 +89,15 @@ class SeenRow:
     """
 
     name: str
-    """What it is called, e.g. "row 0" or "position 17"."""
+    """For example "row 0" or "position 17"."""
     capacity: int
-    """Tokens that fit it."""
+    """Tokens that fit into it."""
     sequences: tuple[SeenSequence, ...]
     """From the left."""
     position: int | None = None
-    """Of the bin in its epoch; -1 for a bin that the remainder policy added; None where it is not known."""
+    """Position of the bin in its epoch; -1 for a bin that the remainder policy added; None where unknown."""
     targets: NDArray[np.bool_] | None = None
-    """Which tokens are predicted: bool [capacity]; None where it is not known."""
+    """Which tokens are predicted: bool [capacity]; None where unknown."""
 
     @property
     def num_tokens(self) -> int:
@@ -90,12 +106,12 @@ class SeenRow:
 
     @property
     def fullness(self) -> float:
-        """The share of the row that is no padding, in [0, 1]."""
+        """The share of the row that is not padding, in [0, 1]."""
         return self.num_tokens / self.capacity
 
     @property
     def cost(self) -> int:
-        """Of its sequences together."""
+        """Cost of all sequences."""
         return sum(sequence.cost or 0 for sequence in self.sequences)
 
     def facts(self) -> dict[str, Any]:
@@ -110,39 +126,88 @@ class SeenRow:
         return facts | {"sequences": [sequence.facts() for sequence in self.sequences]}
 
 
-class Stretch(NamedTuple):
-    """A part of a row that is drawn in one piece."""
+class Bar(NamedTuple):
+    """A range of a row's tokens that is drawn as one bar."""
 
     start: int
     """First token in the row."""
     end: int
-    """Behind its last."""
+    """Exclusive end."""
     first: int
     """Index of its first sequence."""
     sequences: Sequence[SeenSequence]
-    """One, or several neighbours that are too short to be told apart; none for what is left of the row."""
+    """One, or several neighbours that are too short to draw apart; none for the rest of the row."""
 
 
-def stretches(row: SeenRow, least: float, together: float) -> Iterator[Stretch]:
-    """Yields what to draw of a row, from the left.
-
-    Args:
-        row: the row.
-        least: neighbours with rooms of fewer tokens come as one,
-        together: until they have so many.
-    """
+def bars(row: SeenRow, least: float, together: float) -> Iterator[Bar]:
+    """Yields the bars of a row, from the left; neighbours with rooms below `least` tokens share one of `together`."""
     start = end = first = 0
     short: list[SeenSequence] = []
     for index, sequence in enumerate(row.sequences):
         if short and (sequence.room >= least or end - start >= together):
-            yield Stretch(start, end, first, short)
+            yield Bar(start, end, first, short)
             short, start, first = [], end, index
         short.append(sequence)
         end += sequence.room
         if sequence.room >= least:
-            yield Stretch(start, end, first, short)
+            yield Bar(start, end, first, short)
             short, start, first = [], end, index + 1
     if short:
-        yield Stretch(start, end, first, short)
+        yield Bar(start, end, first, short)
     if end < row.capacity:
-        yield Stretch(end, row.capacity, len(row.sequences), ())
+        yield Bar(end, row.capacity, len(row.sequences), ())
+
+
+def draw_text(rows: Sequence[SeenRow], width: int) -> str:
+    """Returns the lines of some rows, at most `width` characters each: sequences between lines, padding as dots.
+
+    Example:
+        >>> row = SeenRow(name="row 0", capacity=8, sequences=(SeenSequence(id=3, room=4), SeenSequence(id=9, room=2)))
+        >>> print(draw_text([row], 48))
+        row 0  │──── 3 (4) ────│─ 9 ──│·······│  6 of 8
+    """
+    names = max(len(row.name) for row in rows)
+    numbers = [f"{row.num_tokens:,} of {row.capacity:,}" for row in rows]
+    cells = max(width - names - max(map(len, numbers)) - 5, 8)
+    lines = []
+    for row, number in zip(rows, numbers, strict=True):
+        lines.append(f"{row.name:<{names}}  {_row(row, cells)}  {number}")
+        if row.targets is not None:
+            lines.append(" " * (names + 3) + _targets(row, cells - 1).rstrip())
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(row: SeenRow, cells: int) -> str:
+    scale = (cells - 1) / row.capacity
+    parts = []
+    for bar in bars(row, _LEAST_CELLS / scale, _TOGETHER_CELLS / scale):
+        size = round(bar.end * scale) - round(bar.start * scale)
+        if size:
+            parts.append("│" + _inside(bar, size - 1, scale))
+    return "".join([*parts, "│"])
+
+
+def _inside(bar: Bar, size: int, scale: float) -> str:
+    if not bar.sequences:
+        return "·" * size
+    if len(bar.sequences) > 1:
+        return _centred((f"×{len(bar.sequences)}",), size, "╌")
+    (sequence,) = bar.sequences
+    own = min(round(sequence.tokens * scale), size) if sequence.tokens < sequence.room else size
+    redaction = f", {sequence.redaction}" if sequence.redaction else ""
+    captions = (f" {sequence.id} ({sequence.tokens:,}{redaction}) ", f" {sequence.id} ", str(sequence.id))
+    return _centred(captions, own, "─") + "·" * (size - own)
+
+
+def _centred(captions: Sequence[str], size: int, fill: str) -> str:
+    caption = next((caption for caption in captions if len(caption) <= size), "")
+    return caption.center(size, fill)
+
+
+def _targets(row: SeenRow, cells: int) -> str:
+    """Returns a line below the row, drawn in cells whose tokens are predicted to at least one half."""
+    assert row.targets is not None
+    begins = np.arange(cells) * row.capacity // cells
+    ends = np.maximum((np.arange(cells) + 1) * row.capacity // cells, begins + 1)
+    counts = np.concatenate(([0], np.cumsum(row.targets)))
+    return "".join("▔" if on else " " for on in (2 * (counts[ends] - counts[begins]) >= ends - begins).tolist())

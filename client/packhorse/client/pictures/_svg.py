@@ -1,7 +1,7 @@
 """Rows as a picture: an inline SVG without scripts or styles, readable on light and dark.
 
-Owns how it looks. Text and lines take the colour of the page's text; fills are middle tones that people with any colour
-vision tell apart, and gaps between sequences say the same without colour.
+Text and lines have the colour of the page's text. Fills are middle tones that people with any colour vision can
+distinguish, and gaps separate sequences without colour.
 """
 
 import zlib
@@ -11,9 +11,9 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.pictures._rows import SeenRow, SeenSequence, Stretch, stretches
+from packhorse.client.pictures._rows import Bar, SeenRow, SeenSequence, bars
 
-# Paul Tol's "bright" scheme, neighbours far apart in lightness; and the text that is readable on each.
+# Paul Tol's "bright" scheme, neighbours far apart in lightness, each with a readable colour of text.
 _FILLS = (
     ("#4477AA", "#FFFFFF"),
     ("#CCBB44", "#1A1A1A"),
@@ -30,7 +30,7 @@ _BAR_HEIGHT, _TARGET_HEIGHT, _ROW_HEIGHT, _LEGEND_HEIGHT = 30, 5, 60, 26
 _LEAST_WIDTH, _TOGETHER_WIDTH = 4, 32
 _LETTER_WIDTH = 6.3
 _COLUMNS = 360
-"""The lane of targets is drawn in so many columns."""
+"""Most columns of the line of targets."""
 
 
 def draw(rows: Sequence[SeenRow]) -> str:
@@ -65,34 +65,34 @@ def _row(row: SeenRow, hatch: str) -> list[str]:
         f'<g transform="translate({_LABEL + _BAR + _GAP} 2)"><title>who attends to whom: each sequence to itself; '
         f"solid where attention is causal</title>"
     ]
-    for stretch in stretches(row, _LEAST_WIDTH / scale, _TOGETHER_WIDTH / scale):
-        x, width = _LABEL + stretch.start * scale, (stretch.end - stretch.start) * scale
-        parts += _bar(stretch, x, width, scale, hatch)
-        fill = _fill(stretch)[0] if stretch.sequences else hatch
-        mask += _block(stretch.start * _MASK / row.capacity, width * _MASK / _BAR, fill, is_padding=fill == hatch)
+    for bar in bars(row, _LEAST_WIDTH / scale, _TOGETHER_WIDTH / scale):
+        x, width = _LABEL + bar.start * scale, (bar.end - bar.start) * scale
+        parts += _bar(bar, x, width, scale, hatch)
+        fill = _fill(bar)[0] if bar.sequences else hatch
+        mask += _block(bar.start * _MASK / row.capacity, width * _MASK / _BAR, fill, is_padding=fill == hatch)
     mask.append(
         f'<path d="M0 0h{_MASK}v{_MASK}h-{_MASK}z" fill="none" stroke="currentColor" stroke-opacity=".35"/></g>'
     )
     if row.targets is not None:
-        parts += _lane(row.targets)
+        parts += _targets(row.targets)
     return parts + mask
 
 
-def _bar(stretch: Stretch, x: float, width: float, scale: float, hatch: str) -> list[str]:
-    """A sequence, some that are too short to be told apart, or padding."""
+def _bar(bar: Bar, x: float, width: float, scale: float, hatch: str) -> list[str]:
+    """Returns a sequence, several short ones, or padding."""
     gap = min(1.5, width / 4)
-    if not stretch.sequences:
-        return [_rect(x, width - gap, hatch, f"padding: {stretch.end - stretch.start:,} tokens", is_padding=True)]
-    if len(stretch.sequences) > 1:
-        count = len(stretch.sequences)
-        ids = ", ".join(str(sequence.id) for sequence in stretch.sequences[:8]) + ("…" if count > 8 else "")
-        tokens = sum(sequence.tokens for sequence in stretch.sequences)
+    if not bar.sequences:
+        return [_rect(x, width - gap, hatch, f"padding: {bar.end - bar.start:,} tokens", is_padding=True)]
+    if len(bar.sequences) > 1:
+        count = len(bar.sequences)
+        ids = ", ".join(str(sequence.id) for sequence in bar.sequences[:8]) + ("…" if count > 8 else "")
+        tokens = sum(sequence.tokens for sequence in bar.sequences)
         title = f"{count} short sequences, {tokens:,} tokens together: ids {ids}"
         return [_rect(x, width - gap, _MANY, title), *_caption(x, width, "#FFFFFF", (f"×{count}",))]
-    (sequence,) = stretch.sequences
-    fill, ink = _fill(stretch)
+    (sequence,) = bar.sequences
+    fill, ink = _fill(bar)
     own = sequence.tokens * scale
-    parts = [_rect(x, min(own, width) - gap, fill, _about(sequence, stretch.first))]
+    parts = [_rect(x, min(own, width) - gap, fill, _about(sequence, bar.first))]
     if width - own > 1:
         padding = f"padding in the room of id {sequence.id}: {sequence.room - sequence.tokens:,} tokens"
         parts.append(_rect(x + own, width - own - gap, hatch, padding, is_padding=True))
@@ -111,7 +111,7 @@ def _rect(x: float, width: float, fill: str, title: str, *, is_padding: bool = F
 
 
 def _caption(x: float, width: float, ink: str, captions: Sequence[str]) -> list[str]:
-    """The first of some captions that fits."""
+    """Returns the first caption that fits."""
     for caption in captions:
         if len(caption) * _LETTER_WIDTH + 10 <= width:
             middle = x + width / 2
@@ -123,7 +123,7 @@ def _caption(x: float, width: float, ink: str, captions: Sequence[str]) -> list[
 
 
 def _block(at: float, size: float, fill: str, *, is_padding: bool) -> list[str]:
-    """A block of the mask: all pairs of a sequence light, those of causal attention dark."""
+    """Returns a block of the mask: all pairs of a sequence light, those of causal attention dark."""
     square = f'<path d="M{at:.2f} {at:.2f}h{size:.2f}v{size:.2f}h-{size:.2f}z" fill="{fill}"'
     if is_padding:
         return [square + "/>"]
@@ -133,8 +133,8 @@ def _block(at: float, size: float, fill: str, *, is_padding: bool) -> list[str]:
     ]
 
 
-def _lane(targets: NDArray[np.bool_]) -> list[str]:
-    """The lane below a row: a line where tokens are predicted, fainter where only some are."""
+def _targets(targets: NDArray[np.bool_]) -> list[str]:
+    """Returns the line below a row where tokens are predicted, fainter where only some are."""
     columns = min(_COLUMNS, len(targets))
     edges = np.linspace(0, len(targets), columns + 1).astype(np.int64)
     counts = np.concatenate(([0], np.cumsum(targets)))
@@ -144,14 +144,14 @@ def _lane(targets: NDArray[np.bool_]) -> list[str]:
     parts = []
     for level, opacity in ((1, ".3"), (2, ".6"), (3, ".9")):
         is_on = np.concatenate(([False], levels == level, [False]))
-        begins, ends = np.flatnonzero(~is_on[:-1] & is_on[1:]), np.flatnonzero(is_on[:-1] & ~is_on[1:])
-        if len(begins):
-            runs = "".join(
-                f"M{_LABEL + begin * width:.4g} 0h{(end - begin) * width:.4g}"
-                for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+        starts, ends = np.flatnonzero(~is_on[:-1] & is_on[1:]), np.flatnonzero(is_on[:-1] & ~is_on[1:])
+        if len(starts):
+            lines = "".join(
+                f"M{_LABEL + start * width:.4g} 0h{(end - start) * width:.4g}"
+                for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
             )
             parts.append(
-                f'<path d="{runs}" transform="translate(0 {_BAR_HEIGHT + 8})" stroke="currentColor" '
+                f'<path d="{lines}" transform="translate(0 {_BAR_HEIGHT + 8})" stroke="currentColor" '
                 f'stroke-opacity="{opacity}" stroke-width="{_TARGET_HEIGHT}"/>'
             )
     return [f"<g><title>targets: {int(targets.sum()):,} tokens are predicted</title>", *parts, "</g>"]
@@ -182,8 +182,8 @@ def _legend(y: int, hatch: str, *, has_targets: bool) -> list[str]:
     return [*parts, "</g>"]
 
 
-def _fill(stretch: Stretch) -> tuple[str, str]:
-    return (_MANY, "#FFFFFF") if len(stretch.sequences) > 1 else _FILLS[stretch.first % len(_FILLS)]
+def _fill(bar: Bar) -> tuple[str, str]:
+    return (_MANY, "#FFFFFF") if len(bar.sequences) > 1 else _FILLS[bar.first % len(_FILLS)]
 
 
 def _about(sequence: SeenSequence, index: int) -> str:

@@ -1,6 +1,6 @@
-"""Bins as they are served: drawn by position, and explained for one step of one rank.
+"""Bins of a server: drawn by position, and explained for one step of one rank.
 
-Owns asking for them and finding out what is in them; leaves drawing to `picture`.
+Owns requesting them and looking up their sequences; leaves drawing to `picture`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from packhorse.client.api import DEFAULT_TOPOLOGY, Client
 from packhorse.client.options import NO_SKIPS
 from packhorse.client.pictures._rows import SeenRow, SeenSequence
-from packhorse.client.pictures.batch import FIRST_TOKENS, shortened
-from packhorse.client.pictures.picture import Picture, fullness_of
+from packhorse.client.pictures.picture import FIRST_TOKENS, Picture, fullness_of, shortened
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock, cuts_ends
-from packhorse.formats.keys import shown_key
 from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, RoomRule, Skips, StreamMode, Topology
 from packhorse.types import Component, DatasetInfo
 
@@ -56,8 +54,8 @@ def draw_bins(
         positions: of the bins; None for the epoch's first eight.
         epoch: 0-based.
         seed: of the run.
-        skip: positions to leave out; what is left is numbered again from 0.
-        tokens: tells sequences' own lengths, where they come from, and their first tokens.
+        skip: positions to leave out; the others are numbered again from 0.
+        tokens: a source of sequences' own lengths, origins and first tokens.
         decode: turns tokens into text, e.g. `tokenizer.decode`.
 
     Raises:
@@ -100,11 +98,11 @@ class ExplainedStep:
     seed: int
     """Of the run."""
     topology: Topology
-    """The shape of the run."""
+    """Of the run."""
     step: int
     """Counted from the topology's start_position."""
     num_steps: int
-    """Steps of the epoch, counted in the same way."""
+    """Steps of the epoch, counted from there."""
     rank: int
     """Data-parallel rank."""
     rows: tuple[SeenRow, ...]
@@ -112,12 +110,12 @@ class ExplainedStep:
 
     @property
     def ids(self) -> list[int]:
-        """Of all its sequences, bin after bin."""
+        """Ids of all sequences, bin after bin."""
         return [sequence.id for row in self.rows for sequence in row.sequences]
 
     @property
     def title(self) -> str:
-        """What is explained, in one line."""
+        """Dataset, epoch, seed, step and rank, in one line."""
         return (
             f"{self.dataset}, epoch {self.epoch}, seed {self.seed}: step {self.step:,} of {self.num_steps:,}, "
             f"rank {self.rank} of {self.topology.world_size}"
@@ -129,7 +127,7 @@ class ExplainedStep:
         return Picture(title=self.title, rows=self.rows, num_rows=len(self.rows), summary=summary)
 
     def facts(self) -> dict[str, Any]:
-        """Returns what is known of it, for JSON."""
+        """Returns the step as values for JSON."""
         return {
             "dataset": self.dataset,
             "epoch": self.epoch,
@@ -170,7 +168,7 @@ def explain_step(
     tokens: "TokenSource | None" = None,
     decode: Decode | None = None,
 ) -> ExplainedStep:
-    """Tells which sequences one rank trains on in one step: a spike in the loss goes in, documents come out.
+    """Finds the sequences that one rank trains on in one step, such as the documents of a spike in the loss.
 
     Example:
         >>> from packhorse.client import as_token_source, connect
@@ -188,9 +186,9 @@ def explain_step(
         rank: data-parallel rank, in [0, world_size).
         epoch: 0-based.
         seed: of the run.
-        topology: the shape of the run that trained; the number of workers makes no difference.
+        topology: of the run; the number of workers makes no difference.
         skip: positions that the run left out.
-        tokens: tells sequences' own lengths, where they come from, and their first tokens.
+        tokens: a source of sequences' own lengths, origins and first tokens.
         decode: turns tokens into text, e.g. `tokenizer.decode`.
 
     Raises:
@@ -234,7 +232,7 @@ def explain_step(
 
 
 class _Reader:
-    """Finds out what is known of a block's sequences."""
+    """Looks up the sequences of a block."""
 
     def __init__(
         self,
@@ -254,34 +252,27 @@ class _Reader:
 
     def rows(self, block: BinBlock) -> tuple[SeenRow, ...]:
         """Returns the bins of a block."""
-        lengths, keys = self._lengths(block), self._keys(block)
-        first_tokens = np.zeros_like(block.ids) if block.first_tokens is None else block.first_tokens
-        groups = [-1] * len(block.ids) if block.group_ids is None else block.group_ids.tolist()
-        rows, start = [], 0
-        component_ids = [None] * len(block) if block.component_ids is None else block.component_ids.tolist()
-        for position, end, component_id in zip(
-            block.positions.tolist(), block.bin_ends.tolist(), component_ids, strict=True
-        ):
-            sequences = tuple(
-                self._sequence(
-                    int(block.ids[i]),
-                    keys[i],
-                    int(block.lengths[i]),
-                    None if lengths is None else int(lengths[i]),
-                    int(first_tokens[i]),
-                    component_id,
-                    groups[i] if groups[i] >= 0 else None,
-                    AS_IT_IS if block.redactions is None else int(block.redactions[i]),
-                )
-                for i in range(start, end)
+        lengths, keys, component_ids = self._lengths(block), self._keys(block), block.component_of_sequences()
+        found = [
+            self._sequence(
+                block,
+                i,
+                keys[i],
+                None if lengths is None else int(lengths[i]),
+                None if component_ids is None else int(component_ids[i]),
             )
+            for i in range(len(block.ids))
+        ]
+        rows, start = [], 0
+        for position, end in zip(block.positions.tolist(), block.bin_ends.tolist(), strict=True):
+            sequences = tuple(found[start:end])
             name = "added bin" if position == ADDED else f"position {position:,}"
             rows.append(SeenRow(name=name, capacity=self._info.max_seq_len, sequences=sequences, position=position))
             start = end
         return tuple(rows)
 
     def _keys(self, block: BinBlock) -> list[str]:
-        """What the owner of each sequence calls it; empty texts where it has no key."""
+        """Returns each sequence's key; an empty string without one."""
         info, keys = self._info, [""] * len(block.ids)
         component_ids = block.component_of_sequences()
         parts: Sequence[DatasetInfo | Component] = info.components or (info,)
@@ -289,19 +280,19 @@ class _Reader:
             if part.key_column:
                 ours = np.arange(len(keys)) if component_ids is None else np.flatnonzero(component_ids == number)
                 name = part.name if info.components else ""
-                found = self._client.keys(info.name, block.ids[ours], component=name)
-                for index, key in zip(ours.tolist(), found, strict=True):
+                their_keys = self._client.keys(info.name, block.ids[ours], component=name)
+                for index, key in zip(ours.tolist(), their_keys, strict=True):
                     keys[index] = key
         return keys
 
     def _lengths(self, block: BinBlock) -> NDArray[np.int64] | None:
-        """Tokens of each sequence's own: int64 [S]; None where only rooms are known."""
+        """Returns each sequence's own tokens: int64 [S]; None where only rooms are known."""
         info = self._info
         rule = RoomRule(info.max_seq_len, info.align, info.extra_tokens)
         planned = block.lengths.astype(np.int64)
         if self._tokens is None:
             return planned if rule.is_plain else None
-        from packhorse.client.batches.rooms import own_lengths
+        from packhorse.client.batches.content import own_lengths
 
         component_ids = block.component_of_sequences()
         held = self._tokens.of_sequences(component_ids).lengths(block.ids)
@@ -309,22 +300,19 @@ class _Reader:
         return own_lengths(rule, block.ids, planned, held, block.first_tokens, longest=longest)
 
     def _longest(self, *parts: DatasetInfo | Component) -> NDArray[np.int64]:
-        """What each component's longer sequences were cut to, a number that none has where none was: int64 [C]."""
+        """Returns the length to which each component's longer sequences were cut, 2^62 for no cut: int64 [C]."""
         rules = (RoomRule(part.max_seq_len, self._info.align, self._info.extra_tokens) for part in parts)
         cuts = (cuts_ends(part.over_length, part.keep) for part in parts)
         return np.array([rule.longest if cut else 2**62 for rule, cut in zip(rules, cuts, strict=True)])
 
     def _sequence(
-        self,
-        sequence_id: int,
-        key: str,
-        room: int,
-        length: int | None,
-        first_token: int,
-        component_id: int | None,
-        group: int | None,
-        redaction: int,
+        self, block: BinBlock, i: int, key: str, length: int | None, component_id: int | None
     ) -> SeenSequence:
+        """Looks up sequence i of a block."""
+        sequence_id, room = int(block.ids[i]), int(block.lengths[i])
+        first_token = 0 if block.first_tokens is None else int(block.first_tokens[i])
+        group = -1 if block.group_ids is None else int(block.group_ids[i])
+        redaction = AS_IT_IS if block.redactions is None else int(block.redactions[i])
         first: tuple[int, ...] = ()
         info, tokens = self._info, self._tokens
         if tokens is None:
@@ -344,7 +332,7 @@ class _Reader:
             room=room,
             length=length,
             first_token=first_token,
-            group=group,
+            group=None if group < 0 else group,
             cost=self._cost_linear * room + room * room,
             origin=origin,
             first_tokens=first,
@@ -359,15 +347,11 @@ def _summary(rows: Sequence[SeenRow], capacity: int) -> str:
 
 
 def _line(sequence: SeenSequence, cost_of_bin: int) -> str:
-    piece = f" from token {sequence.first_token:,}" if sequence.first_token else ""
-    piece += "" if sequence.group is None else f" of group {sequence.group}"
-    key = f" {shown_key(sequence.key)}" if sequence.key else ""
-    parts = [f"    id {sequence.id}{key}{piece}", f"{sequence.tokens:,} tokens"]
+    parts = [f"    {sequence.title}", f"{sequence.tokens:,} tokens"]
     if cost_of_bin:
         parts.append(f"{100 * (sequence.cost or 0) / cost_of_bin:.0f} % of the cost")
     if sequence.redaction:
         parts.append(sequence.redaction)
     if sequence.origin:
         parts.append(sequence.origin)
-    begins = repr(sequence.text) if sequence.text else " ".join(map(str, sequence.first_tokens))
-    return ", ".join(parts) + (f": {begins}" if begins else "")
+    return ", ".join(parts) + (f": {sequence.beginning}" if sequence.beginning else "")

@@ -1,10 +1,11 @@
-"""`Picture`: some rows to look at, in a notebook or on a terminal.
+"""`Picture`: some rows to look at, in a notebook or on a terminal; and a batch's picture and one-line summary.
 
-Owns how much is shown; and drawing as text; leaves SVG to `_svg`.
+Owns how much is shown, and reading a batch; leaves lines of text to `_rows`, SVG to `_svg`, and served bins to
+`pictures/bins`. It needs no torch: it only asks tensors that are there.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -12,19 +13,21 @@ from typing import Any
 import numpy as np
 
 from packhorse.client.pictures import _svg
-from packhorse.client.pictures._rows import SeenRow, Stretch, stretches
-from packhorse.formats.keys import shown_key
+from packhorse.client.pictures._rows import SeenRow, SeenSequence, draw_text
 from packhorse.topology.choices import counted
 
-MOST_ROWS = 16
+FIRST_TOKENS = 24
+"""Tokens that are shown of a sequence's beginning."""
+_MOST_ROWS = 16
 """Rows in a picture; the others are counted."""
-
 _NAMED_SEQUENCES = 12
+_MOST_LETTERS = 80
+_IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Picture:
-    """Rows as coloured segments to scale, with padding, targets and mask.
+    """Rows as coloured bars to scale, with padding, targets and mask.
 
     A notebook shows an SVG. `print` shows lines of text, as wide as the terminal.
 
@@ -41,13 +44,13 @@ class Picture:
     """
 
     title: str
-    """What is shown."""
+    """One line."""
     rows: tuple[SeenRow, ...]
-    """At most `MOST_ROWS` of them."""
+    """The rows that are drawn, of a batch at most 16."""
     num_rows: int
-    """Rows that there are."""
+    """All rows."""
     summary: str
-    """Numbers of all rows."""
+    """Numbers of all rows, in one line."""
 
     def text(self, width: int | None = None) -> str:
         """Returns the picture as lines of text.
@@ -77,7 +80,7 @@ class Picture:
         )
 
     def page(self) -> str:
-        """Returns the picture as an HTML page of its own, on light or dark as the reader has chosen."""
+        """Returns the picture as an HTML page, light or dark as the browser prefers."""
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
             f'<title>{escape(self.title)}</title></head><body style="margin:24px;color-scheme:light dark">'
@@ -85,7 +88,7 @@ class Picture:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Returns what is shown, for JSON."""
+        """Returns the rows as values for JSON."""
         return {"title": self.title, "num_rows": self.num_rows, "rows": [row.facts() for row in self.rows]}
 
     def _repr_html_(self) -> str:
@@ -96,7 +99,7 @@ class Picture:
 
 
 def fullness_of(num_rows: int, capacity: int, num_sequences: int, num_tokens: int) -> str:
-    """Returns the numbers of some rows as a phrase.
+    """Returns the numbers of some rows in words.
 
     Example:
         >>> fullness_of(8, 2048, 41, 16301)
@@ -110,74 +113,105 @@ def fullness_of(num_rows: int, capacity: int, num_sequences: int, num_tokens: in
 
 
 def _sequences(row: SeenRow, width: int) -> list[str]:
-    """A line for each of a row's first sequences: what it begins with, and where it comes from."""
+    """Returns a line for each of a row's first sequences."""
     lines = []
     for sequence in row.sequences[:_NAMED_SEQUENCES]:
-        begins = repr(sequence.text) if sequence.text else " ".join(map(str, sequence.first_tokens))
-        piece = f" from token {sequence.first_token:,}" if sequence.first_token else ""
-        piece += "" if sequence.group is None else f" of group {sequence.group}"
-        key = f" {shown_key(sequence.key)}" if sequence.key else ""
-        line = f"    id {sequence.id}{key}{piece}, {sequence.tokens:,} tokens: {begins}"
+        line = f"    {sequence.title}, {sequence.tokens:,} tokens: {sequence.beginning}"
         lines.append(line if len(line) <= width else line[: width - 1] + "…")
     if len(row.sequences) > _NAMED_SEQUENCES:
         lines.append(f"    … and {len(row.sequences) - _NAMED_SEQUENCES:,} more sequences")
     return lines
 
 
-_LEAST_CELLS, _TOGETHER_CELLS = 4, 8
+def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] | None = None) -> Picture:
+    """Draws a batch: its sequences to scale, padding, the tokens that are predicted, and the mask.
 
-
-def draw_text(rows: Sequence[SeenRow], width: int) -> str:
-    """Returns the lines of some rows, at most `width` characters each: sequences between bars, padding as dots.
+    A batch that is the last value of a notebook's cell shows the same picture by itself.
 
     Example:
-        >>> from packhorse.client.pictures._rows import SeenSequence
-        >>> row = SeenRow(name="row 0", capacity=8, sequences=(SeenSequence(id=3, room=4), SeenSequence(id=9, room=2)))
-        >>> print(draw_text([row], 48))
-        row 0  │──── 3 (4) ────│─ 9 ──│·······│  6 of 8
+        >>> from packhorse.client import PackedDataset
+        >>> from packhorse.client.pictures import draw_batch
+        >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)))
+        >>> print(draw_batch(batch).text(width=60))
+        batch, epoch 0, next position 1
+        1 row of 8 tokens: 2 sequences, 8 tokens (100.00 % full)
+        row 0  │───────── 0 (5) ──────────│──── 1 (3) ────│  8 of 8
+                      ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔      ▔▔▔▔▔▔▔▔▔▔
+
+    Args:
+        batch: with all keys of a PackedBatch; a preset's own keys do not say where sequences lie.
+        decode: turns tokens into text, e.g. `tokenizer.decode`; None for no text.
+
+    Raises:
+        ValueError: the batch carries no layout.
     """
-    names = max(len(row.name) for row in rows)
-    numbers = [f"{row.num_tokens:,} of {row.capacity:,}" for row in rows]
-    cells = max(width - names - max(map(len, numbers)) - 5, 8)
-    lines = []
-    for row, number in zip(rows, numbers, strict=True):
-        lines.append(f"{row.name:<{names}}  {_bar(row, cells)}  {number}")
-        if row.targets is not None:
-            lines.append(" " * (names + 3) + _lane(row, cells - 1).rstrip())
-    return "\n".join(line.rstrip() for line in lines)
+    layout = batch.get("layout")
+    if layout is None:
+        raise ValueError(
+            "this batch carries no 'layout', which says where sequences lie; draw a batch made without a preset"
+        )
+    tokens, labels, ids = (_host(batch[name]) if name in batch else None for name in ("input_ids", "labels", "ids"))
+    rows, groups = [], layout.group_ids
+    row_starts = [0, *layout.row_ends.tolist()]
+    for row in range(min(layout.num_rows, _MOST_ROWS)):
+        sequences = []
+        for i in range(row_starts[row], row_starts[row + 1]):
+            start, length = int(layout.starts[i]), int(layout.lengths[i])
+            first = () if tokens is None else tokens.ravel()[start : start + min(length, FIRST_TOKENS)].tolist()
+            sequences.append(
+                SeenSequence(
+                    id=i if ids is None else int(ids[i]),
+                    room=int(layout.rooms[i]),
+                    length=length,
+                    group=None if groups is None or groups[i] < 0 else int(groups[i]),
+                    text=shortened(decode, first),
+                )
+            )
+        targets = None if labels is None else labels[row] != _IGNORED
+        rows.append(SeenRow(name=f"row {row}", capacity=layout.row_tokens, sequences=tuple(sequences), targets=targets))
+    return Picture(
+        title=", ".join(["batch", *_cursor(batch)]),
+        rows=tuple(rows),
+        num_rows=layout.num_rows,
+        summary=fullness_of(layout.num_rows, layout.row_tokens, layout.num_sequences, layout.num_tokens),
+    )
 
 
-def _bar(row: SeenRow, cells: int) -> str:
-    scale = (cells - 1) / row.capacity
-    parts = []
-    for stretch in stretches(row, _LEAST_CELLS / scale, _TOGETHER_CELLS / scale):
-        size = round(stretch.end * scale) - round(stretch.start * scale)
-        if size:
-            parts.append("│" + _inside(stretch, size - 1, scale))
-    return "".join([*parts, "│"])
+def summarize(batch: Mapping[str, Any]) -> str:
+    """Returns a batch in one line: its rows where it has a layout, its cursor, and its keys.
+
+    No tensor is read, so nothing waits for a device.
+    """
+    layout = batch.get("layout")
+    parts = _cursor(batch)
+    if layout is not None:
+        parts.insert(0, fullness_of(layout.num_rows, layout.row_tokens, layout.num_sequences, layout.num_tokens))
+    keys = ", ".join(f"{name} {_kind(value)}" for name, value in batch.items() if name not in ("layout", "cursor"))
+    return f"<{type(batch).__name__}: {', '.join(parts)}{'; ' if parts else ''}{keys}>"
 
 
-def _inside(stretch: Stretch, size: int, scale: float) -> str:
-    if not stretch.sequences:
-        return "·" * size
-    if len(stretch.sequences) > 1:
-        return _centred((f"×{len(stretch.sequences)}",), size, "╌")
-    (sequence,) = stretch.sequences
-    own = min(round(sequence.tokens * scale), size) if sequence.tokens < sequence.room else size
-    redaction = f", {sequence.redaction}" if sequence.redaction else ""
-    captions = (f" {sequence.id} ({sequence.tokens:,}{redaction}) ", f" {sequence.id} ", str(sequence.id))
-    return _centred(captions, own, "─") + "·" * (size - own)
+def shortened(decode: Callable[[list[int]], str] | None, tokens: Sequence[int]) -> str:
+    """Returns the text of tokens, in one line of at most 80 letters; empty without a decoder."""
+    if decode is None or not len(tokens):
+        return ""
+    text = " ".join(decode(list(tokens)).split())
+    return text if len(text) <= _MOST_LETTERS else text[: _MOST_LETTERS - 1] + "…"
 
 
-def _centred(captions: Sequence[str], size: int, fill: str) -> str:
-    caption = next((caption for caption in captions if len(caption) <= size), "")
-    return caption.center(size, fill)
+def _cursor(batch: Mapping[str, Any]) -> list[str]:
+    cursor = batch.get("cursor")
+    if not isinstance(cursor, Mapping):
+        return []
+    return [f"epoch {cursor['epoch']}", f"next position {cursor['position']:,}"]
 
 
-def _lane(row: SeenRow, cells: int) -> str:
-    """A line below tokens that are predicted: in cells of which half or more are."""
-    assert row.targets is not None
-    begins = np.arange(cells) * row.capacity // cells
-    ends = np.maximum((np.arange(cells) + 1) * row.capacity // cells, begins + 1)
-    counts = np.concatenate(([0], np.cumsum(row.targets)))
-    return "".join("▔" if on else " " for on in (2 * (counts[ends] - counts[begins]) >= ends - begins).tolist())
+def _host(tensor: Any) -> np.ndarray[Any, Any]:
+    return tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+
+
+def _kind(value: Any) -> str:
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return repr(value) if isinstance(value, int | float | str) else type(value).__name__
+    device = getattr(getattr(value, "device", None), "type", "cpu")
+    where = "" if device == "cpu" else f" on {value.device}"
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}{where}"

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.presets.preset import Preset
 
 _ENDINGS = {"grain": ("segment_ids", "positions"), "maxtext": ("segmentation", "position")}

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.presets.preset import Preset
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.masks.visibility import refuse_prefixes
 
 _FLASH_ATTENTION = ("flash_attn", "flash_attn_interface", "flash_attn_3", "kernels")

@@ -1,4 +1,4 @@
-"""Proof: audits of epochs, components and tokens, the doctor, health, and what servers do now.
+"""Proof: audits of epochs, components and tokens, the doctor, health, and the activity of servers.
 
 The names are listed in `__init__.pyi`; each is loaded when it is first asked for.
 """

@@ -1,6 +1,6 @@
-"""What servers do now: their open streams, and what waits there.
+"""The activity of servers: their open streams, and the work that waits.
 
-Owns asking every process of a target; leaves rates, and how they are shown, to commands.
+Owns asking every process of a target; leaves rates, and showing them, to `packhorse top`.
 """
 
 from dataclasses import dataclass, fields
@@ -23,7 +23,7 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
 _TRIES_PER_PROCESS = 8
-"""Connections to an address that several processes share: the kernel gives each to any of them."""
+"""Connections for each process that shares an address: the kernel chooses the process."""
 
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
@@ -48,7 +48,7 @@ class StreamActivity:
     id: str
     """Its name in the server's log."""
     method: str
-    """StreamBins or PackStream; of a PackStream the fields from dataset to num_steps say nothing."""
+    """StreamBins or PackStream; for a PackStream the fields from dataset to num_steps have no meaning."""
     dataset: str
     """The dataset's name."""
     epoch: int
@@ -64,30 +64,30 @@ class StreamActivity:
     batch_size: int
     """Bins per rank and step."""
     first_step: int
-    """Where it began; above 0 where it goes on after a break."""
+    """Where it began; above 0 where it continues after a break."""
     next_step: int
-    """The worker's first step that has not left yet."""
+    """The worker's first step that has not been sent yet."""
     num_steps: int
     """Steps that every rank takes."""
     num_messages: int
-    """Messages that have left."""
+    """Messages sent."""
     sent_bytes: int
     """Their size in bytes."""
     open_seconds: float
     """How long it has been open."""
     blocked_seconds: float
-    """How long messages that left waited for the client to read."""
+    """How long messages waited for the client before they were sent."""
     waiting_seconds: float
-    """How long the message that is ready now has waited; 0 where none waits."""
+    """How long the next message has been waiting; 0 where there is none."""
     peer: str
-    """Where it came from, as gRPC writes addresses."""
+    """The client's address, as gRPC writes it."""
     digest: str = ""
-    """Of what it streams: the dataset's version and what is skipped; empty where the server does not say."""
+    """Of the dataset's version and the skipped positions; empty from an older server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerActivity:
-    """What one process of a server does.
+    """The activity of one process of a server.
 
     Example:
         >>> activity = ServerActivity(
@@ -98,11 +98,11 @@ class ServerActivity:
     """
 
     address: str
-    """Where it was asked."""
+    """The address that was asked."""
     process: int
-    """A random number of the process, another for each start."""
+    """A random number, new at each start of the process."""
     num_processes: int
-    """Processes behind the address."""
+    """Processes at the address."""
     server_version: str
     """Of packhorse."""
     uptime_seconds: float
@@ -110,34 +110,34 @@ class ServerActivity:
     max_streams: int
     """Streams that may be open at once."""
     streams: tuple[StreamActivity, ...]
-    """Those that are open, the oldest first."""
+    """Open streams, the oldest first."""
     waiting_in_lanes: dict[str, int]
-    """Lane → time slices of work that wait there for a thread."""
+    """Lane → time slices of work that wait for a thread."""
     sent: dict[str, tuple[int, int, int]]
-    """Dataset → bins, sequences and tokens that have left since the process began."""
+    """Dataset → bins, sequences and tokens sent since the process began."""
     processor_seconds: float = 0.0
-    """Processor time of all its threads; 0, as in the fields that follow, where the server does not say."""
+    """Processor time of all its threads; 0, as in the fields below, from an older server."""
     memory_bytes: int = 0
-    """Memory of its own, without mapped files."""
+    """Its memory, without mapped files."""
     memory_limit_bytes: int = 0
-    """Memory that its container, or the machine, has for it and for others."""
+    """Memory of its container, or of the machine."""
     open_files: int = 0
-    """Files and connections that are open."""
+    """Open files and connections."""
     most_open_files: int = 0
-    """Files and connections that may be open."""
+    """Limit of open files and connections."""
     num_connections: int = 0
-    """Connections that are open, of whomever."""
+    """Open connections of all clients."""
     num_connections_without_request: int = 0
-    """Those of them from which no request has come."""
+    """Open connections without a request so far."""
     bytes_without_request: int = 0
-    """What came over connections beside the messages of requests."""
+    """Bytes received over connections beside the messages of requests."""
 
 
 def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float = 5.0) -> list[ServerActivity]:
-    """Returns what every server process behind a target does now.
+    """Returns the activity of every server process of a target.
 
-    Every address of every host is asked. Where several processes share one, connections are made until each has
-    answered; one that the kernel gives none of them to is missing.
+    Every address of every host is asked. Where several processes share an address, connections are made until each has
+    answered; after too many tries a process may be missing.
 
     Example:
         >>> ask_activity("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -146,14 +146,14 @@ def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: fl
 
     Args:
         target: of servers, as `connect` takes it.
-        access: certificates and tokens; what is left out is taken from the environment. A token must be for
-            GetActivity, and shows streams of its own datasets only.
+        access: certificates and tokens; by default those of the environment. A token must grant GetActivity, and shows
+            streams of its own datasets only.
         timeout_seconds: how long to wait for each answer.
 
     Raises:
-        AccessDeniedError: certificates do not fit, or the token is not for GetActivity.
+        AccessDeniedError: certificates do not fit, or the token does not grant GetActivity.
         UnauthenticatedError: the server does not know the token.
-        NotImplementedByServerError: a server is older than this question.
+        NotImplementedByServerError: a server is too old for this request.
         ServerUnavailableError: an address does not answer in time.
         ValueError: a file cannot be read.
     """
@@ -182,7 +182,7 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
         except grpc.RpcError as error:
             failure = exception_of(error, address.target)
             if isinstance(failure, ServerUnavailableError):
-                failure = _refusal(address, credentials) or failure
+                failure = refusal_at(address, credentials) or failure
             raise failure from None
     return ServerActivity(
         address=address.target,
@@ -204,8 +204,8 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
     )
 
 
-def _refusal(address: Address, credentials: Credentials) -> PackhorseError | None:
-    """Returns why no connection comes about, where that is a matter of certificates."""
+def refusal_at(address: Address, credentials: Credentials) -> PackhorseError | None:
+    """Returns why an address refuses the connection, where certificates are the reason; else None."""
     endpoint = host_and_port(address)
     if endpoint is None:
         return None

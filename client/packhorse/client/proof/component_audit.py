@@ -1,7 +1,7 @@
-"""What came of each component of a mixture in one epoch, and whether that is what the mixture says.
+"""Counts of each component of a mixture in one epoch, compared with the mixture.
 
-Owns the counting and the verdict for each component; leaves reading streams to `proof.epoch_audit`. It keeps the ids of
-the epoch, 16 bytes a sequence: how often each came is not told by a sum.
+Leaves reading streams to `proof.epoch_audit`. It keeps the ids of the epoch, 16 bytes a sequence, to count how often
+each came.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from packhorse.types import Component
 
 @dataclass(kw_only=True)
 class ComponentReport:
-    """What an audit saw of one component.
+    """Counts of one component in an audit.
 
     Example:
         >>> web = Component(name="web", num_bins=100, first_epoch=1, first_position=30, num_taken=90)
@@ -26,35 +26,35 @@ class ComponentReport:
     """
 
     component: Component
-    """Its facts, and what the epoch takes of it."""
+    """Its facts, and its share of the epoch."""
     bins: int = 0
-    """Its bins that came to trainers."""
+    """Its bins that trainers got."""
     sequences: int = 0
-    """Its sequences that came, each as often as it came."""
+    """Its sequences that came, repeats included."""
     tokens: int = 0
     """Their tokens."""
     times: dict[int, int] = field(default_factory=dict)
-    """How often a sequence came → how many sequences came so often; those that never came are not told."""
+    """Number of times → number of sequences that came as often; at least 1."""
     bins_left_out: int = 0
-    """Its bins that came to nobody: positions were skipped, or lie before or after those that are audited."""
+    """Its bins that no trainer got: their positions were skipped, or are outside of the audit."""
     sequences_left_out: int = 0
     """The sequences of these bins."""
     whole_times: dict[int, int] = field(default_factory=dict)
-    """As `times`, of the whole epoch, what was left out included."""
+    """As `times`, of the whole epoch, bins that were left out included."""
     masked: int = 0
-    """Sequences, counted above, whose tokens a takedown masks from the loss."""
+    """Sequences, counted above, that a takedown masks from the loss."""
     replaced: int = 0
     """Sequences, counted above, whose tokens a takedown replaces."""
 
     @property
     def epochs(self) -> str:
-        """Its own epochs that came, as a stretch: 1.30 is behind 30 % of epoch 1."""
+        """The range of its own epochs that came: 1.30 is 30 % into epoch 1."""
         component = self.component
         ends = (component.first_position / component.num_bins, component.end / component.num_bins)
         return " to ".join(f"{component.first_epoch + end:.2f}" for end in ends)
 
     def problems(self) -> Iterator[str]:
-        """Yields what is not as the mixture says."""
+        """Yields differences from the mixture."""
         component = self.component
         bins = self.bins + self.bins_left_out
         if bins != component.num_taken:
@@ -74,7 +74,7 @@ class ComponentReport:
 
 
 def times_of(component: Component) -> tuple[int, int]:
-    """Returns how often a sequence of a component comes in an epoch of the mixture, at least and at most.
+    """Returns how often a sequence of a component comes in an epoch of the mixture: least and most.
 
     Example:
         >>> times_of(Component(name="web", num_bins=10, first_position=5, num_taken=20))
@@ -88,14 +88,14 @@ def times_of(component: Component) -> tuple[int, int]:
 
 
 def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
-    """Returns how many sequences a takedown masks from the loss, and of how many it replaces the tokens.
+    """Returns how many sequences a takedown masks from the loss, and how many it replaces.
 
     Example:
         >>> num_redacted(np.array([MASKED, 17, 0]))  # two are replaced, by the tokens 17 and 0
         (1, 2)
 
     Args:
-        redactions: as in a `BinBlock`, int64 [S]; None where nothing is taken away.
+        redactions: as in a `BinBlock`, int64 [S] or None.
     """
     if redactions is None:
         return 0, 0
@@ -103,11 +103,7 @@ def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
 
 
 class MixtureTally:
-    """Counts blocks by component.
-
-    Args:
-        components: of the mixture, from a stream's header.
-    """
+    """Counts blocks by component."""
 
     def __init__(self, components: tuple[Component, ...]) -> None:
         self._reports = [ComponentReport(component=component) for component in components]
@@ -122,8 +118,8 @@ class MixtureTally:
         Args:
             block: of a stream of the mixture.
             entries: (id, first token) of the sequences that are no copies: [n].
-            own: which of the block's sequences these are: bool [S].
-            is_left_out: whether it came to nobody.
+            own: which sequences of the block these are: bool [S].
+            is_left_out: whether no trainer got the block.
         """
         if block.component_ids is None:
             return
@@ -147,16 +143,16 @@ class MixtureTally:
             self._entries[number].append(entries[ours])
 
     def reports(self) -> list[ComponentReport]:
-        """Returns what came of each component, in their order."""
+        """Returns the report of each component, in order."""
         for report, came, left_out in zip(self._reports, self._entries, self._left_out, strict=True):
             report.times = _times(came)
             report.whole_times = _times([*came, *left_out]) if left_out else report.times
         return self._reports
 
 
-def _times(parts: list[NDArray[np.void]]) -> dict[int, int]:
-    """Returns how often a sequence is there → how many are so often."""
-    if not parts:
+def _times(entries: list[NDArray[np.void]]) -> dict[int, int]:
+    """Returns number of times → number of sequences."""
+    if not entries:
         return {}
-    _, times = np.unique(np.concatenate(parts), return_counts=True)
+    _, times = np.unique(np.concatenate(entries), return_counts=True)
     return dict(Counter(times.tolist()))

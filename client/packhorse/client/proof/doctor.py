@@ -1,6 +1,6 @@
-"""Whether a server serves, and what lies between a client and its first bin, step by step, until one step fails.
+"""Whether a server serves, and the steps from a client to its first bin, up to the first that fails.
 
-Owns the steps and what each failure means; leaves how they are shown to `packhorse doctor`.
+Owns the steps and the meaning of each failure; leaves showing them to `packhorse doctor`.
 """
 
 import math
@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.client.api import Client
 from packhorse.client.errors import AccessDeniedError, PackhorseError, UnauthenticatedError
+from packhorse.client.proof.activity import refusal_at
 from packhorse.client.transport.access import (
     NO_ACCESS,
     Access,
@@ -30,7 +31,7 @@ from packhorse.client.transport.access import (
 from packhorse.client.transport.failures import days_left, exception_of, refusal_of
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.requests import LIST_DATASETS
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
 from packhorse.wire.addresses import days_until, end_of
@@ -38,7 +39,7 @@ from packhorse.wire.addresses import days_until, end_of
 STEPS = ("DNS", "TCP", "TLS", "auth", "versions", "health", "datasets", "first bin")
 
 SOON_DAYS = 14
-"""A certificate or token that is good for less is worth a warning."""
+"""A certificate or token that expires sooner is worth a warning."""
 
 _MOST_NAMES = 5
 _ANOTHER_TOKEN = "make another with `packhorse token new` at the server"
@@ -47,7 +48,7 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one step found.
+    """The result of one step.
 
     Example:
         >>> Finding("tcp", "nobody listens there", is_good=False).is_good
@@ -57,14 +58,14 @@ class Finding:
     step: str
     """One of STEPS."""
     text: str
-    """In one line, with the way out where something is wrong."""
+    """One line, with the way out where something is wrong."""
     is_good: bool = True
-    """Whether the client can go on."""
+    """Whether the client can continue."""
     is_warning: bool = False
-    """Whether it can, and should not."""
+    """Whether the client can continue, but something should be changed."""
 
     def __str__(self) -> str:
-        """The step and what it found, in one line behind a sign."""
+        """A sign, the step and the text, in one line."""
         sign = "✗" if not self.is_good else "!" if self.is_warning else "✓"
         return f"{sign} {self.step:<{max(map(len, STEPS))}}  {self.text}"
 
@@ -72,8 +73,8 @@ class Finding:
 def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float, service: str = "") -> str:
     """Returns a server's health: SERVING, NOT_SERVING or UNKNOWN.
 
-    NOT_SERVING: it starts or drains, makes no blocks, or has no dataset that it can serve. Where nobody listens, it
-    raises at once. No token is needed, and none is sent.
+    NOT_SERVING: the server starts or drains, makes no blocks, or has no dataset that it can serve. Needs no token, and
+    sends none.
 
     Example:
         >>> ask_health("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -82,13 +83,13 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
 
     Args:
         target: of one server, as `connect` takes it.
-        access: certificates; what is left out is taken from the environment.
+        access: certificates; by default those of the environment.
         timeout_seconds: how long to wait for an answer; math.inf for no limit.
         service: whose health; empty for the process's.
 
     Raises:
         AccessDeniedError: certificates do not fit.
-        ServerUnavailableError: no server answers in time.
+        ServerUnavailableError: no server answers in time, or nobody listens.
         ValueError: a file cannot be read, or timeout_seconds is out of range.
     """
     if math.isnan(timeout_seconds) or timeout_seconds <= 0:
@@ -96,7 +97,6 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
     hosts = hosts_of(target)
     credentials = Credentials(access.or_environment(), hosts)
     address = Address(hosts[0])
-    endpoint = host_and_port(address)
     timeout = None if math.isinf(timeout_seconds) else timeout_seconds
     with credentials.open_channel(address) as channel:
         try:
@@ -104,22 +104,18 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout
             )
         except grpc.RpcError as error:
-            failure: PackhorseError | None = None
-            if endpoint is not None:
-                host, port, server_name = endpoint
-                failure = refusal_of(host, port, server_name, credentials.access, uses_tls=credentials.uses_tls)
-            raise failure or exception_of(error, target) from None
+            raise refusal_at(address, credentials) or exception_of(error, target) from None
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
 class _FailedError(Exception):
-    """A step failed: why, and what to do."""
+    """A step failed; the message has the reason and the way out."""
 
 
 def diagnose(
     target: str, *, access: Access = NO_ACCESS, dataset: str | None = None, timeout_seconds: float = 5.0
 ) -> Iterator[Finding]:
-    """Yields what each step towards the first bin finds, up to the first that fails, for every host of a target.
+    """Yields the finding of each step to the first bin, up to the first that fails, for every host of a target.
 
     Example:
         >>> [(finding.step, finding.is_good) for finding in diagnose("127.0.0.1:1")]
@@ -127,8 +123,8 @@ def diagnose(
 
     Args:
         target: of servers, as `connect` takes it.
-        access: certificates and tokens; what is left out is taken from the environment.
-        dataset: whose first bin is asked for; None for the first that there is.
+        access: certificates and tokens; by default those of the environment.
+        dataset: whose first bin is requested; None for the first one listed.
         timeout_seconds: how long each step may take.
 
     Raises:
@@ -142,7 +138,7 @@ def diagnose(
 
 
 class _Examination:
-    """The steps towards one host, each of which may use what those before it found."""
+    """The steps to one host; each may use the findings of those before it."""
 
     def __init__(self, host: str, access: Access, dataset: str | None, timeout_seconds: float) -> None:
         self._host = host
@@ -181,8 +177,8 @@ class _Examination:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise _FailedError(
-                f"{name} is no name that this machine knows ({error}): check its spelling and, inside a cluster, "
-                "the namespace (packhorse.NAMESPACE)"
+                f"{name} cannot be resolved ({error}): check its spelling and, inside a cluster, the namespace "
+                "(packhorse.NAMESPACE)"
             ) from None
         self._addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
         return Finding("DNS", f"{name} is {_some(self._addresses)} ({_since(started)})")
@@ -199,8 +195,8 @@ class _Examination:
                     probe.connect(path)
             except OSError as error:
                 raise _FailedError(
-                    f"{path}: {error.strerror}: is a server running with --listen unix:{path}, and may this user open "
-                    "it?"
+                    f"{path}: {error.strerror}: is `packhorse serve --listen unix:{path}` running, and may "
+                    "this user open it?"
                 ) from None
             return Finding("TCP", f"{path} answers ({_since(started)})")
         _, port, _ = self._endpoint
@@ -248,7 +244,7 @@ class _Examination:
                 return Finding("TLS", f"{text}, on this machine only")
             return Finding(
                 "TLS",
-                f"{text}: whoever is on the way can read it; serve with --tls-cert, and give --ca",
+                f"{text}: everyone on the way can read it; serve with --tls-cert, and set {variable_of('ca')}",
                 is_warning=True,
             )
         text = f"the server's certificate is for {server_name}, good for {min(days):.0f} days"
@@ -281,12 +277,10 @@ class _Examination:
         except AccessDeniedError as error:
             if error.metadata.get("cause") != "method":
                 raise _FailedError(str(error)) from None
-            return Finding(
-                "auth", f"the token is known, and the datasets are not to be listed: {error}", is_warning=True
-            )
+            return Finding("auth", f"the token is known, but may not list the datasets: {error}", is_warning=True)
         except PackhorseError as error:
             raise _FailedError(
-                f"no answer to ListDatasets: {error}; is a packhorse server behind this port, and not another service?"
+                f"no answer to ListDatasets: {error}; is a packhorse server at this port, and not another service?"
             ) from None
         if self._listed.token_expires_seconds:
             days = days_until(datetime.fromtimestamp(self._listed.token_expires_seconds, UTC))
@@ -310,27 +304,27 @@ class _Examination:
         try:
             status = ask_health(self._host, access=self._access, timeout_seconds=self._seconds, service=_SERVICE)
         except PackhorseError as error:
-            raise _FailedError(f"the server does not tell its health: {error}") from None
+            raise _FailedError(f"the server does not answer about its health: {error}") from None
         if status != "SERVING":
             raise _FailedError(
                 f"{status}: the server drains, still compiles its kernels (for ten seconds after an install), has no "
                 "dataset that it can serve, or has made no block for ten seconds; its log says which, and other "
-                "replicas go on"
+                "replicas continue"
             )
         return Finding("health", status)
 
     def _datasets(self) -> Finding:
         if self._listed is None:
             if self._dataset is None:
-                raise _FailedError("the token may not list them: name one as DATASET")
-            return Finding("datasets", f"not to be listed; going on with {self._dataset}")
+                raise _FailedError("the token may not list them; name the dataset")
+            return Finding("datasets", f"the token may not list them; continuing with {self._dataset}")
         names = [dataset.name for dataset in self._listed.datasets]
         if not names:
             raise _FailedError(
                 "this token grants access to none of the served datasets: ask for one with other datasets=… in its line"
             )
         if self._dataset is not None and self._dataset not in names:
-            raise _FailedError(f"none is named {self._dataset}; there are {_some(names)}")
+            raise _FailedError(f"no dataset is named {self._dataset}; there are {_some(names)}")
         self._dataset = self._dataset or names[0]
         return Finding("datasets", f"{len(names)}: {_some(names)}")
 
@@ -347,7 +341,7 @@ class _Examination:
                     times.append(_since(started))
         except PackhorseError as error:
             cause = error.__cause__ if isinstance(error.__cause__, PackhorseError) else error
-            raise _FailedError(f"{self._dataset} gives none: {cause}") from None
+            raise _FailedError(f"{self._dataset} sends no bin: {cause}") from None
         return Finding("first bin", f"of {self._dataset} after {times[0]}, over an open connection after {times[1]}")
 
     def _transport(self) -> "closing[GrpcTransport]":
@@ -355,7 +349,7 @@ class _Examination:
 
 
 def _where_tokens_come_from() -> str:
-    return f"`packhorse token new` at the server makes one; give it by --token-file or {variable_of('token_file')}"
+    return f"`packhorse token new` at the server makes one; set {variable_of('token_file')} to its file"
 
 
 def _some(names: list[str]) -> str:

@@ -1,9 +1,8 @@
 """Reading every stream of an epoch to see that each sequence comes exactly once.
 
-Owns the reading and what it found; leaves the verdict's words to the command `packhorse audit`. It keeps a few numbers
-however large the epoch is: ids are summed as hashes, and the sums compared with those that `prepare` took of the
-dataset. Only when they differ is the epoch read again, with all ids in memory, to name those that are missing or
-repeated.
+Owns reading and counting; leaves the verdict's words to `packhorse audit`. It keeps a few numbers however large the
+epoch is: hashes of ids are summed, and the sums compared with those in the dataset. Only when they differ is the epoch
+read again, with all ids in memory, to name the missing and the repeated ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +28,7 @@ _POSITIONS_AT_ONCE = 1024
 
 
 class LeftOut(NamedTuple):
-    """What an option leaves out of the streams on purpose."""
+    """The bins and sequences that an option leaves out of the streams."""
 
     bins: int
     sequences: int
@@ -37,7 +36,7 @@ class LeftOut(NamedTuple):
 
 @dataclass(kw_only=True)
 class AuditReport:
-    """What an audit saw.
+    """The counts and problems of an audit.
 
     Example:
         >>> AuditReport(sequences=4, tokens=16, bins=2, streamed_bins=2).problems  # nothing is wrong
@@ -55,19 +54,19 @@ class AuditReport:
     repeated: int = 0
     """Sequences in bins that the REPEAT policy added; not counted above."""
     masked: int = 0
-    """Sequences of streams' bins whose tokens a takedown masks from the loss."""
+    """Streamed sequences that a takedown masks from the loss."""
     replaced: int = 0
-    """Sequences of streams' bins whose tokens a takedown replaces."""
+    """Streamed sequences whose tokens a takedown replaces."""
     streamed_bins: int = 0
-    """Bins that the streams carried, empty and repeated ones too; 0 says that nothing was audited."""
+    """Bins that the streams carried, empty and repeated ones too; where it is 0, nothing was audited."""
     left_out: dict[str, LeftOut] = field(default_factory=dict)
-    """Option → the bins that no trainer gets because of it; counted above, but for redactions."""
+    """Option, such as `skip` → the bins that no trainer gets because of it; counted above, except for redactions."""
     sums: tuple[int, int] = (0, 0)
-    """Of hashes of the ids, and first_tokens, of `sequences`."""
+    """Sums of hashes of the ids and first_tokens of `sequences`."""
     num_steps: int = 0
     """Steps that every rank takes."""
     components: list[ComponentReport] = field(default_factory=list)
-    """Of a mixture, what came of each component."""
+    """Of a mixture, the counts of each component."""
     problems: list[str] = field(default_factory=list)
     """What is wrong; empty when every sequence came exactly once."""
 
@@ -80,9 +79,9 @@ class AuditReport:
         tally: MixtureTally | None = None,
         left_out_by: str = "",
     ) -> NDArray[np.void]:
-        """Counts a block and returns its `_entries`; where `repeats`, bins without a position are copies, left out.
+        """Counts a block and returns its `_entries`; where `repeats`, bins without a position are copies.
 
-        Of a mixture, `tally` counts its components. `left_out_by` is the option for which no trainer gets the block.
+        Of a mixture, `tally` counts components. `left_out_by` is the option for which no trainer gets the block.
         """
         bounds = np.concatenate(([0], block.bin_ends))
         sizes = np.diff(bounds)
@@ -116,7 +115,7 @@ class AuditReport:
 
 
 def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> NDArray[np.void]:
-    """Returns sequences as (id, start), which is one thing to compare: int64 and int64 [n]."""
+    """Returns sequences as (id, start), int64 each [n], which compare as one value."""
     entries = np.zeros(len(ids), dtype=[("id", np.int64), ("start", np.int64)])
     entries["id"] = ids
     if first_tokens is not None:
@@ -125,7 +124,7 @@ def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> 
 
 
 def named_ids(client: Client, dataset: DatasetInfo, ids: NDArray[np.int64]) -> list[str]:
-    """Returns ids as an audit names them: with their keys, where the dataset has any.
+    """Returns ids as an audit names them: with their keys, where the dataset has keys.
 
     Example:
         >>> from packhorse.client import connect
@@ -134,8 +133,8 @@ def named_ids(client: Client, dataset: DatasetInfo, ids: NDArray[np.int64]) -> l
         ['3', '2']
 
     Args:
-        client: reaches the service.
-        dataset: a prepared dataset, no mixture.
+        client: open.
+        dataset: prepared, not a mixture.
         ids: int64 [n].
     """
     keys = client.keys(dataset.name, ids) if dataset.key_column else [""] * len(ids)
@@ -146,7 +145,7 @@ def named_ids(client: Client, dataset: DatasetInfo, ids: NDArray[np.int64]) -> l
 
 @dataclass(frozen=True, kw_only=True)
 class EpochOfStreams:
-    """One epoch under one topology, as it is streamed.
+    """One epoch, streamed under one topology.
 
     Example:
         >>> from packhorse.client import connect
@@ -159,9 +158,8 @@ class EpochOfStreams:
     """
 
     client: Client
-    """Reaches the service."""
+    """Open."""
     dataset: DatasetInfo
-    """What is streamed."""
     epoch: int
     """0-based."""
     seed: int
@@ -171,7 +169,7 @@ class EpochOfStreams:
     skip: Skips = NO_SKIPS
     """Positions that are left out."""
     until: int | None = None
-    """The position of a cursor: trainers got no bin from there on. None for the whole epoch."""
+    """The position of a cursor, from which on trainers got no bin. None for the whole epoch."""
 
     def audit(
         self,
@@ -179,16 +177,16 @@ class EpochOfStreams:
         on_bins: Callable[[int], None] = lambda _: None,
         on_block: Callable[[BinBlock, StreamHeader], None] = lambda block, header: None,
     ) -> AuditReport:
-        """Reads every stream once, and tells what came.
+        """Reads every stream once and compares it with the dataset.
 
-        Where no stream carries a bin, there is nothing to tell: no problem, and `streamed_bins` is 0.
+        Where no stream carries a bin, `streamed_bins` is 0 and there is no problem.
 
         Args:
-            on_bins: called with the number of bins of every block read, for progress.
-            on_block: called with every block, and with the header of a stream of the epoch.
+            on_bins: called with the number of bins of every block, for progress.
+            on_block: called with every block and a header of the epoch.
 
         Raises:
-            ValueError: `until` lies behind the epoch's end.
+            ValueError: `until` is after the epoch's end.
         """
         report = AuditReport()
         tally = None
@@ -223,7 +221,7 @@ class EpochOfStreams:
         return self.topology.remainder is RemainderPolicy.REPEAT
 
     def _blocks(self, report: AuditReport) -> Iterator[tuple[BinBlock, StreamHeader, str]]:
-        """Every block of every stream, then the bins that no stream carries; with the option that leaves them out."""
+        """Yields as `blocks`, each with a header and the option that leaves it out."""
         header: StreamHeader | None = None
         streamed_bins = 0
         for rank in range(self.topology.world_size):
@@ -239,7 +237,7 @@ class EpochOfStreams:
                         )
                     if self.until is not None and self.until > header.num_bins:
                         raise ValueError(
-                            f"until={self.until} lies behind the {header.num_bins:,} bins of epoch {self.epoch}: a "
+                            f"until={self.until} is after the {header.num_bins:,} bins of epoch {self.epoch}: a "
                             "cursor's position counts from the beginning of its epoch"
                         )
                     for block in stream:
@@ -271,7 +269,7 @@ class EpochOfStreams:
                 yield block, header, option
 
     def _num_before(self, block: BinBlock, num_bins: int) -> int:
-        """Returns how many of a block's bins come before `until`, in an epoch of so many."""
+        """Returns how many bins of a block come before `until`, in an epoch of `num_bins`."""
         if self.until is None or self.until >= num_bins:
             return len(block)
         beyond = np.flatnonzero((block.positions >= self.until) | (block.positions < 0))  # or of the last step
@@ -289,7 +287,7 @@ class EpochOfStreams:
         )
 
     def _bins_at(self, ranges: Iterable[range], skip: Skips | None) -> Iterator[BinBlock]:
-        """Bins by position: of what is left, or of the whole epoch where `skip` is None."""
+        """Bins by position: without skipped ones, or of the whole epoch where `skip` is None."""
         for positions in ranges:
             for first in range(positions.start, positions.stop, _POSITIONS_AT_ONCE):
                 yield self.client.get_bins(
@@ -302,7 +300,7 @@ class EpochOfStreams:
                 )
 
     def _explain(self) -> list[str]:
-        """Names ids that the streams miss or repeat, against the same epoch read by position."""
+        """Names ids that the streams miss or repeat, compared with the same epoch read by position."""
         scratch = AuditReport()
         streamed = [
             scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block, _, _ in self._blocks(scratch)

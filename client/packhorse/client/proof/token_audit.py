@@ -1,8 +1,7 @@
 """Comparing batches with a source, token by token.
 
-Owns what a row should hold, built plainly from the source and the plan, and the comparison. Leaves making batches to
-`PackedDataset`, as training does, and which bins there are to the audit of streams. Memory does not grow with the
-epoch.
+Owns building expected rows from the source and the plan, and the comparison. Leaves making batches to `PackedDataset`,
+as in training, and reading streams to `proof.epoch_audit`. Memory does not grow with the epoch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
 from packhorse.client.sources import TokenSource, TokenSourceError
@@ -23,12 +22,12 @@ from packhorse.types import Component, DatasetInfo, StreamHeader
 _MOST_NAMED = 10
 _PADDING = -1
 _MOST_MARKED = 1 << 28
-"""Sequences of a source for which those that never come are looked for by name: a byte for each."""
+"""Most sequences of a source whose missing ids are named: it costs a byte for each."""
 
 
 @dataclass(kw_only=True)
 class TokenReport:
-    """What a token audit saw.
+    """The counts and findings of a token audit.
 
     Example:
         >>> TokenReport(streams=AuditReport(sequences=3), tokens=10).problems
@@ -36,27 +35,27 @@ class TokenReport:
     """
 
     streams: AuditReport
-    """What the audit of the streams saw; their problems are those of `problems` too."""
+    """The audit of the streams; its problems are among `problems`."""
     tokens: int = 0
-    """Tokens of sequences of the epoch's own bins, those that no trainer gets included; separators are left out."""
+    """Tokens of the epoch's sequences, also those that no trainer gets; without separators."""
     cut_tokens: int = 0
-    """Tokens of these sequences that the over-length policy cut off."""
+    """Tokens of these sequences that the over-length policy cut."""
     dropped_sequences: int = 0
-    """Sequences that the over-length policy left out, as the ledger says."""
+    """Sequences that the over-length policy dropped, from the ledger."""
     dropped_tokens: int = 0
     """Their tokens."""
     skipped_rows: int = 0
-    """Rows of the source that prepare left out because something is wrong with them."""
+    """Bad rows of the source that prepare left out."""
     targets: int = 0
-    """Tokens that are predicted, among `tokens` and separators."""
+    """Predicted tokens, among `tokens` and separators."""
     differing: int = 0
     """Sequences, and ranges of padding, that differ."""
     findings: list[str] = field(default_factory=list)
-    """What differs."""
+    """The first differences."""
 
     @property
     def problems(self) -> list[str]:
-        """Everything that is wrong; empty where every token came exactly once."""
+        """All problems; empty where every token came exactly once."""
         rest = self.differing - _MOST_NAMED
         more = [f"{rest:,} more sequences differ"] if rest > 0 else []
         return [*self.streams.problems, *self.findings, *more]
@@ -64,12 +63,11 @@ class TokenReport:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenAudit:
-    """An epoch's batches, and the source that they are compared with.
+    """Compares an epoch's batches with a source.
 
-    Every bin is made into tensors by the dataset, exactly as in training. The same rows are built once more from the
-    source's `read`, one sequence after the other, and every tensor is compared. At the end the tokens are counted: all
-    of the source must have come once, but for those that the dataset's ledger says were cut off or dropped, and rows
-    that were skipped.
+    The dataset makes every bin into tensors, exactly as in training. The same rows are built again from the source's
+    `read`, one sequence at a time, and every tensor is compared. At the end the tokens are counted: all of the source
+    must have come once, except those that the dataset's ledger lists as cut or dropped, and skipped rows.
 
     Example:
         >>> from packhorse.client import PackedDataset, Topology, connect
@@ -86,20 +84,15 @@ class TokenAudit:
     streams: EpochOfStreams
     """The epoch, and how it is divided."""
     dataset: PackedDataset
-    """Makes batches: its tokens, loss mask and separators are audited. It makes plain ones: no preset, not flattened,
-    labels not shifted, positions not continued."""
+    """Makes the batches; its tokens, loss mask and separators are audited. It needs plain batches: no preset, not
+    flattened, labels not shifted, positions not continued."""
     against: TokenSource | None = None
-    """The right tokens, e.g. the data that the dataset was prepared from. None for the dataset's own source, read one
-    sequence at a time."""
+    """The right tokens, such as the data that the dataset was prepared from; None for the dataset's own source."""
     loss_against: TokenSource | None = None
-    """The right loss mask, in the same way."""
+    """The right loss mask; None for the dataset's own."""
 
     def audit(self, *, on_bins: Callable[[int], None] = lambda _: None) -> TokenReport:
-        """Goes through the epoch once.
-
-        Args:
-            on_bins: called with the number of bins of every block, for progress.
-        """
+        """Reads the epoch once; calls `on_bins` with the number of bins of every block, for progress."""
         check = _Check(self)
         report = check.report
         report.streams = self.streams.audit(on_bins=on_bins, on_block=check)
@@ -146,12 +139,12 @@ class _Check:
                 self._find(str(error))
 
     def totals(self) -> Iterator[str]:
-        """Yields what is wrong with the numbers of tokens and sequences."""
+        """Yields problems with the numbers of tokens and sequences."""
         info, report = self._info, self.report
         if self._has_failed or report.streams.problems:
-            return  # what was not made into batches was not counted
+            return  # the counts are not complete
         if info.components:
-            return  # an epoch of a mixture need not hold all of its components
+            return  # an epoch of a mixture need not contain all of its components
         if info.over_length == "drop":
             report.dropped_sequences = info.over_length_sequences
             report.dropped_tokens = info.over_length_tokens
@@ -165,7 +158,7 @@ class _Check:
         cut = info.over_length_tokens if info.over_length == "truncate" else 0
         if report.cut_tokens != cut:
             yield (
-                f"{report.cut_tokens:,} tokens of the source are cut off; the ledger of over-length sequences says "
+                f"{report.cut_tokens:,} tokens of the source were cut; the ledger of over-length sequences says "
                 f"{cut:,}: the source is not the one that the dataset was prepared from"
             )
         report.skipped_rows = info.skipped_rows
@@ -201,7 +194,7 @@ class _Check:
             start = end
 
     def _row(self, bins: BinBlock, start: int, end: int, component_id: int, *, is_counted: bool) -> "_Row":
-        """Builds what a row should hold."""
+        """Builds the expected row."""
         longest, against = self._longest[component_id], self._against.of_component(component_id)
         row = _Row(self._info.max_seq_len, self._maker.form.pad_token_id)
         separators = self._maker.form.separators
@@ -243,7 +236,7 @@ class _Check:
             self.report.findings.append(finding)
 
     def _missing(self, held: int) -> str:
-        """Names sequences of a source of rows that never came, from a second look at the streams."""
+        """Names rows of the source that never came, from a second reading of the streams."""
         if self._info.id_column or held > _MOST_MARKED:
             return ""
         has_come = np.zeros(held, dtype=np.bool_)
@@ -260,12 +253,12 @@ class _Check:
 
 
 def _of_dataset(source: TokenSource, info: DatasetInfo) -> TokenSource:
-    """Returns the source as it takes the dataset's ids."""
+    """Returns the source that takes the dataset's ids."""
     return source.for_components(info.components) if info.components else source.for_ids(info.id_column)
 
 
 class _Row:
-    """What one row should hold, sequence after sequence."""
+    """An expected row, built sequence by sequence."""
 
     def __init__(self, capacity: int, pad_token_id: int) -> None:
         self.input_ids = np.full(capacity, pad_token_id, dtype=np.int64)
@@ -273,7 +266,7 @@ class _Row:
         self.attention_mask = np.zeros(capacity, dtype=np.int64)
         self._sequence_ids = np.full(capacity, _PADDING, dtype=np.int32)
         self._position_ids = np.full(capacity, _PADDING, dtype=np.int64)
-        self._sequences: list[tuple[int, int, int]] = []  # id, where its room begins, where its first token would lie
+        self._sequences: list[tuple[int, int, int]] = []  # id, where its room begins, where its first token would be
         self._filled = 0
 
     def add(
@@ -287,20 +280,20 @@ class _Row:
         bos: int | None,
         eos: int | None,
     ) -> None:
-        """Adds a sequence, or a piece of one, behind those that are there.
+        """Appends a sequence, or a piece of one.
 
         Args:
             sequence_id: its id.
-            room: tokens that it takes up.
-            piece: its tokens.
-            is_predicted: those that the loss mask chooses: bool, as many.
+            room: its room in tokens.
+            piece: its tokens [n].
+            is_predicted: its loss mask: bool [n].
             first: where the piece begins in its sequence.
-            bos: token before it; None for none. Never predicted.
-            eos: token behind it; None for none. Predicted with the last token.
+            bos: the token before it, or None; never predicted.
+            eos: the token after it, or None; predicted with the last token.
         """
-        before, behind = [[] if token is None else [token] for token in (bos, eos)]
-        content = np.concatenate((before, piece, behind)).astype(np.int64)
-        predicted = np.concatenate(([False] * len(before), is_predicted, is_predicted[-1:] if behind else []))
+        before, after = [[] if token is None else [token] for token in (bos, eos)]
+        content = np.concatenate((before, piece, after)).astype(np.int64)
+        predicted = np.concatenate(([False] * len(before), is_predicted, is_predicted[-1:] if after else []))
         start, end = self._filled, self._filled + len(content)
         if end > len(self.input_ids) or len(content) > room:
             raise TokenSourceError(
@@ -316,11 +309,10 @@ class _Row:
         self._filled += room
 
     def differences(self, tensors: Mapping[str, NDArray[np.integer]]) -> Iterator[str]:
-        """Says of each sequence that differs, and of padding, which token is the first.
+        """Yields the first wrong token of each sequence that differs, and of padding.
 
         Args:
-            tensors: what a batch holds, name → integers [capacity]; sequence_ids and position_ids are not compared on
-                padding.
+            tensors: of a batch, name → integers [capacity]; sequence_ids and position_ids are not compared on padding.
         """
         starts = np.array([start for _, start, _ in self._sequences], dtype=np.int64)
         named: set[int] = set()

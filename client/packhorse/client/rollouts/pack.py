@@ -9,8 +9,8 @@ import torch
 
 from packhorse.client.api import Client
 from packhorse.client.batches.batch import BatchAssembler
+from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.batches.targets import IGNORE_INDEX
 from packhorse.client.losses.loss_weights import SequenceGroups
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
 from packhorse.client.rollouts._bins import bins_of_steps, block_of

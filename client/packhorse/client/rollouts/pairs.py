@@ -23,7 +23,7 @@ from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.batches.layout import as_layout
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.losses.loss_weights import SequenceGroups
-from packhorse.client.losses.sequence_sums import sequence_log_probs
+from packhorse.client.losses.sums import sequence_log_probs
 from packhorse.client.options import DEFAULT_PACKING, Balance, PackOptions
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
 from packhorse.client.rollouts._spans import flatten, refuse_flaws

@@ -1,12 +1,12 @@
-"""Objects of a store, read in blocks that all processes of a node keep on its disk, and fetched ahead of the stream.
+"""Objects of a store, read in blocks that all processes of a node share on its disk, and fetched ahead.
 
 Owns that a block is whole or not there, that what changed on disk is noticed, that all blocks together stay about
 within their limit, and that one process fetches what several want. Leaves asking the store to `formats.object_store`.
 """
 
-import fcntl
 import logging
 import mmap
+import operator
 import os
 import queue
 import threading
@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,6 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.formats.object_store import RangeFile, StoredObject, StoreOptions, without_secrets
+from packhorse.storage import BoundedCache, LockHeldError, hold_lock, try_lock
 
 _LOG = logging.getLogger(__name__)
 _Key = TypeVar("_Key", bound=Hashable)
@@ -40,16 +41,15 @@ _SUFFIX = ".block"
 _SUM_BYTES = 8
 _LOCKS = 64
 _KEPT_SHARE = 0.9
-"""What stays of the limit when old blocks are removed, so that this is not done for every new one."""
+"""Share of the limit that stays when old blocks are removed, so that not every new block removes one."""
 _LOOKS_PER_LIMIT = 32
 _ABANDONED_SECONDS = 3600.0
-"""A file that was to be kept, and nobody has written to for so long, is of a process that was killed."""
-_WAIT_SECONDS = 0.02
+"""A temporary file that nobody has written to for this long is a killed process's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCache:
-    """How sources read object stores: through blocks on the node's disk, which all its processes share.
+    """How sources read object stores: in blocks on the node's disk, which all its processes share.
 
     Example:
         >>> StoreCache(cache_folder="token-cache", block_bytes=1 << 18).cache_bytes >> 30
@@ -62,11 +62,11 @@ class StoreCache:
     cache_folder: str | os.PathLike[str] | None = None
     """On a local disk of the node; None for `~/.cache/packhorse/tokens`."""
     cache_bytes: int = DEFAULT_CACHE_BYTES
-    """That blocks in it take up at most, about."""
+    """About how much the blocks in it may take up."""
     block_bytes: int = DEFAULT_BLOCK_BYTES
     """Of one read."""
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
-    """That each process fetches before it is asked for, about."""
+    """About how much each process fetches ahead."""
     options: StoreOptions = field(default_factory=StoreOptions)
     """How the store is reached."""
 
@@ -80,7 +80,7 @@ class StoreCache:
 
 
 class CachedObject:
-    """An object of which blocks are read; it pickles by URL. Threads share it."""
+    """An object that is read in blocks; it pickles by URL. Threads share it."""
 
     def __init__(self, url: str, store: StoreCache) -> None:
         """Asks for the object's size and version.
@@ -112,7 +112,7 @@ class CachedObject:
         return self.object.size_bytes
 
     def copied(self) -> "KeptFile":
-        """Copies the whole object to the cache's folder, once for the node; the copy stays while somebody has it."""
+        """Copies the whole object to the cache's folder, once for the node; the copy stays as long as it is open."""
 
         def fetch(path: Path) -> None:
             with path.open("wb") as file:
@@ -132,15 +132,10 @@ class BlockCache:
     """A folder of blocks. It pickles by path."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        """Makes the folder.
+        """Makes the folder, on a local disk; an OSError where it cannot be made.
 
-        Args:
-            folder: on a local disk.
-            max_bytes: that all in it may take up together; reached within a few percent for each process. Files that
-                are kept whole count, and stay while they are in use.
-
-        Raises:
-            OSError: the folder cannot be made.
+        `max_bytes` limits all in it together, to within a few percent for each process. Files that are kept whole
+        count too, and stay while they are in use.
         """
         self.folder = folder
         self.max_bytes = max_bytes
@@ -153,13 +148,9 @@ class BlockCache:
             ) from None
 
     def block(self, key: str, number: int, fetch: Callable[[], bytes], *, patience_seconds: float) -> memoryview:
-        """Returns a block, from disk where it is there, else fetched and kept.
+        """Returns block `number` of the object `key`, from disk where it is there, else fetched and kept.
 
-        Args:
-            key: of the object.
-            number: of the block in it.
-            fetch: gives its bytes.
-            patience_seconds: how long to wait for another process that fetches it, before fetching it as well.
+        After `patience_seconds` it is fetched although another process may still be fetching it.
         """
         path = self.folder / key / f"{number:010}{_SUFFIX}"
         found = _read(path)
@@ -174,63 +165,44 @@ class BlockCache:
         return memoryview(data)
 
     def whole(self, key: str, name: str, fetch: Callable[[Path], None], *, patience_seconds: float) -> "KeptFile":
-        """Returns a file that is kept whole, and stays as long as any process has what is returned.
+        """Returns an object that is kept as one file, from disk or written by `fetch`.
 
-        Args:
-            key: of the object.
-            name: the file's.
-            fetch: writes it to a path.
-            patience_seconds: as for `block`.
+        The file stays as long as any process holds the result. `patience_seconds` is as for `block`.
         """
         path = self.folder / key / name
-        while True:
-            with suppress(FileNotFoundError):
-                kept = KeptFile(path)
-                os.utime(path)
-                return kept
-            with self._alone(key, 0, patience_seconds):
-                if not path.exists():
-                    path.parent.mkdir(exist_ok=True)
-                    partial = path.with_name(f".{name}.{os.getpid()}.partial")
-                    try:
-                        fetch(partial)
-                        os.replace(partial, path)
-                    finally:
-                        partial.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
             kept = KeptFile(path)
-            self._count(path.stat().st_size)
+            os.utime(path)
             return kept
+        with self._alone(key, 0, patience_seconds):
+            if not path.exists():
+                with _appearing(path) as partial:
+                    fetch(partial)
+        kept = KeptFile(path)
+        self._count(path.stat().st_size)
+        return kept
 
     def _keep(self, path: Path, data: bytes) -> None:
-        """Writes a block; one that does not fit on the disk is only not kept."""
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        """Writes a block; where the disk is full, the block is not kept."""
         try:
-            path.parent.mkdir(exist_ok=True)
-            try:
-                with partial.open("wb") as file:
-                    file.write(data)
-                    file.write(_sum_of(data))
-                os.replace(partial, path)
-            finally:
-                partial.unlink(missing_ok=True)
+            with _appearing(path) as partial, partial.open("wb") as file:
+                file.write(data)
+                file.write(_sum_of(data))
             self._count(len(data))
         except OSError as error:
             _LOG.warning("%s: a block is not kept: %s", self.folder, error)
 
     def _count(self, size_bytes: int) -> None:
-        """Counts what was written, and looks now and then whether it is too much."""
+        """Counts bytes that were written, and sometimes checks the limit."""
         self._written_bytes += size_bytes
         if self._written_bytes * _LOOKS_PER_LIMIT >= self.max_bytes:
             self._written_bytes = 0
             self._evict()
 
     def _evict(self) -> None:
-        """Removes what was not opened for the longest time, where there is too much; files that are kept stay."""
-        with (self.folder / "locks" / "evict").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # another process is at it
-                return
+        """Removes the files opened least recently, where there is too much; files in use stay."""
+        # Where another process holds the lock, it removes blocks already.
+        with suppress(LockHeldError), hold_lock(self.folder / "locks" / "evict", wait_seconds=0):
             blocks: list[tuple[int, int, str]] = []
             for folder in (entry for entry in os.scandir(self.folder) if entry.is_dir() and entry.name != "locks"):
                 for entry in os.scandir(folder):
@@ -251,51 +223,57 @@ class BlockCache:
 
     @contextmanager
     def _alone(self, key: str, number: int, patience_seconds: float) -> Iterator[None]:
-        """Keeps other processes from fetching the same, but not for ever: one may have stopped while it fetches."""
+        """Keeps other processes from fetching the same, but not for ever: this one may stop while it fetches."""
         stripe = xxhash.xxh32_intdigest(f"{key} {number}".encode()) % _LOCKS
-        with (self.folder / "locks" / f"{stripe:02}").open("w") as lock:
-            ends = time.monotonic() + patience_seconds
-            while time.monotonic() < ends:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(_WAIT_SECONDS)
+        with ExitStack() as held:
+            with suppress(LockHeldError):
+                held.enter_context(hold_lock(self.folder / "locks" / f"{stripe:02}", wait_seconds=patience_seconds))
             yield
 
 
 class KeptFile:
-    """A whole file of a cache, which is not removed while this is there. It pickles by path."""
+    """A whole file of a cache, which is not removed while this object exists. It pickles by path."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file; a FileNotFoundError where it is not there, or goes at this very moment."""
+        """Opens the file; a FileNotFoundError where it is missing, or being removed."""
         self.path = path
         self._file = path.open("rb")
-        fcntl.flock(self._file, fcntl.LOCK_SH)
+        while not try_lock(self._file, shared=True):  # it is being removed
+            time.sleep(0.001)
         if not os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
-            raise FileNotFoundError(f"{path} was replaced")
+            raise FileNotFoundError(f"{path} was removed")
 
     def __reduce__(self) -> tuple[type["KeptFile"], tuple[Path]]:
         return KeptFile, (self.path,)
 
 
 def _removed(path: Path) -> bool:
-    """Removes a block, or a file that nobody keeps; says whether it is gone."""
+    """Removes a block, or a file that is not in use; returns whether it is gone."""
     with suppress(FileNotFoundError):
         if path.name.endswith(_SUFFIX):
             path.unlink()
             return True
         with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not try_lock(file):
                 return False
             path.unlink()
     return True
 
 
+@contextmanager
+def _appearing(path: Path) -> Iterator[Path]:
+    """Yields a temporary path that is renamed at the end; not synced, since a lost file is fetched again."""
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def _read(path: Path) -> memoryview | None:
-    """Maps a block and compares it with its checksum; one that does not match is removed."""
+    """Maps a block; None where it is missing, or does not match its checksum and was removed."""
     try:
         with path.open("rb") as file:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -309,7 +287,7 @@ def _read(path: Path) -> memoryview | None:
         path.unlink(missing_ok=True)
         return None
     with suppress(OSError):
-        os.utime(path)  # the blocks that nobody opens are removed first
+        os.utime(path)  # blocks opened least recently are removed first
     return data
 
 
@@ -323,9 +301,7 @@ class _Sized(Protocol):
 
 
 class FetchAhead(Generic[_Key, _Item]):
-    """Items that a process fetches: some are open, some on their way, and others expected. Threads share it.
-
-    It pickles, and begins empty in every process.
+    """Items that a process fetches before it needs them. Threads share it; it begins empty in every process.
 
     Example:
         >>> squares = FetchAhead(lambda number: np.int64(number**2), ahead=2, keep_bytes=1 << 20)
@@ -338,10 +314,10 @@ class FetchAhead(Generic[_Key, _Item]):
         """Begins with no item.
 
         Args:
-            fetch: gives an item, from any thread.
-            ahead: items that are on their way at a time; 0 fetches each when it is asked for.
-            keep_bytes: what open items may have together; the last one always stays.
-            threads: that fetch, at most.
+            fetch: returns an item, in any thread.
+            ahead: how many items are fetched ahead; 0 for none.
+            keep_bytes: size of the fetched items that are kept; the last one always is.
+            threads: how many fetch, at most.
         """
         self._fetch = fetch
         self.ahead = ahead
@@ -351,8 +327,7 @@ class FetchAhead(Generic[_Key, _Item]):
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._open: OrderedDict[_Key, _Item] = OrderedDict()
-        self._open_bytes = 0
+        self._open = BoundedCache[_Key, _Item](self._keep_bytes, size_of=operator.attrgetter("nbytes"))
         self._coming: OrderedDict[_Key, Future[_Item]] = OrderedDict()
         self._expected: list[_Key] = []
         self._wanted: queue.SimpleQueue[tuple[_Key, Future[_Item]]] = queue.SimpleQueue()
@@ -367,7 +342,7 @@ class FetchAhead(Generic[_Key, _Item]):
         self._begin()
 
     def expect(self, keys: Sequence[_Key]) -> None:
-        """Begins to fetch items that are asked for soon, in order; forgets what was expected before."""
+        """Begins to fetch items that are needed soon, in order, instead of those of the call before."""
         if self._process != os.getpid():  # threads and locks do not survive a fork
             self._begin()
         wanted = set(keys)
@@ -381,33 +356,27 @@ class FetchAhead(Generic[_Key, _Item]):
         """Returns an item; raises what fetching it raised."""
         if self._process != os.getpid():
             self._begin()
-        with self._lock:
-            if key in self._open:
-                self._open.move_to_end(key)
-                return self._open[key]
-            coming = self._coming.pop(key, None)
-        item = self._fetch(key) if coming is None or coming.cancel() else coming.result()
-        with self._lock:
-            if key not in self._open:
-                self._open_bytes += item.nbytes
-            self._open[key] = item
-            while len(self._open) > 1 and self._open_bytes > self._keep_bytes:
-                self._open_bytes -= self._open.popitem(last=False)[1].nbytes
-        self._fetch_ahead()
+        item = self._open.find(key)
+        if item is None:
+            with self._lock:
+                coming = self._coming.pop(key, None)
+            item = self._fetch(key) if coming is None or coming.cancel() else coming.result()
+            item = self._open.put(key, item)
+            self._fetch_ahead()
         return item
 
     def _fetch_ahead(self) -> None:
-        """Has as many items on their way as may be."""
+        """Hands items to the threads, up to `ahead`."""
         with self._lock:
             while self._expected and len(self._coming) < self.ahead:
                 key = self._expected.pop()
-                if key in self._open or key in self._coming:
+                if key in self._coming or self._open.find(key) is not None:
                     continue
                 future: Future[_Item] = Future()
                 self._coming[key] = future
                 self._wanted.put((key, future))
                 if self._num_threads < self._most_threads:
-                    # Not a pool of the standard library, whose threads a process waits for when it ends.
+                    # Not a pool of the standard library: at its end a process would wait for the threads.
                     self._num_threads += 1
                     threading.Thread(target=self._serve, name="packhorse-read-ahead", daemon=True).start()
 
@@ -423,7 +392,7 @@ class FetchAhead(Generic[_Key, _Item]):
 
 
 class ReadAhead:
-    """Ranges of bytes of numbered objects, whose blocks are fetched ahead; it pickles with `open_object`."""
+    """Ranges of bytes of numbered objects, in blocks that are fetched ahead."""
 
     def __init__(self, open_object: Callable[[int], CachedObject], store: StoreCache) -> None:
         self._open_object = open_object
@@ -439,7 +408,11 @@ class ReadAhead:
         self._blocks.expect(list(dict.fromkeys(keys)))
 
     def read(self, number: int, begin: int, end: int) -> memoryview:
-        """Returns bytes [begin, end) of an object, a view where they are in one block."""
+        """Returns bytes [begin, end) of an object: a view where they are in one block."""
+        first = begin // self._block_bytes
+        offset = first * self._block_bytes
+        if begin < end <= offset + self._block_bytes:
+            return self._blocks.get((number, first))[begin - offset : end - offset]
         return memoryview(_joined(lambda block: self._blocks.get((number, block)), begin, end, self._block_bytes))
 
     def _block(self, key: tuple[int, int]) -> memoryview:
@@ -448,7 +421,7 @@ class ReadAhead:
 
 
 def _joined(block: Callable[[int], memoryview], begin: int, end: int, block_bytes: int) -> memoryview | bytes:
-    """Returns bytes [begin, end) out of blocks, a view of a single one."""
+    """Returns bytes [begin, end) of blocks: a view where they are in one."""
     first = begin // block_bytes
     parts = [block(number) for number in range(first, -(-end // block_bytes))] if begin < end else [memoryview(b"")]
     parts[-1] = parts[-1][: end - (first + len(parts) - 1) * block_bytes]

@@ -26,27 +26,22 @@ class _Chunk:
     """Consecutive rows. Legend: R rows."""
 
     offsets: Sequence[int]
-    """Where each begins in `values`, in tokens, and where the last one ends: R + 1, ascending."""
+    """Where each begins in `values`, in tokens, and where the last ends: [R + 1], ascending."""
     values: memoryview
     """All tokens end to end, as bytes."""
     is_null: NDArray[np.bool_] | None
-    """Rows that are null or hold a null: bool [R]; None where there is none."""
+    """Rows that are null or hold a null: bool [R]; None without any."""
 
 
 class ListColumn:
-    """A list column over some chunks; holds views of Arrow's memory, and no more. Legend: N rows, S sequences."""
+    """A list column in chunks, as views of Arrow's memory. Legend: N rows, S sequences."""
 
     def __init__(
         self, arrays: Iterable[Any], *, dtype: np.dtype[Any], where: str, column: str, nbytes: int = 0
     ) -> None:
-        """Takes the chunks.
+        """Takes Arrow list arrays of one type, and the `nbytes` of memory that they keep, 0 where it is mapped.
 
-        Args:
-            arrays: Arrow list arrays of one type.
-            dtype: of a token, as `token_dtype_of` finds it.
-            where: the data, for messages.
-            column: its name, for messages.
-            nbytes: of memory that goes with this object, 0 where it is mapped.
+        `where` and `column` name the data in messages.
         """
         sizes: list[int] = []
         self._chunks: list[_Chunk] = []
@@ -67,14 +62,10 @@ class ListColumn:
     def locate(
         self, rows: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]:
-        """Finds sequences.
-
-        Args:
-            rows: int64 [S], each in [0, N).
-            ids: theirs, for messages: int64 [S].
+        """Finds the sequences in rows int64 [S], whose `ids` are for messages.
 
         Returns:
-            What each lies in as bytes [S]; its first token there, in tokens, and its length in tokens: int64 [S].
+            The bytes that hold each [S]; where it begins there, and its length, both in tokens: int64 [S].
 
         Raises:
             TokenSourceError: one is null, or holds a null.
@@ -99,11 +90,7 @@ class ListColumn:
 
 
 def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:
-    """Returns the type of a token in a list column.
-
-    Raises:
-        TokenSourceError: there is no such column, or it does not hold lists of integers.
-    """
+    """Returns the type of a token; a TokenSourceError where the column is missing or holds no lists of integers."""
     kind = _type_of(schema, column, where)
     if not is_token_list(kind):
         raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but tokens are lists of integers")
@@ -111,12 +98,10 @@ def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:
 
 
 def choose_column(schema: Any, column: str | None, where: str) -> str:
-    """Returns the column named, or the one that evidently holds the tokens.
-
-    That is the only one that holds lists of integers, or the only such one with a usual name.
+    """Returns `column`, or the only list column of integers, or the only such one with a usual name.
 
     Raises:
-        TokenSourceError: which one is meant cannot be told.
+        TokenSourceError: several columns could hold the tokens, or none.
     """
     if column is not None:
         return column
@@ -129,15 +114,10 @@ def choose_column(schema: Any, column: str | None, where: str) -> str:
 
 
 def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: str) -> str:
-    """Returns the column that evidently holds the tokens, of those that could.
-
-    Args:
-        columns: all columns, with what they hold.
-        fitting: those that could hold tokens.
-        where: the data, for the message.
+    """Returns the column of tokens, one of `fitting`; `columns` are all, with their types.
 
     Raises:
-        TokenSourceError: which one is meant cannot be told.
+        TokenSourceError: several columns could hold the tokens, or none.
     """
     evident = evident_column(fitting)
     if evident is not None:
@@ -150,11 +130,7 @@ def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: st
 
 
 def check_id_type(schema: Any, column: str, where: str) -> None:
-    """Refuses an id column that is missing or holds no integers.
-
-    Raises:
-        TokenSourceError: it does.
-    """
+    """Refuses an id column that is missing or holds no integers, with a TokenSourceError."""
     kind = _type_of(schema, column, where)
     if not require("pyarrow", ARROW).types.is_integer(kind):
         raise TokenSourceError(
@@ -164,23 +140,19 @@ def check_id_type(schema: Any, column: str, where: str) -> None:
 
 
 def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDArray[np.int64]:
-    """Returns an id column as int64 [num_rows].
-
-    Args:
-        arrays: its Arrow arrays, in order.
-        num_rows: their rows together.
-        column: its name, for messages.
-        where: the data, for messages.
+    """Returns the Arrow arrays of an id column as int64 [num_rows].
 
     Raises:
-        TokenSourceError: a null, or an id that int64 cannot hold.
+        TokenSourceError: there is a null, or an id that int64 cannot hold.
     """
     ids = np.empty(num_rows, dtype=np.int64)
     row = 0
     for array in arrays:
         if array.null_count:
             null = row + int(np.argmax(nulls_of(array)))
-            raise TokenSourceError(f"{where}: row {null}, column {column!r} is null, but it should be an id")
+            raise TokenSourceError(
+                f"{where}: row {null}, column {column!r} is null; leave the row out, or give it an id"
+            )
         values = values_of(array)
         if values.dtype == np.uint64 and len(values) and int(values.max()) > np.iinfo(np.int64).max:
             raise TokenSourceError(f"{where}: column {column!r} holds {values.max()}, which int64 cannot hold")
@@ -190,7 +162,7 @@ def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDA
 
 
 def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
-    """Views of a list array's memory, which may be a slice of a larger one."""
+    """Views of a list array's memory; the array may be a slice of a larger one."""
     values = array.values  # all that the list array refers to, whatever its own slice is
     buffer = values.buffers()[1]
     data = memoryview(b"" if buffer is None else buffer).cast("B")[values.offset * itemsize :]
@@ -218,34 +190,21 @@ def _type_of(schema: Any, column: str, where: str) -> Any:
 
 
 def refuse_row_numbers(where: str, id_column: str, why: str, way_out: str) -> NoReturn:
-    """Raises the TokenSourceError of a source that has rows only, for a dataset whose ids come from a column.
-
-    Args:
-        where: the source's data.
-        id_column: of the dataset's input.
-        why: what the source lacks.
-        way_out: what to pass instead.
-    """
+    """Raises the TokenSourceError of a source of rows, for a dataset whose ids come from a column."""
     raise TokenSourceError(
         f"the dataset's ids come from the column {id_column!r} of its input, but {where} {why}; row numbers would give "
-        f"other sequences' tokens. {way_out}, or prepare the dataset without --id-column"
+        f"other sequences' tokens. {way_out}, or prepare the dataset without id_column"
     )
 
 
 class RowLookup:
     """Which row holds an id. Legend: N rows.
 
-    Of an id column it keeps the sorted ids, and the rows that they came from where the column is not sorted: 8 to 16
-    bytes a row. Forks share it where it was made before.
+    Keeps the sorted ids, and their rows where the column is not sorted: 8 to 16 bytes a row. Forks share it.
     """
 
     def __init__(self, where: str, num_rows: int, ids: NDArray[np.int64] | None = None) -> None:
-        """Makes the look-up; O(N log N) where an id column is not sorted.
-
-        Args:
-            where: the data, for messages.
-            num_rows: N.
-            ids: of every row: int64 [N]; None where a row's number is its id.
+        """Takes the ids of all rows, int64 [N], or None where a row's number is its id; sorts them where need be.
 
         Raises:
             TokenSourceError: two rows have the same id.
@@ -266,11 +225,7 @@ class RowLookup:
         self._sorted_ids = ids
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the rows of ids: int64 [S].
-
-        Raises:
-            TokenSourceError: an id is missing.
-        """
+        """Returns the rows of ids: int64 [S]; a TokenSourceError where one is missing."""
         if self._sorted_ids is None:
             is_missing = (ids < 0) | (ids >= self._num_rows)
             rows = ids
@@ -281,7 +236,7 @@ class RowLookup:
                 rows = np.minimum(rows, self._num_rows - 1)
                 is_missing |= self._sorted_ids[rows] != ids
         if is_missing.any():
-            held = f"its {self._num_rows} ids are those of a column"
+            held = f"its {self._num_rows} ids come from a column"
             if self._sorted_ids is None:
                 held = f"it holds ids 0 to {self._num_rows - 1}" if self._num_rows else "it is empty"
             raise TokenSourceError(

@@ -1,20 +1,19 @@
 """Arrow files and Hugging Face datasets as sources: on a disk memory-mapped, in a store decoded batch by batch.
 
 Owns opening them; leaves the layout of lists to `sources._tables`, copying to `sources.base`, and which record batches
-of a store are wanted to `sources._row_groups`.
+of a store are wanted to `sources.parquet`.
 """
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources._node_cache import CachedObject, StoreCache
-from packhorse.client.sources._row_groups import DEFAULT_KEPT_BYTES, RowGroupSource
 from packhorse.client.sources._tables import (
     ARROW,
     ListColumn,
@@ -26,6 +25,7 @@ from packhorse.client.sources._tables import (
     token_dtype_of,
 )
 from packhorse.client.sources.base import MappedSource, Ranges, TokenSourceError
+from packhorse.client.sources.parquet import DEFAULT_KEPT_BYTES, RowGroupSource
 from packhorse.formats import require
 from packhorse.formats.arrow import (
     StreamedBatch,
@@ -42,7 +42,7 @@ from packhorse.formats.object_store import for_each, without_secrets
 
 
 class ArrowSource(TableSource, MappedSource):
-    """Tokens of a list column of Arrow data, memory-mapped; a sequence's id is its row, or what an id column says.
+    """Tokens of a list column of Arrow data, memory-mapped; ids are row numbers, or come from an id column.
 
     Rows are numbered over all files in order. Forks share the maps; a source of files pickles as their paths, one of a
     `datasets.Dataset` as that does.
@@ -62,18 +62,20 @@ class ArrowSource(TableSource, MappedSource):
         Args:
             data: an Arrow IPC file (of the file or the stream format), a folder of `*.arrow`, a glob pattern, a folder
                 that `Dataset.save_to_disk` wrote, or a list of files in the order that numbers their rows; or a
-                `datasets.Dataset`, in memory or on disk, selected and shuffled as it may be.
-            column: holds the tokens: lists of integers. None for the only such column, or the only one of them called
-                `input_ids` or `tokens`.
-            id_column: holds the ids: distinct integers. None where a row's number is its sequence's id.
+                `datasets.Dataset`, also a selected or shuffled one.
+            column: of tokens, lists of integers. None for the only such column, or the only one named `input_ids` or
+                `tokens`.
+            id_column: of ids, distinct integers. None where an id is a row number.
 
         Raises:
             FileNotFoundError: there is no such file.
             ImportError: pyarrow is not installed.
             ValueError: a file is no Arrow IPC file.
-            TokenSourceError: a column is missing, of another type, or cannot be told; a file is compressed.
+            TokenSourceError: a column is missing, ambiguous or of another type; a file is compressed.
         """
-        self._tables: _Tables = _Held(data) if is_held_dataset(data) else _Files(_arrow_files(data))
+        self._tables: _HeldTable | _MappedFiles = (
+            _HeldTable(data) if is_held_dataset(data) else _MappedFiles(_arrow_files(data))
+        )
         schema = self._tables.schema()
         self._column = choose_column(schema, column, self._tables.where)
         self._id_column = id_column
@@ -114,7 +116,7 @@ class ArrowSource(TableSource, MappedSource):
         return ids if selection is None else ids[selection]
 
     def _open(self) -> tuple[ListColumn, NDArray[np.integer] | None]:
-        """The column, and which of its rows are the data's, in order; None for all."""
+        """The column, and the rows of it that count, in order; None for all."""
         if self._opened is None:
             arrays = self._tables.arrays(self._column)
             column = ListColumn(arrays, dtype=self._dtype, where=self._tables.where, column=self._column)
@@ -128,23 +130,8 @@ def is_held_dataset(data: Any) -> bool:
     return package is not None and isinstance(data, package.Dataset)
 
 
-class _Tables(Protocol):
-    """Some Arrow data of one schema."""
-
-    where: str
-    """What it is, for messages."""
-
-    def schema(self) -> Any: ...
-
-    def arrays(self, column: str) -> Iterator[Any]:
-        """Yields the chunks of a column in order."""
-
-    def selection(self) -> NDArray[np.integer] | None:
-        """Which rows count, in order: integers [N]; None for all."""
-
-
-class _Held:
-    """A `datasets.Dataset`."""
+class _HeldTable:
+    """The Arrow data of a `datasets.Dataset`."""
 
     def __init__(self, dataset: Any) -> None:
         self.where = f"the dataset {dataset.info.dataset_name or ''}".rstrip()
@@ -154,10 +141,12 @@ class _Held:
         return self._dataset.data.schema
 
     def arrays(self, column: str) -> Iterator[Any]:
+        """Yields the chunks of a column in order."""
         yield from self._dataset.data.column(column).chunks
 
     def selection(self) -> NDArray[np.integer] | None:
-        # What select() and shuffle() leave behind; the package offers no other way to it than to copy all tokens.
+        """Which rows count, in order: integers [N]; None for all."""
+        # The rows of select() and shuffle(); the package gives them otherwise only with a copy of all tokens.
         indices = self._dataset._indices
         if indices is None:
             return None
@@ -165,8 +154,8 @@ class _Held:
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, np.uint64), *chunks])
 
 
-class _Files:
-    """Arrow IPC files; pickles as paths and refuses others at the same paths."""
+class _MappedFiles:
+    """Arrow IPC files of one schema; pickles as paths and refuses others at the same paths."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
@@ -178,7 +167,9 @@ class _Files:
         for path in self._paths[1:]:
             other = _open_file(path)[1].schema
             if not other.equals(schema):
-                raise TokenSourceError(f"{path} has other columns than {self._paths[0]}; open each with its own source")
+                raise TokenSourceError(
+                    f"{path} has other columns than {self._paths[0]}; open each with a source of its own"
+                )
         return schema
 
     def arrays(self, column: str) -> Iterator[Any]:
@@ -190,7 +181,7 @@ class _Files:
                 if not _is_inside(array, whole):
                     raise TokenSourceError(
                         f"{path} is compressed, so it cannot be memory-mapped; write it without compression, or as "
-                        "Parquet, which is read piece by piece"
+                        "Parquet, which is decoded by row groups"
                     )
                 yield array
 
@@ -199,7 +190,7 @@ class _Files:
 
 
 def _arrow_files(data: Any) -> list[Path]:
-    """Finds the files that are meant, in order."""
+    """Returns the files, in the order that numbers rows."""
     if isinstance(data, str | os.PathLike):
         try:
             return arrow_files(data)
@@ -207,12 +198,12 @@ def _arrow_files(data: Any) -> list[Path]:
             raise TokenSourceError(str(error)) from None
     paths = [Path(path) for path in data]
     if not paths:
-        raise TokenSourceError("no Arrow file is given")
+        raise TokenSourceError("the list of Arrow files is empty; give at least one")
     return paths
 
 
 def _open_file(path: Path) -> tuple[Any, Any]:
-    """Maps a file: its bytes, and a reader of all columns, because the file format copies what is read of some."""
+    """Maps a file: its bytes, and a reader of all columns, since reading some of them would copy."""
     require("pyarrow", ARROW)
     return open_arrow(path)
 
@@ -224,11 +215,10 @@ def _is_inside(array: Any, whole: Any) -> bool:
 
 
 class RemoteArrowSource(RowGroupSource):
-    """Tokens of a list column of Arrow files in an object store; ids are rows, or what an id column says.
+    """Tokens of a list column of Arrow files in an object store; ids are row numbers, or come from an id column.
 
-    Record batches are read through a cache on the node's disk, and those of coming batches are fetched ahead. Of the
-    file format only the column is read, of the stream format (which `datasets` saves) every column. Files may be
-    compressed.
+    Record batches are read through a cache on the node's disk, those of coming batches ahead. Of the file format only
+    the column is read, of the stream format (which `datasets` saves) every column. Files may be compressed.
 
     Example:
         >>> import pathlib, tempfile
@@ -251,21 +241,21 @@ class RemoteArrowSource(RowGroupSource):
         kept_bytes: int = DEFAULT_KEPT_BYTES,
         store: StoreCache | None = None,
     ) -> None:
-        """Asks for the files and reads how many rows each record batch has.
+        """Asks for the files and reads the number of rows of each record batch.
 
         Args:
             data: the URL of an Arrow file, of a folder of `*.arrow`, of a folder that `Dataset.save_to_disk` wrote, or
                 a pattern; or a list of URLs of files, in the order that numbers rows.
-            column: holds the tokens: lists of integers. None for the evident one, as for `ArrowSource`.
-            id_column: holds the ids: distinct integers. None where a row's number is its sequence's id.
-            kept_bytes: decoded record batches that each process keeps, at most; one always stays.
+            column: of tokens, as for `ArrowSource`.
+            id_column: of ids, as for `ArrowSource`.
+            kept_bytes: size of the decoded record batches that each process keeps; one always stays.
             store: how the store is read; None for the defaults.
 
         Raises:
             FileNotFoundError: nothing is there.
             ImportError: pyarrow, or fsspec's file system for the URL, is not installed.
             ValueError: a file is no Arrow IPC file.
-            TokenSourceError: a column is missing, of another type, or cannot be told.
+            TokenSourceError: a column is missing, ambiguous or of another type.
             TokenStoreError: the store does not answer.
         """
         cached = store or StoreCache()

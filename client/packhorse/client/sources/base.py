@@ -17,7 +17,7 @@ from packhorse.types import Component
 
 
 class TokenSourceError(ValueError):
-    """A source lacks a sequence, or holds it with another length or type than the plan expects."""
+    """A source lacks a sequence, or holds it with an unexpected length or type."""
 
 
 class Gather(Protocol):
@@ -44,15 +44,15 @@ class TokenSource(ABC):
 
     @abstractmethod
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
-        """Returns tokens [start, start + length) of one sequence, fewer where it ends earlier, as slicing does.
+        """Returns tokens [start, start + length) of one sequence, fewer where it ends earlier.
 
         Args:
             sequence_id: the sequence's id.
-            start: the first token wanted, at least 0.
-            length: number of tokens wanted; None for all from `start` on.
+            start: the first token, at least 0.
+            length: number of tokens; None for all from `start` on.
 
         Returns:
-            Integers [<= length], a view where it can be; not to be written to.
+            Integers [<= length], often a view; do not write to it.
 
         Raises:
             TokenSourceError: the source has no such id, or its tokens are not a 1-D array of integers.
@@ -60,12 +60,12 @@ class TokenSource(ABC):
 
     @property
     def where(self) -> str:
-        """What it reads, for messages; a path where there is one."""
+        """What it reads, for messages: often a path."""
         return type(self).__name__
 
     @property
     def num_sequences(self) -> int | None:
-        """How many sequences it holds; None where it does not say."""
+        """Number of sequences; None where the source does not know."""
         return len(self) if isinstance(self, Sized) else None
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class TokenSource(ABC):
         return f"<{type(self).__name__}{where}{count}>"
 
     def origin(self, sequence_id: int) -> str:
-        """Returns where a sequence lies, e.g. "row 812 of corpus.bin"; empty where the source does not say.
+        """Returns where a sequence is, e.g. "row 812 of corpus.bin"; empty where the source does not know.
 
         Raises:
             TokenSourceError: the source has no such id.
@@ -83,45 +83,39 @@ class TokenSource(ABC):
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the lengths of many sequences are found at once without reading their tokens."""
+        """Whether lengths are known without reading tokens."""
         return False
 
     @property
     def may_be_out_of_range(self) -> bool:
-        """Whether the type of its tokens has values that no token id has: negative ones, or 2^31 and more."""
+        """Whether the type of its tokens has values that are no token ids: below 0, or 2^31 and more."""
         return True
 
     def for_ids(self, id_column: str) -> "TokenSource":
         """Returns this source, or one like it, that takes the ids of a dataset.
 
-        A source of your own takes the ids that it is asked for as they are. One that numbers rows looks them up in the
-        column that they come from, where it has that column.
+        A source of rows looks ids up in their column. A subclass of your own takes ids as they are.
 
         Args:
             id_column: the column of the dataset's input that ids come from; empty where an id is a row number.
 
         Raises:
-            TokenSourceError: ids come from a column, and this source knows rows by their numbers only.
+            TokenSourceError: ids come from a column, and this source knows row numbers only.
         """
         return self
 
     def for_components(self, components: Sequence[Component]) -> "TokenSource":
-        """Refuses a mixture: one source cannot tell its components' ids apart. `MixtureSource` takes it.
-
-        Raises:
-            TokenSourceError: always.
-        """
+        """Raises a TokenSourceError: one source cannot tell a mixture's components apart. `MixtureSource` can."""
         names = ", ".join(f"{component.name!r}: …" for component in components)
         raise TokenSourceError(
-            f"the dataset is a mixture; give tokens by component, {{{names}}}; the same source more than once where "
-            "components share one"
+            f"the dataset is a mixture; give tokens by component, {{{names}}}; components may share a source"
         )
 
     def of_sequences(self, component_ids: NDArray[np.integer] | None) -> "TokenSource":
-        """Returns what to ask for a block's sequences: this source, unless it is a mixture's.
+        """Returns the source of a block's sequences: this source, unless it is a mixture's.
 
         Args:
-            component_ids: which component each sequence is of: integers [S]; None where there is no mixture.
+            component_ids: the component of each sequence: integers [S]; None where there is no mixture.
         """
         return self
 
@@ -130,11 +124,7 @@ class TokenSource(ABC):
         return self
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns whole sequences' lengths in tokens: int64 [S], of ids int64 [S].
-
-        Raises:
-            TokenSourceError: an id is missing.
-        """
+        """Returns the lengths of whole sequences in tokens: int64 [S]; a TokenSourceError where an id is missing."""
         return np.array([len(self.read(sequence_id)) for sequence_id in ids.tolist()], dtype=np.int64)
 
     def gather(
@@ -147,23 +137,20 @@ class TokenSource(ABC):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> None:
-        """Writes many sequences, or pieces of sequences, into one buffer.
-
-        Legend: S sequences.
+        """Writes sequences, or pieces of sequences, into one buffer. Legend: S sequences.
 
         Args:
             ids: int64 [S].
-            lengths: tokens to write of each, as planned: integers [S].
+            lengths: number of tokens to write of each, as planned: integers [S].
             out: flat buffer of a type that holds every token; only [out_starts[i], out_starts[i] + lengths[i]) are
                 written.
-            out_starts: where each goes in `out`: int64 [S].
-            first_tokens: where each piece begins: int64 [S]. None where every sequence is wanted whole; only then is
-                its whole length compared with the plan's.
-            truncate: a sequence may be longer than planned, and its first tokens are taken.
+            out_starts: where each begins in `out`: int64 [S].
+            first_tokens: where each piece begins in its sequence: int64 [S]. None for whole sequences; only then their
+                lengths are compared with the plan.
+            truncate: whether a sequence may be longer than planned; its first tokens are taken.
 
         Raises:
-            TokenSourceError: an id is missing, or its sequence has another length than planned. `out` may then be
-                partly written.
+            TokenSourceError: an id is missing, or its length is not the planned one. `out` may be partly written.
         """
         is_whole = first_tokens is None and not truncate
         first_tokens = np.zeros_like(out_starts) if first_tokens is None else first_tokens
@@ -209,14 +196,14 @@ class TokenSource(ABC):
 
 
 class Ranges(NamedTuple):
-    """Where sequences lie. Legend: S sequences."""
+    """Where sequences are in memory. Legend: S sequences."""
 
     buffers: Iterable[memoryview]
-    """What each lies in, as bytes: at least S."""
+    """The bytes that hold each: at least S."""
     firsts: NDArray[np.int64]
-    """Its first token there, in bytes: int64 [S]."""
+    """Where each begins there, in bytes: int64 [S]."""
     lengths: NDArray[np.int64]
-    """Its tokens: int64 [S]."""
+    """Number of tokens: int64 [S]."""
 
 
 class MappedSource(TokenSource):
@@ -227,20 +214,16 @@ class MappedSource(TokenSource):
 
     @abstractmethod
     def _locate(self, ids: NDArray[np.int64]) -> Ranges:
-        """Finds sequences.
-
-        Raises:
-            TokenSourceError: an id is missing.
-        """
+        """Finds sequences; a TokenSourceError where an id is missing."""
 
     @property
     def is_mapped(self) -> bool:
-        """It is; see `TokenSource.is_mapped`."""
+        """True; see `TokenSource.is_mapped`."""
         return True
 
     @property
     def may_be_out_of_range(self) -> bool:
-        """Whether the type of its tokens is signed or wide; see `TokenSource`."""
+        """Whether the type is signed or wide; see `TokenSource.may_be_out_of_range`."""
         return self._dtype.kind != "u" or self._dtype.itemsize > 2
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
@@ -253,7 +236,7 @@ class MappedSource(TokenSource):
         return np.frombuffer(next(iter(buffers)), self._dtype, count, int(firsts[0]) + start * self._dtype.itemsize)
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns whole sequences' lengths; see `TokenSource.lengths`."""
+        """Returns the lengths of whole sequences; see `TokenSource.lengths`."""
         return self._locate(ids).lengths
 
     def gather(
@@ -266,7 +249,7 @@ class MappedSource(TokenSource):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> None:
-        """Writes many sequences; see `TokenSource.gather`."""
+        """Writes sequences; see `TokenSource.gather`."""
         self._write(self._slices(ids, lengths, first_tokens, truncate=truncate), lengths, out, out_starts)
 
     def gather_from(
@@ -327,9 +310,9 @@ class MappedSource(TokenSource):
 
 
 class FetchSource(TokenSource):
-    """A source that reads or decodes sequences, best many at once.
+    """A source that reads or decodes whole sequences, preferably many together.
 
-    `lengths` holds what it fetched until the next `gather` or `lengths`: one batch, which asks for both.
+    `lengths` holds the sequences that it fetched for the `gather` that follows.
     """
 
     def __init__(self) -> None:
@@ -337,10 +320,10 @@ class FetchSource(TokenSource):
 
     @abstractmethod
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
-        """Returns whole sequences in the order of ids; views where they pin no more than a map, else copies.
+        """Returns whole sequences in the order of ids: views of maps, else copies, which keep nothing else in memory.
 
         Raises:
-            TokenSourceError: an id is missing, or its tokens are no integers.
+            TokenSourceError: an id is missing, or its tokens are not integers.
         """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -354,7 +337,7 @@ class FetchSource(TokenSource):
         return tokens[start:] if length is None else tokens[start : start + length]
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns whole sequences' lengths; see `TokenSource.lengths`."""
+        """Returns the lengths of whole sequences; see `TokenSource.lengths`."""
         fetched = self._fetch(ids)
         self._held = dict(zip(ids.tolist(), fetched, strict=True))
         return np.array([len(tokens) for tokens in fetched], dtype=np.int64)
@@ -369,7 +352,7 @@ class FetchSource(TokenSource):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> None:
-        """Writes many sequences; see `TokenSource.gather`."""
+        """Writes sequences; see `TokenSource.gather`."""
         try:
             missing = list(dict.fromkeys(sequence_id for sequence_id in ids.tolist() if sequence_id not in self._held))
             if missing:
@@ -381,15 +364,15 @@ class FetchSource(TokenSource):
 
 
 def as_integers(sequence_id: int, item: Any, *, takes_bool: bool = False) -> NDArray[np.integer]:
-    """Returns tokens given as a tensor, array or list as integers [n].
+    """Returns a tensor, array or list of tokens as integers [n].
 
     Args:
-        sequence_id: theirs, for messages.
+        sequence_id: for messages.
         item: the tokens.
-        takes_bool: whether True and False are taken for 1 and 0, as in loss masks.
+        takes_bool: whether True and False become 1 and 0, as in loss masks.
 
     Raises:
-        TokenSourceError: they are not 1-D, or no integers.
+        TokenSourceError: they are not 1-D, or not integers.
     """
     tokens = item.detach().cpu().numpy() if isinstance(item, torch.Tensor) else np.asarray(item)
     if tokens.dtype == np.bool_ and tokens.ndim == 1:
@@ -408,7 +391,7 @@ def as_integers(sequence_id: int, item: Any, *, takes_bool: bool = False) -> NDA
 
 
 def refuse_length(sequence_id: int, planned: int, held: int, *, start: int, is_whole: bool) -> NoReturn:
-    """Raises the TokenSourceError of a sequence, or a piece from `start` on, that does not fit its planned length."""
+    """Raises the TokenSourceError of a sequence, or of a piece from `start` on, that is not as long as planned."""
     wanted = f"{planned} tokens" if start == 0 else f"{planned} tokens from token {start} on"
     way_out = "use the token file that the dataset was prepared from"
     if is_whole and held > planned:
@@ -419,13 +402,13 @@ def refuse_length(sequence_id: int, planned: int, held: int, *, start: int, is_w
 def _write_end_to_end(
     tokens: NDArray[np.integer], lengths: NDArray[np.integer], out: NDArray[np.integer], out_starts: NDArray[np.int64]
 ) -> None:
-    """Writes sequences that lie end to end in `tokens` to their rooms, those that follow one another at once."""
+    """Writes sequences that are end to end in `tokens` to their rooms; neighbours in `out` are copied together."""
     out_ends = out_starts + lengths
     breaks = (out_starts[1:] != out_ends[:-1]).nonzero()[0]
     begins = [*out_starts[:1].tolist(), *out_starts[breaks + 1].tolist()]
     ends = [*out_ends[breaks].tolist(), *out_ends[-1:].tolist()]
     if sum(ends) - sum(begins) != len(tokens):
-        raise TokenSourceError("the data ends before a sequence that it lists does: it is truncated or corrupt")
+        raise TokenSourceError("the data ends within a sequence that it lists: it is truncated or corrupt")
     first = 0
     for begin, end in zip(begins, ends, strict=True):
         stop = first + end - begin

@@ -1,6 +1,6 @@
 """`as_token_source`: the source for what a user passes.
 
-Owns recognising paths and objects; leaves opening them to each source.
+Owns recognising paths, URLs and objects; leaves opening them to the source of each format.
 """
 
 import glob
@@ -31,7 +31,7 @@ class _Columns(TypedDict):
 def as_token_source(
     obj: Any, *, column: str | None = None, id_column: str | None = None, is_loss_mask: bool = False
 ) -> TokenSource:
-    """Picks the source for what a user passes.
+    """Returns the source for what a user passes.
 
     Example:
         >>> as_token_source("corpus.idx").read(1).tolist()
@@ -47,17 +47,17 @@ def as_token_source(
             the URL of any of these in an object store, such as `s3://bucket/corpus.idx` or `s3://bucket/x/*.parquet`;
             a `datasets.Dataset`; a dict from the names of a mixture's components to any of these;
             else anything with `__getitem__(id)`.
-        column: holds the tokens, where the data has columns and it is not evident; for other objects, the key of an
-            item's tokens.
-        id_column: holds the ids, where a row's number is not its sequence's id. None also finds the column that a
-            dataset's ids come from, where the data has it (`TokenSource.for_ids`).
-        is_loss_mask: whether it holds a loss mask, so that True and False are taken for 1 and 0.
+        column: the column of tokens, where the data has several that could be; for other objects, the key of an item's
+            tokens.
+        id_column: the column of ids, where an id is not a row number. None also takes the column that a dataset's ids
+            come from, where the data has it (`TokenSource.for_ids`).
+        is_loss_mask: whether it is a loss mask, so that True and False become 1 and 0.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ImportError: Arrow or Parquet, and pyarrow is not installed; a URL, and fsspec or its file system is not.
-        TokenSourceError: nothing readable lies at the path, several layouts do, the column cannot be told, or the
-            object cannot be indexed.
+        ImportError: pyarrow, or fsspec's file system for a URL, is not installed.
+        TokenSourceError: nothing readable is at the path, several layouts are, the column is ambiguous, or the object
+            cannot be indexed.
         TokenStoreError: a store does not answer.
     """
     columns = _Columns(column=column, id_column=id_column)
@@ -82,7 +82,7 @@ def as_token_source(
             {name: as_token_source(of, **columns, is_loss_mask=is_loss_mask) for name, of in obj.items()}
         )
     if id_column is not None:
-        raise TokenSourceError(f"{type(obj).__name__} is asked for ids itself: it has no id_column {id_column!r}")
+        raise TokenSourceError(f"{type(obj).__name__} is indexed by ids; leave id_column={id_column!r} out")
     return IndexableSource(obj, key=column, takes_bool=is_loss_mask)
 
 
@@ -111,15 +111,13 @@ def _of_url(url: str, columns: _Columns) -> TokenSource:
 
 
 def _of_urls(urls: Sequence[str], given: Any, columns: _Columns) -> TokenSource:
-    """Picks the source by how URLs end."""
+    """Chooses the source by how URLs end."""
     suffixes = {os.path.splitext(without_secrets(url))[1] for url in urls}
     if suffixes == {".parquet"}:
         return ParquetSource(given, **columns)
     if suffixes <= set(SUFFIXES):
         return RemoteArrowSource(given, **columns)
-    raise TokenSourceError(
-        f"{without_secrets(urls[0])}: several URLs are read where all are .parquet or all are .arrow"
-    )
+    raise TokenSourceError(f"{without_secrets(urls[0])}: several URLs must all be .parquet or all be .arrow")
 
 
 def _of_folder(folder: Path, columns: _Columns) -> TokenSource:
@@ -149,14 +147,14 @@ def _of_files(paths: Sequence[Path], given: Any, columns: _Columns) -> TokenSour
         return MdsSource(paths[0], **columns)
     if len(paths) > 1 or (glob.has_magic(str(paths[0])) and not paths[0].exists()):
         raise TokenSourceError(
-            f"{_some(paths)}: several files are read where all are .parquet or all are .arrow; pass tokens as lists of "
+            f"{_some(paths)}: several files must all be .parquet or all be .arrow; pass tokens as lists of "
             "integers, not as texts"
         )
     return _without_columns(_of_token_file(paths[0]), columns)
 
 
 def _some(paths: Sequence[Path]) -> str:
-    """Names the first paths, shortened: a list of texts may be taken for one of paths."""
+    """Names the first paths, shortened: a list of texts looks like one of paths."""
     names = [str(path) if len(str(path)) <= 80 else f"{str(path)[:80]}…" for path in paths[:2]]
     return ", ".join(names) + (f" and {len(paths) - 2:,} more" if len(paths) > 2 else "")
 
@@ -172,7 +170,7 @@ def _of_token_file(path: Path) -> TokenSource:
     boundaries = path.with_name(path.name + ".boundaries")
     if index.exists() and boundaries.exists():
         raise TokenSourceError(
-            f"{path}: both {index.name} and {boundaries.name} lie beside it; "
+            f"{path}: both {index.name} and {boundaries.name} are beside it; "
             "say which is meant with MegatronSource(path) or FlatSource(path)"
         )
     if boundaries.exists():
@@ -180,7 +178,7 @@ def _of_token_file(path: Path) -> TokenSource:
     if index.exists():
         return MegatronSource(path)
     raise TokenSourceError(
-        f"{path}: neither {index.name} (Megatron) nor {boundaries.name} (flat file with boundaries) lies beside it; "
+        f"{path}: neither {index.name} (Megatron) nor {boundaries.name} (flat file with boundaries) is beside it; "
         "pass the path of a token file with its index, of a folder or file of Arrow, Parquet or MDS, a TokenSource, or "
         "an object with __getitem__(id)"
     )
@@ -189,5 +187,5 @@ def _of_token_file(path: Path) -> TokenSource:
 def _without_columns(source: TokenSource, columns: _Columns) -> TokenSource:
     for name, value in columns.items():
         if value is not None:
-            raise TokenSourceError(f"{name} is {value!r}, but {type(source).__name__} is not asked for columns")
+            raise TokenSourceError(f"{name} is {value!r}, but {type(source).__name__} has no columns; leave it out")
     return source

@@ -1,7 +1,6 @@
 """Any object that answers `indexable[id]`, as a source.
 
-Owns telling which part of an item holds the tokens, and refusing what is none; leaves copying to
-`sources.base`.
+Owns finding the tokens in an item; leaves copying to `sources.base`.
 """
 
 from collections.abc import Mapping, Sized
@@ -17,8 +16,8 @@ from packhorse.client.sources.base import FetchSource, TokenSourceError, as_inte
 class IndexableSource(FetchSource):
     """Tokens of any object that answers `indexable[id]`: a list, a dict, a map-style dataset.
 
-    An item is a 1-D tensor, array or list of integers or, with `key`, a mapping that holds one under that key. Whether
-    it survives fork and spawn is up to the object.
+    An item is a 1-D tensor, array or list of integers or, with `key`, a mapping that holds one under that key. The
+    object must survive fork and spawn itself.
 
     Example:
         >>> IndexableSource([{"input_ids": [1, 2]}, {"input_ids": [3]}], key="input_ids").read(1).tolist()
@@ -33,9 +32,9 @@ class IndexableSource(FetchSource):
         Args:
             indexable: has `__getitem__`, taking ids.
             key: where the tokens are in each item, for items that are mappings (`"input_ids"`).
-            by_id: True where `indexable[id]` takes the dataset's ids, whatever they are; False where it takes row
-                numbers, so that a dataset whose ids come from a column is refused. None: True for a Mapping.
-            takes_bool: whether True and False are taken for 1 and 0, as in loss masks.
+            by_id: whether `indexable[id]` takes the dataset's ids, also where they come from a column; False where it
+                takes row numbers. None is True for a Mapping.
+            takes_bool: whether True and False become 1 and 0, as in loss masks.
 
         Raises:
             TokenSourceError: the object cannot be indexed.
@@ -67,7 +66,7 @@ class IndexableSource(FetchSource):
             refuse_row_numbers(
                 self.where,
                 id_column,
-                "is asked for row numbers",
+                "takes row numbers",
                 "Pass a dict from id to tokens, or IndexableSource(..., by_id=True) if it takes these ids",
             )
         return self
@@ -79,7 +78,7 @@ class IndexableSource(FetchSource):
         return as_integers(sequence_id, self._item(sequence_id), takes_bool=self._takes_bool)
 
     def _item(self, sequence_id: int) -> Any:
-        # A list would take -1 for its last item.
+        # A list would give its last item for -1.
         if sequence_id < 0 and not isinstance(self._indexable, Mapping):
             raise TokenSourceError(f"no sequence with id {sequence_id}: ids of an indexable source begin at 0")
         try:

@@ -5,7 +5,6 @@ Owns which column holds the tokens, and reading shards of a store in blocks; lea
 
 import json
 import os
-from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,16 @@ from packhorse.client.sources._tables import RowLookup, TableSource, choose_by_n
 from packhorse.client.sources.base import FetchSource, TokenSourceError, as_integers
 from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
 from packhorse.formats.object_store import for_each, is_url
+from packhorse.storage import BoundedCache
 
 _MOST_OPEN_SHARDS = 1024
 
 
 class MdsSource(TableSource, FetchSource):
-    """Tokens of one column of MDS shards; a sequence's id is its row over all shards, or what an id column says.
+    """Tokens of one column of MDS shards; ids are row numbers over all shards, or come from an id column.
 
-    Columns are arrays (`ndarray`, with or without type and shape), lists (`json`), or raw numbers (`bytes`, with the
-    type given). Forks share the maps; a pickled source carries the index only.
+    Columns are arrays (`ndarray`, with or without type and shape), lists (`json`), or raw numbers (`bytes`, with
+    `dtype`). Forks share the maps; a pickled source carries the index only.
 
     Example:
         >>> MdsSource("mds", column="input_ids").read(1).tolist()
@@ -43,20 +43,20 @@ class MdsSource(TableSource, FetchSource):
         """Reads the index.
 
         Args:
-            path: the folder of shards, or its `index.json`; or the URL of one in a store, whose shards are then read
+            path: the folder of shards, or its `index.json`; or the URL of one in a store. Shards of a store are read
                 through a cache on the node's disk, the sequences of coming batches ahead.
-            column: holds the tokens. None for the only one that can, or the only one of them called `input_ids` or
+            column: of tokens. None for the only one that can hold them, or the only one of these named `input_ids` or
                 `tokens`.
-            dtype: integers that a `bytes` column is made of, little-endian unless it says otherwise; None for others.
-            id_column: holds the ids: one distinct integer for each sequence. None where a row's number is its
-                sequence's id. From a store it is read with all of the shards.
+            dtype: type of the integers of a `bytes` column, little-endian by default; None for other columns.
+            id_column: of ids, a distinct integer for each sequence. None where an id is a row number. From a store it
+                is read with all of the shards.
             store: how a URL is read; None for the defaults.
 
         Raises:
             FileNotFoundError: the index or a shard is missing.
             TokenStoreError: the store does not answer.
-            ValueError: the index is not valid, or a shard is there only compressed.
-            TokenSourceError: a column is missing, of another type, or cannot be told.
+            ValueError: the index is not valid, or a shard is only there compressed.
+            TokenSourceError: a column is missing, ambiguous or of another type.
         """
         super().__init__()
         self._shards = MdsShards(path)
@@ -122,12 +122,12 @@ class MdsSource(TableSource, FetchSource):
             raise TokenSourceError(f"sequence {sequence_id}, column {self._column!r}: {error}") from None
 
     def _reason_against(self, column: str) -> str | None:
-        """Why a column cannot hold the tokens; None where it can."""
+        """Returns why a column cannot hold tokens; None where it can."""
         encoding = self._shards.columns[column]
         if encoding == "bytes":
-            return None if self._dtype else "holds bytes; say of which integers with dtype=, as in dtype='uint16'"
+            return None if self._dtype else "holds bytes; give the type of its integers, as in dtype='uint16'"
         if self._dtype is not None:
-            return f"is encoded as {encoding!r}, which needs no dtype"
+            return f"is encoded as {encoding!r}; leave dtype out"
         if encoding == "json":
             return None
         if encoding == "pkl":
@@ -153,11 +153,8 @@ class _StoredShards:
     def __init__(self, shards: MdsShards, store: StoreCache) -> None:
         self._shards = shards
         self._store = store
-        self._open: OrderedDict[int, tuple[CachedObject, NDArray[np.uint32]]] = OrderedDict()
+        self._open = BoundedCache[int, tuple[CachedObject, NDArray[np.uint32]]](_MOST_OPEN_SHARDS)
         self._reads = ReadAhead(self._object_of, store)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}
 
     def cell(self, index: int, column: str) -> memoryview:
         """Returns the bytes of one column of one sequence; see `MdsShards.cell`."""
@@ -167,11 +164,11 @@ class _StoredShards:
         return self._shards.cell_of(memoryview(sequence), column, f"{self._shards.where_of(number)}: sequence {index}")
 
     def expect(self, rows: NDArray[np.int64]) -> None:
-        """Begins to fetch the blocks of sequences, in their order."""
+        """Begins to fetch the blocks of sequences, in order."""
         numbers, rows_there = self._shards.shards_of(rows)
         chosen = np.unique(numbers).tolist()
         begins, ends = np.empty_like(rows), np.empty_like(rows)
-        # Several at a time: each is a wait for its size and its offsets, before any block can be asked for.
+        # Several shards at a time: the store is asked for the size and the offsets of each before any of its blocks.
         for number, (_, offsets) in zip(chosen, for_each(chosen, self._opened), strict=True):
             here = numbers == number
             begins[here], ends[here] = offsets[rows_there[here]], offsets[rows_there[here] + 1]
@@ -181,17 +178,15 @@ class _StoredShards:
         return self._opened(number)[0]
 
     def _opened(self, number: int) -> tuple[CachedObject, NDArray[np.uint32]]:
-        """A shard, and where its sequences begin: uint32 [n + 1]."""
-        opened = self._open.get(number)
-        if opened is None:
-            url, num_sequences = self._shards.shards[number]
-            stored = CachedObject(str(url), self._store)
-            frame = np.frombuffer(stored.object.read(0, 4 + 4 * (num_sequences + 1)), "<u4")
-            if frame[0] != num_sequences or (frame[2:] < frame[1:-1]).any() or frame[-1] > stored.size_bytes:
-                raise ValueError(
-                    f"{self._shards.where_of(number)} does not hold the {num_sequences} sequences that its index says"
-                )
-            opened = self._open[number] = stored, frame[1:]
-            while len(self._open) > _MOST_OPEN_SHARDS:
-                self._open.popitem(last=False)
-        return opened
+        """A shard, and where its sequences begin and the last ends, in bytes: uint32 [n + 1]."""
+        return self._open.get(number, lambda: self._read_frame(number))
+
+    def _read_frame(self, number: int) -> tuple[CachedObject, NDArray[np.uint32]]:
+        url, num_sequences = self._shards.shards[number]
+        stored = CachedObject(str(url), self._store)
+        frame = np.frombuffer(stored.object.read(0, 4 + 4 * (num_sequences + 1)), "<u4")
+        if frame[0] != num_sequences or (frame[2:] < frame[1:-1]).any() or frame[-1] > stored.size_bytes:
+            raise ValueError(
+                f"{self._shards.where_of(number)} does not hold the {num_sequences} sequences that its index says"
+            )
+        return stored, frame[1:]

@@ -1,6 +1,6 @@
-"""Tokens of a mixture: each sequence's from the source of the component that it is of.
+"""Tokens of a mixture: each sequence comes from the source of its component.
 
-Owns which source that is, for the sequences of one block at a time; leaves the tokens to these sources.
+Owns choosing that source for the sequences of one block; leaves reading tokens to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from packhorse.types import Component
 
 
 class MixtureSource(TokenSource):
-    """Sources by the names of a mixture's components; what `tokens={"web": …, "code": …}` becomes.
+    """Sources by the names of a mixture's components: `tokens={"web": …, "code": …}`.
 
-    An id alone is no sequence of a mixture: two components may have the same. So tokens are asked of what
-    `of_sequences` returns, which knows the component of each.
+    An id alone names no sequence of a mixture, since two components may have the same id. `of_sequences` returns a
+    source that knows the component of each sequence.
 
     Example:
         >>> from packhorse.client.sources import IndexableSource
@@ -27,8 +27,7 @@ class MixtureSource(TokenSource):
         [1, 2]
 
     Args:
-        sources: component → source. One for a component that the mixture does not have is for one that a later stage
-            brings.
+        sources: component → source; also of components that a later stage brings.
     """
 
     def __init__(self, sources: Mapping[str, TokenSource]) -> None:
@@ -37,7 +36,7 @@ class MixtureSource(TokenSource):
 
     @property
     def where(self) -> str:
-        """What its components read."""
+        """What its components read, for messages."""
         return ", ".join(f"{name}: {source.where}" for name, source in self._sources.items())
 
     @property
@@ -46,22 +45,14 @@ class MixtureSource(TokenSource):
         return any(source.may_be_out_of_range for source in self._sources.values())
 
     def for_ids(self, id_column: str) -> NoReturn:
-        """Refuses a dataset that is no mixture.
-
-        Raises:
-            TokenSourceError: always.
-        """
+        """Raises a TokenSourceError: the dataset is not a mixture."""
         raise TokenSourceError(
-            f"tokens are given by component ({', '.join(self._sources)}), but this dataset is no mixture; give its "
-            "source alone"
+            f"tokens are given by component ({', '.join(self._sources)}), but this dataset is not a mixture; give one "
+            "source"
         )
 
     def for_components(self, components: Sequence[Component]) -> "MixtureSource":
-        """Returns the source of a mixture with these components, which takes each one's ids.
-
-        Raises:
-            TokenSourceError: a component has no source; names those that are missing.
-        """
+        """Returns the source of a mixture with these components; a TokenSourceError names those without a source."""
         missing = [component.name for component in components if component.name not in self._sources]
         if missing:
             raise TokenSourceError(
@@ -74,13 +65,13 @@ class MixtureSource(TokenSource):
         return ready
 
     def as_mask_of(self, tokens: TokenSource) -> "MixtureSource":
-        """Returns this loss mask with one for every component that has tokens: ones where it has none.
+        """Returns this loss mask with ones for every component of the tokens that has no mask.
 
         Raises:
-            TokenSourceError: it is of a component that has no tokens, or tokens are not given by component.
+            TokenSourceError: it has a component without tokens, or tokens are not given by component.
         """
         if not isinstance(tokens, MixtureSource):
-            raise TokenSourceError("the loss mask is given by component, but tokens are not; give both alike")
+            raise TokenSourceError("the loss mask is given by component, but tokens are not; give both by component")
         if unknown := [name for name in self._sources if name not in tokens._sources]:
             raise TokenSourceError(
                 f"the loss mask is of {', '.join(unknown)}, for which there are no tokens; there are "
@@ -90,14 +81,16 @@ class MixtureSource(TokenSource):
         return MixtureSource(masks)
 
     def of_sequences(self, component_ids: NDArray[np.integer] | None) -> TokenSource:
-        """Returns the source of a block's sequences, of which it knows the components."""
+        """Returns the source of a block's sequences."""
         if component_ids is None:
-            raise TokenSourceError("these bins are of no mixture, but tokens are given by component")
+            raise TokenSourceError("tokens are given by component, but these bins are not a mixture's; give one source")
         return _OfSequences(self._of_components, component_ids)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
-        """Refuses an id without its component; see `of_component`."""
-        raise TokenSourceError(f"sequence {sequence_id}: its component is missing, and an id alone may be several's")
+        """Raises a TokenSourceError: an id without its component; see `of_component`."""
+        raise TokenSourceError(
+            f"sequence {sequence_id}: several components may have this id; read from of_component(component_id)"
+        )
 
     def of_component(self, component_id: int) -> TokenSource:
         """Returns one component's source."""
@@ -105,12 +98,7 @@ class MixtureSource(TokenSource):
 
 
 class _OfSequences(TokenSource):
-    """Tokens of a block's sequences, asked for in the block's order.
-
-    Args:
-        sources: of the components.
-        component_ids: which of them each sequence is of: integers [S].
-    """
+    """Tokens of a block's sequences, read in the block's order; `component_ids` are integers [S]."""
 
     def __init__(self, sources: Sequence[TokenSource], component_ids: NDArray[np.integer]) -> None:
         self._parts = [
@@ -119,7 +107,7 @@ class _OfSequences(TokenSource):
 
     @property
     def where(self) -> str:
-        """What its components read."""
+        """What its components read, for messages."""
         return ", ".join(source.where for source, _ in self._parts)
 
     @property
@@ -129,15 +117,15 @@ class _OfSequences(TokenSource):
 
     @property
     def may_be_out_of_range(self) -> bool:
-        """Whether those of any source may be."""
+        """Whether the tokens of any source may be."""
         return any(source.may_be_out_of_range for source, _ in self._parts)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NoReturn:
-        """Refuses an id without its index in the block."""
-        raise TokenSourceError(f"sequence {sequence_id}: its component is missing, and an id alone may be several's")
+        """Raises a TokenSourceError: an id without its component."""
+        raise TokenSourceError(f"sequence {sequence_id}: several components may have this id")
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns whole sequences' lengths in tokens: int64 [S], of the block's ids."""
+        """Returns the lengths of the block's sequences: int64 [S]."""
         lengths = np.empty(len(ids), dtype=np.int64)
         for source, where in self._parts:
             lengths[where] = source.lengths(ids[where])
@@ -151,7 +139,7 @@ class _OfSequences(TokenSource):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> Gather:
-        """Returns what writes the block's sequences, some at a time."""
+        """Returns a function that writes the block's sequences some at a time."""
         parts = [
             (
                 where,
@@ -175,11 +163,7 @@ class _OfSequences(TokenSource):
 
 
 class EveryToken(TokenSource):
-    """The loss mask of a component that has none: 1 for each token.
-
-    Args:
-        tokens: of the component.
-    """
+    """The loss mask of a component that has none: 1 for each of its tokens."""
 
     def __init__(self, tokens: TokenSource) -> None:
         self._tokens = tokens

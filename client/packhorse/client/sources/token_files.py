@@ -29,7 +29,7 @@ from packhorse.formats.object_store import StoredObject, StoreOptions, without_s
 
 
 class _TokenFileSource(MappedSource):
-    """A source over one token file, whose ids are the indices of its sequences."""
+    """A source of one token file; ids are the indices of its sequences."""
 
     def __init__(self, where: str, index: TokenIndex) -> None:
         if index.dtype.kind not in "iu":
@@ -64,15 +64,12 @@ class _TokenFileSource(MappedSource):
         return f"row {row} of {self.where}"
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns whole sequences' lengths, from the index alone; see `TokenSource.lengths`."""
+        """Returns the lengths of whole sequences, from the index alone; see `TokenSource.lengths`."""
         return self._index.ranges(self._lookup.rows(ids))[1]
 
 
 class _MappedFileSource(_TokenFileSource):
-    """One over a file on disk.
-
-    Forks share the map; a pickled source carries paths only, and maps the files itself when first used.
-    """
+    """A source of a file on disk. Forks share the map; a pickled source carries paths, mapped when first used."""
 
     def __init__(self, tokens: MegatronTokens | FlatTokens) -> None:
         super().__init__(str(tokens.path), tokens.index)
@@ -137,9 +134,9 @@ class FlatSource(_MappedFileSource):
 class RemoteSource(_TokenFileSource):
     """Tokens of a Megatron pair or a flat file in an object store; a sequence's id is its index.
 
-    The index is copied to the node's disk once, whole. Tokens are read in blocks, which all processes of the node share
-    through a folder on its disk, and which are fetched ahead: a batch's plan names the sequences of the batches after
-    it. A store that fails, stalls or gives too little is asked again until `options.retry` gives up.
+    The index is copied to the node's disk as a whole. Tokens are read in blocks, which all processes of the node share
+    in a folder on its disk, and which are fetched ahead of the stream. A store that fails, stalls or gives too little
+    is asked again until `options.retry` gives up.
 
     Example:
         >>> import pathlib, tempfile
@@ -164,11 +161,11 @@ class RemoteSource(_TokenFileSource):
         Args:
             url: of an `.idx`, a `.bin` or their common prefix, or of a flat file; any URL that fsspec knows, such as
                 s3://…, gs://… or file:///….
-            cache_folder: on a local disk of the node; None for `~/.cache/packhorse/tokens`.
-            cache_bytes: that blocks in it take up at most, about.
-            block_bytes: of one read. Where neighbours in a batch are neighbours in the file (locality windows), larger
-                ones cost fewer requests; where they are not, smaller ones fetch less that is not wanted.
-            read_ahead_bytes: that each process fetches before it is asked for.
+            cache_folder: on a local disk; None for `~/.cache/packhorse/tokens`.
+            cache_bytes: about how much the blocks in it may take up.
+            block_bytes: of one read. Larger blocks cost fewer requests where neighbours in a batch are neighbours in
+                the file (locality windows); elsewhere smaller ones fetch less that is not needed.
+            read_ahead_bytes: about how much each process fetches ahead.
             options: how the store is reached; None for the defaults.
 
         Raises:
@@ -192,7 +189,7 @@ class RemoteSource(_TokenFileSource):
         super().__init__(where, _opened_index(self._copied_index.path, self._object.size_bytes, where))
         self._reads = ReadAhead(self._object_of, store)
 
-    gather_from = TokenSource.gather_from  # blocks of later batches are only begun to be fetched
+    gather_from = TokenSource.gather_from  # does not wait for the blocks of later batches
 
     def _expect(self, ids: NDArray[np.int64]) -> None:
         begins, lengths = self._index.ranges(self._lookup.rows(ids))
@@ -209,7 +206,7 @@ class RemoteSource(_TokenFileSource):
 
 
 def _opened_index(path: Path, tokens_bytes: int, where: str) -> TokenIndex:
-    """Opens a copied index, and checks that it fits its tokens."""
+    """Opens an index that was copied, and checks that it fits its tokens."""
     if path.suffix == ".idx":
         return MegatronIndex(path, bin_size_bytes=tokens_bytes)
     return FlatBoundaries(path, tokens_bytes, where)
@@ -230,6 +227,6 @@ def _token_urls(url: str, options: StoreOptions) -> tuple[str, str]:
         return tokens, index
     url, prefix = without_secrets(url), without_secrets(prefix)
     raise TokenSourceError(
-        f"{url}: neither {prefix}.idx (Megatron) nor {url}.boundaries (flat file) is there, and its name is not one of "
-        "Parquet, Arrow or MDS; give the URL of such, or an object with __getitem__(id)"
+        f"{url}: neither {prefix}.idx (Megatron) nor {url}.boundaries (flat file) is there, and its name is not one "
+        "of Parquet, Arrow or MDS; give the URL of such files, or an object with __getitem__(id)"
     )

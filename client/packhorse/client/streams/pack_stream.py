@@ -15,7 +15,7 @@ from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUn
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.transport.requests import PACK_STREAM, Transport, integers, invalid
 from packhorse.client.transport.retries import Attempts
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 
@@ -265,9 +265,7 @@ class PackStream:
                     "leave out sequences of the group",
                 )
             if len(indices) > 1 and self._options.max_sequences_per_bin:
-                raise invalid(
-                    "groups", "max_sequences_per_bin cannot be kept where bins are made of groups: leave it None"
-                )
+                raise invalid("groups", "max_sequences_per_bin does not go with groups: leave it None")
             self._has_groups |= len(indices) > 1
             first = self._num_sent + len(sequences)
             sequences += [_Sequence(ids[index], lengths[index], first) for index in indices]

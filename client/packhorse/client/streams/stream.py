@@ -17,7 +17,7 @@ from packhorse.client.errors import (
 from packhorse.client.streams.blocks import BinBlock, Templates, decode_bins
 from packhorse.client.transport.requests import STREAM_BINS, Transport
 from packhorse.client.transport.retries import Attempts
-from packhorse.formats.asking import RetryPolicy
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Topology
 from packhorse.types import StreamHeader
 from packhorse.v1 import packing_pb2 as pb

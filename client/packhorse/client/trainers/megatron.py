@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from packhorse.client.batches.context_parallel import context_parallel_indices
-from packhorse.client.batches.targets import IGNORE_INDEX
+from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.loading.ranks import megatron_state
 from packhorse.client.presets import megatron_lm_preset

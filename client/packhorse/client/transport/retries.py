@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from packhorse.client.errors import ServerUnavailableError, TransientError
 from packhorse.client.transport.requests import shortened
-from packhorse.formats.asking import RetryPolicy, checked_seconds
+from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""`packhorse demo`: the whole way on this machine's own text."""
+"""`packhorse demo`: from text to training on this machine."""
 
 from packhorse.cli.demo.run import command
 

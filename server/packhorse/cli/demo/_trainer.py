@@ -1,6 +1,6 @@
-"""One data-parallel rank of the demo: a DataLoader over gRPC, a few training steps, and a count of what came.
+"""One data-parallel rank of the demo: a small model, a DataLoader over gRPC, and a count of what came.
 
-Owns the rank's process; leaves the model to `_model` and who kills the server to `demo`.
+Owns the rank's process. Leaves starting ranks and killing the server to `run`.
 """
 
 import logging
@@ -12,39 +12,33 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import distributed
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from packhorse.cli.demo._model import DemoModel
 from packhorse.client import PackedBatch, PackedDataset
 from packhorse.client.masks import build_packing_attention_bias
+
+_WIDTH, _HEADS, _BLOCKS = 64, 4, 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerOptions:
-    """What every rank is told."""
+    """Settings of every rank."""
 
     target: str
-    """The server."""
     dataset: str
-    """The dataset's name."""
     tokens: str
     """Prefix of the token files."""
     world_size: int
-    """Number of ranks."""
     num_workers: int
     """Dataloader workers of each rank."""
     batch_size: int
-    """Bins in a batch."""
     epochs: int
-    """How often to go through the dataset."""
     train_steps: int
     """Training steps at the beginning of each epoch; later batches are only counted."""
     vocab_size: int
-    """Of the tokenizer."""
     max_seq_len: int
-    """Of the dataset."""
     rendezvous: str
     """File through which the ranks find each other."""
 
@@ -54,17 +48,14 @@ class EpochCount:
     """What one rank saw of one epoch."""
 
     steps: int = 0
-    """Batches."""
     sequences: int = 0
-    """Sequences in them."""
     tokens: int = 0
-    """Tokens in them, padding left out."""
+    """Without padding."""
     checksum: int = 0
     """Sum modulo 2^64 of hashes of (token, index in its sequence, length of its sequence)."""
     first_batch_seconds: float = 0.0
-    """From asking the DataLoader to its first batch; starting its workers included."""
+    """From asking the DataLoader to its first batch, including the start of its workers."""
     seconds: float = 0.0
-    """The whole epoch."""
     losses: list[float] = field(default_factory=list)
     """Of the training steps."""
 
@@ -83,7 +74,7 @@ def token_checksum(tokens: NDArray[np.int64], indices: NDArray[np.int64], length
     """Returns a sum of hashes that does not depend on the order of sequences.
 
     Args:
-        tokens: int64 [T], sequences end to end.
+        tokens: int64 [T], the sequences' tokens, concatenated.
         indices: int64 [T], each token's index in its sequence.
         lengths: [n], of the sequences.
     """
@@ -95,19 +86,47 @@ def token_checksum(tokens: NDArray[np.int64], indices: NDArray[np.int64], length
     return int((value ^ (value >> np.uint64(31))).sum(dtype=np.uint64))
 
 
+class DemoModel(nn.Module):
+    """A small language model: two blocks of causal attention within each packed sequence."""
+
+    def __init__(self, vocab_size: int, max_seq_len: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, _WIDTH)
+        self.positions = nn.Embedding(max_seq_len, _WIDTH)
+        block = nn.TransformerEncoderLayer(
+            _WIDTH, _HEADS, 4 * _WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.blocks = nn.TransformerEncoder(block, _BLOCKS, norm=nn.LayerNorm(_WIDTH), enable_nested_tensor=False)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Returns the mean loss over the tokens that have a label."""
+        bias = build_packing_attention_bias(batch["sequence_ids"], torch.float32, torch.device("cpu"), causal=True)
+        mask = bias.expand(-1, _HEADS, -1, -1).flatten(0, 1)  # [bins · heads, max_seq_len, max_seq_len]
+        hidden = self.blocks(self.tokens(batch["input_ids"]) + self.positions(batch["position_ids"]), mask=mask)
+        labels = batch["labels"][:, 1:]
+        has_label = labels != -100
+        logits = hidden[:, :-1][has_label] @ self.tokens.weight.T  # [predicted tokens, vocabulary]
+        return nn.functional.cross_entropy(logits, labels[has_label])
+
+
 def run_rank(rank: int, options: TrainerOptions, events: Any) -> None:
-    """Goes through every epoch and puts what happens on `events`, as (rank, kind, fact) tuples."""
+    """Trains through every epoch, and puts (rank, kind, fact) tuples on `events`."""
     logging.basicConfig(level=logging.INFO, format=f"    rank {rank} %(name)s: %(message)s")
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{options.rendezvous}", rank=rank, world_size=options.world_size
-    )
     try:
-        _train(rank, options, events)
-    finally:
-        distributed.destroy_process_group()
+        rendezvous = f"file://{options.rendezvous}"
+        distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=options.world_size)
+        try:
+            _train(rank, options, events)
+        finally:
+            distributed.destroy_process_group()
+    except Exception as error:
+        events.put((rank, "failed", repr(error)))
+        raise
 
 
 def _train(rank: int, options: TrainerOptions, events: Any) -> None:
@@ -123,17 +142,12 @@ def _train(rank: int, options: TrainerOptions, events: Any) -> None:
             if step == 0:
                 count.first_batch_seconds = time.perf_counter() - started
             if step < options.train_steps:
-                count.losses.append(_train_step(model, optimizer, batch))
+                loss = model(batch)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                count.losses.append(loss.item())
             count.add(batch)
             events.put((rank, "step", (epoch, step)))
         count.seconds = time.perf_counter() - started
         events.put((rank, "epoch", count))
-
-
-def _train_step(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, batch: PackedBatch) -> float:
-    bias = build_packing_attention_bias(batch["sequence_ids"], torch.float32, torch.device("cpu"), causal=True)
-    loss = model(batch["input_ids"], batch["position_ids"], bias, batch["labels"])
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.item()

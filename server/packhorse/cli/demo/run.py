@@ -1,26 +1,29 @@
-"""`packhorse demo`: the whole way on this machine's own text, with a server that is killed in the middle.
+"""`packhorse demo`: from text to training on this machine, with a server that is killed in the middle.
 
-Owns the story; each of its parts has a `demo_…` file or is the product itself.
+Owns the course of the demo, and the process of its server.
 """
 
 import multiprocessing
 import queue
+import re
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 import click
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from packhorse.analysis import dataset_report
 from packhorse.analysis.plots import save_plot
 from packhorse.cli.demo._corpus import python_corpus
-from packhorse.cli.demo._server import DemoServer
 from packhorse.cli.demo._trainer import EpochCount, TrainerOptions, run_rank, token_checksum
-from packhorse.cli.shared.console import output_console
+from packhorse.cli.shared.printing import output_console, table
 from packhorse.client import connect
 from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import PreparedDataset, open_prepared
@@ -36,8 +39,81 @@ _WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2
 _TRAIN_STEPS = 12
 _KILL_AT_STEP = 5
 _DRY_SECONDS = 2.0
-"""The server stays dead until the ranks have run out of bins, and made no step for so long."""
+"""The server stays dead until the ranks have run out of bins, and made no step for this long."""
 _PATIENCE_SECONDS = 300.0
+_START_SECONDS = 120.0
+
+
+class DemoServer:
+    """`packhorse serve` on loopback.
+
+    Args:
+        data_root: folder of prepared datasets.
+        log: file that takes the server's output.
+    """
+
+    def __init__(self, data_root: Path, log: Path) -> None:
+        self._data_root = data_root
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+        self.target = "127.0.0.1:0"
+
+    def start(self) -> float:
+        """Starts the server, on the port that it had before, and returns the seconds until it listens.
+
+        Raises:
+            RuntimeError: it ended, or did not listen in time; the message holds what it said.
+        """
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "packhorse.cli", "serve", "--data-root", str(self._data_root)]
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [*command, "--listen", self.target], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        output = self._process.stdout
+        assert output is not None
+        self.target = self._announced(output)
+        return time.perf_counter() - started
+
+    def kill(self) -> None:
+        """Ends the server at once, as a crash would (SIGKILL)."""
+        self._end(kill=True)
+
+    def __enter__(self) -> Self:
+        """Starts the server."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the server."""
+        self._end(kill=False)
+
+    def _announced(self, output: IO[str]) -> str:
+        process = self._process
+        assert process is not None
+        watchdog = threading.Timer(_START_SECONDS, process.kill)
+        watchdog.start()
+        try:
+            for line in output:
+                if found := re.search(r"listening on (\S+)", line):
+                    return found[1]
+        finally:
+            watchdog.cancel()
+        self._end(kill=True)
+        raise RuntimeError(f"the server did not start; its log ends with: {self._log.read_text()[-2000:]}")
+
+    def _end(self, *, kill: bool) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill() if kill else process.terminate()
+        try:
+            process.wait(timeout=40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 @click.command("demo", context_settings={"show_default": True})
@@ -54,7 +130,7 @@ def command(context: click.Context, /, output: Path, documents: int, max_seq_len
     """Tokenize, prepare, serve, train and audit, on the Python standard library's source code.
 
     Two ranks with two DataLoader workers each read two epochs over gRPC and train a small model; the server is killed
-    in the middle and started again. Exits with 1 when a single token was lost or repeated.
+    in the middle and started again. Exits with 1 if any token was lost or repeated.
     """
     console = output_console()
     started = time.perf_counter()
@@ -67,7 +143,7 @@ def command(context: click.Context, /, output: Path, documents: int, max_seq_len
         counts = _train(console, server, summary, dataset, output)
         problems = _audit(console, server, dataset, summary, counts)
     plot = output / "packing.png"
-    save_plot(dataset, plot)
+    save_plot(dataset_report(dataset), plot)
     console.rule()
     console.print(f"plot: {plot}    total: {time.perf_counter() - started:.0f} s")
     for problem in problems:
@@ -113,7 +189,7 @@ def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_l
 
 
 def _first_bin_seconds(target: str) -> float:
-    """Median time from asking a warm server for an epoch to its first bin, over epochs never asked for before."""
+    """Median time from a request for a new epoch to its first bin, of a server that is warm."""
     with connect(target) as client:
         seconds = []
         for epoch in range(1000, 1020):
@@ -154,9 +230,9 @@ def _train(
                 if alive:
                     raise RuntimeError(f"no rank did anything for {_PATIENCE_SECONDS:.0f} s; see above") from None
                 console.print(
-                    f"the ranks took {steps_without} more steps from what they had, and wait", highlight=False
+                    f"the ranks took {steps_without} more steps from prefetched bins, and now wait", highlight=False
                 )
-                console.print(f"[bold]server back[/] after {server.start():.1f} s, the ranks go on")
+                console.print(f"[bold]server back[/] after {server.start():.1f} s, the ranks continue")
                 alive = True
                 continue
             steps_without += kind == "step" and not alive
@@ -174,10 +250,10 @@ def _train(
 
 @contextmanager
 def _ranks(options: TrainerOptions) -> Iterator[Any]:
-    """Starts every rank, and gives the queue of what they report."""
+    """Starts every rank, and yields the queue of their reports."""
     spawn = multiprocessing.get_context("spawn")
     events = spawn.Queue()
-    ranks = [spawn.Process(target=_guarded_rank, args=(rank, options, events)) for rank in range(options.world_size)]
+    ranks = [spawn.Process(target=run_rank, args=(rank, options, events)) for rank in range(options.world_size)]
     for process in ranks:
         process.start()
     try:
@@ -190,14 +266,6 @@ def _ranks(options: TrainerOptions) -> Iterator[Any]:
                 process.kill()
 
 
-def _guarded_rank(rank: int, options: TrainerOptions, events: Any) -> None:
-    try:
-        run_rank(rank, options, events)
-    except Exception as error:
-        events.put((rank, "failed", repr(error)))
-        raise
-
-
 def _audit(
     console: Console,
     server: DemoServer,
@@ -205,12 +273,12 @@ def _audit(
     summary: TokenizeSummary,
     counts: list[list[EpochCount]],
 ) -> list[str]:
-    """Compares what the ranks saw with the token file, and reads the streams once more; returns what is wrong."""
+    """Compares what the ranks saw with the token file, reads the streams once more, and returns what is wrong."""
     console.rule("audit")
     problems = []
     manifest = dataset.manifest
     expected = (manifest.n_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
-    table = Table("epoch", "steps of each rank", "sequences", "tokens", "loss", "first batch", "tokens/s")
+    rows = []
     for epoch in range(_EPOCHS):
         ranks = [epochs[epoch] for epochs in counts]
         seen = (
@@ -220,18 +288,21 @@ def _audit(
         )
         if seen != expected:
             problems.append(f"epoch {epoch}: the ranks saw {seen}, the token file has {expected}")
-        table.add_row(
-            str(epoch),
-            ", ".join(f"{count.steps:,}" for count in ranks),
-            f"{seen[0]:,}",
-            f"{seen[1]:,}",
-            f"{ranks[0].losses[0]:.2f} → {ranks[0].losses[-1]:.2f}",
-            f"{max(count.first_batch_seconds for count in ranks):.2f} s",
-            f"{seen[1] / max(count.seconds for count in ranks):,.0f}",
+        rows.append(
+            (
+                str(epoch),
+                ", ".join(f"{count.steps:,}" for count in ranks),
+                f"{seen[0]:,}",
+                f"{seen[1]:,}",
+                f"{ranks[0].losses[0]:.2f} → {ranks[0].losses[-1]:.2f}",
+                f"{max(count.first_batch_seconds for count in ranks):.2f} s",
+                f"{seen[1] / max(count.seconds for count in ranks):,.0f}",
+            )
         )
         if len({count.steps for count in ranks}) != 1:
             problems.append(f"epoch {epoch}: the ranks took different numbers of steps")
-    console.print(table)
+    columns = ("epoch", "steps of each rank", "sequences", "tokens", "loss", "first batch", "tokens/s")
+    console.print(table(*columns, rows=rows))
     topology = Topology(world_size=_WORLD_SIZE, workers_per_rank=_WORKERS, batch_size=_BATCH_SIZE)
     with connect(server.target) as client:
         info = client.get_dataset(_DATASET)
@@ -247,7 +318,7 @@ def _audit(
 
 
 def _file_checksum(summary: TokenizeSummary, max_seq_len: int) -> int:
-    """What the ranks' checksums must add up to, from the token file itself."""
+    """The checksum of the token file, to which those of the ranks must add up."""
     tokens = MegatronTokens(summary.idx_path)
     total = 0
     for index in range(len(tokens)):

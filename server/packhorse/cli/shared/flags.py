@@ -1,6 +1,6 @@
-"""Flags made from the fields of an options object: name, type, default and help are said once, in its class.
+"""Flags made from the fields of an options object, whose class alone states name, type, default and help.
 
-Owns how a field becomes a flag. Leaves which values go together to the object itself, and the names in its errors to
+Owns how a field becomes a flag. Leaves which values go together to the object itself, and flags in its errors to
 `packhorse.cli`.
 """
 
@@ -9,17 +9,20 @@ import inspect
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from enum import StrEnum
 from functools import wraps
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
+from packhorse.cli import in_flags
+
 _METAVARS = {int: "N", float: "SECONDS"}
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """Returns what a class says under each of its fields, on one line.
+    """Returns the docstring of each of a class's fields, on one line.
 
     Example:
         >>> from packhorse.dataset import PlanOptions
@@ -44,13 +47,13 @@ def flags_of(
     leave_out: tuple[str, ...] = (),
     is_optional: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds a flag for each field of a dataclass to a command, which gets the object itself.
+    """Adds a flag for each field of a dataclass to a command, which receives the object itself.
 
     Args:
         kind: the dataclass.
-        argument: the command's argument that gets the object.
+        argument: the command's argument that receives the object.
         names: field → flag's name, with underscores, where they differ.
-        choices: field → the values that there are, where its type does not say them.
+        choices: field → possible values, where its type does not list them.
         leave_out: fields without a flag.
         is_optional: whether the argument is None where no flag is given.
     """
@@ -64,13 +67,20 @@ def flags_of(
         def with_object(*arguments: Any, **options: Any) -> Any:
             given = {name: options.pop(flag) for name, flag in flag_of.items()}
             is_left_out = is_optional and all(given[name] == own[name].default for name in own)
-            return command(*arguments, **options, **{argument: None if is_left_out else kind(**given)})
+            try:
+                made = None if is_left_out else kind(**given)
+            except ValueError as error:
+                raise click.UsageError(in_flags(str(error), click.get_current_context().command.params)) from None
+            return command(*arguments, **options, **{argument: made})
 
         decorated: Callable[..., Any] = with_object
         for name in reversed(own):
-            decorated = _option(flag_of[name], own[name].default, hints[name], choices.get(name), texts[name])(
-                decorated
-            )
+            text = texts[name]
+            for field, flag in flag_of.items():
+                text = text.replace(f"`{field}`", f"--{flag.replace('_', '-')}")
+            option = _option(flag_of[name], own[name].default, hints[name], choices.get(name), text)
+            decorated = option(decorated)
+            decorated.__click_params__[-1].fields = (name, f"{argument}.{name}")  # type: ignore[attr-defined]
         return decorated
 
     return decorate
@@ -79,7 +89,6 @@ def flags_of(
 def _option(
     flag: str, default: Any, hint: Any, choices: list[str] | None, text: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """One flag."""
     names = "--" + flag.replace("_", "-"), flag
     if get_origin(hint) in (UnionType, Union):
         [hint] = [each for each in get_args(hint) if each is not NoneType]
@@ -87,6 +96,8 @@ def _option(
         return click.option(*names, is_flag=True, default=default, help=text)
     if choices is None and get_origin(hint) is Literal:
         choices = list(get_args(hint))
+    elif isinstance(hint, type) and issubclass(hint, StrEnum):
+        choices, default = [each.value for each in hint], default.value
     kind: Any = click.Choice(choices) if choices else hint if hint in (int, float) else str
     return click.option(
         *names,

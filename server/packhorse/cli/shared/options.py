@@ -1,32 +1,42 @@
-"""Options that several commands share: where the service is, which part of which epoch, and where long work is done.
+"""Options that several commands share: how a server is reached, which part of which epoch, and where tokens are.
 
-Owns their names and help; each command takes those that it needs.
+Owns their names and help, the file of profiles, and finding a tokenizer beside its tokens. Leaves connecting to
+`service`, and flags of an options object to `flags`.
 """
 
 import math
 import os
+import tomllib
 from collections.abc import Callable
-from dataclasses import fields
-from functools import wraps
-from typing import Any
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from packhorse.cli.shared.profiles import read_profile
-from packhorse.formats.asking import TIMEOUT_VARIABLE
-from packhorse.topology import (
-    DEFAULT_COST_LINEAR,
-    Balance,
-    BatchSchedule,
-    RemainderPolicy,
-    Skips,
-    Topology,
-)
+from packhorse.cli import in_flags
+from packhorse.cli.shared.flags import flags_of
+from packhorse.formats.retry_policy import TIMEOUT_VARIABLE
+from packhorse.topology import Skips, Topology
+
+if TYPE_CHECKING:
+    from packhorse.client import TokenSource
+
+_PROFILES_VARIABLE = "PACKHORSE_PROFILES"
+_PROFILES = "~/.config/packhorse/profiles.toml"
+_PATHS = ("ca", "cert", "key", "token_file")
+ACCESS_KEYS = (*_PATHS, "insecure")
+"""Keys of a profile by which server and client identify each other."""
+_PROFILE_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("target", *_PATHS), (str,)),
+    "insecure": (bool,),
+    "timeout_seconds": (int, float),
+}
 
 
 class Seconds(click.FloatRange):
-    """A time in seconds; NaN, which is neither below nor above anything, is none."""
+    """A time in seconds. NaN, which passes every comparison of a range, is refused."""
 
     name = "seconds"
 
@@ -39,28 +49,15 @@ class Seconds(click.FloatRange):
 
 
 class Wait(Seconds):
-    """A time to wait for an answer: `inf` is thirty years, since sockets and gRPC take no longer ones."""
+    """A time to wait for an answer: `inf` becomes thirty years, the longest that sockets and gRPC accept."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Returns the number."""
         return min(super().convert(value, param, ctx), 1e9)
 
 
-class Schedule(click.ParamType):  # type: ignore[type-arg] # click before 8.4 has no parameter here
-    """Global batch sizes, each from some point of the run on."""
-
-    name = "schedule"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> BatchSchedule:
-        """Returns the schedule."""
-        try:
-            return BatchSchedule.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **options: Any) -> Callable[..., Any]:
-    """Adds --timeout-seconds for all that is remote, also in child processes, for as long as the command works."""
+    """Adds --timeout-seconds for everything remote, in child processes too, while the command runs."""
 
     def keep(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
         value = of_profile(context, option, value)
@@ -78,14 +75,14 @@ def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **opti
         show_envvar=True,
         callback=keep,
         help=says
-        or "How long to go on without an answer of an object store.  [default: 10 where it has never "
-        "answered, 120 where it was lost]",
+        or "How long to keep trying without an answer from an object store.  [default: 10 if it has never answered, "
+        "120 if the connection was lost]",
         **options,
     )(command)
 
 
 def store_timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --timeout-seconds to a command that asks nothing but object stores."""
+    """Adds --timeout-seconds to a command that connects only to object stores."""
     return remote_timeout_option(command, expose_value=False)
 
 
@@ -96,11 +93,11 @@ def _restore(before: str | None) -> None:
 
 
 PROFILE = f"{__name__}.profile"
-"""Where a command's context keeps the profile that --profile names."""
+"""The key of the profile in a command's context."""
 
 
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --profile; `service.access_of_command` returns the certificates and tokens that it names."""
+    """Adds --profile; `service.access_of_command` returns its certificates and tokens."""
 
     def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -114,14 +111,54 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=keep,
         expose_value=False,
         is_eager=True,
-        help="How the server is reached: target, ca, cert, key, token_file, insecure and timeout_seconds of [NAME] in "
-        "~/.config/packhorse/profiles.toml, or in the file of PACKHORSE_PROFILES. It comes before PACKHORSE_CLIENT_… "
-        "variables; flags come before it.",
+        help="How to reach the server: target, ca, cert, key, token_file, insecure and timeout_seconds of [NAME] in "
+        "~/.config/packhorse/profiles.toml, or in the file of PACKHORSE_PROFILES. A profile overrides "
+        "PACKHORSE_CLIENT_… variables; flags override a profile.",
     )(command)
 
 
+def read_profile(name: str) -> dict[str, Any]:
+    """Returns a profile's keys and values; paths in it are relative to the file.
+
+    Args:
+        name: of the profile, a table of the file.
+
+    Raises:
+        click.UsageError: the file, the profile or a key is missing or wrong; the message names it.
+    """
+    path = Path(os.environ.get(_PROFILES_VARIABLE) or _PROFILES).expanduser()
+    try:
+        profiles = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise click.UsageError(
+            f'there is no {path} for --profile {name}; write one with [{name}] and target = "HOST:PORT", or set '
+            f"{_PROFILES_VARIABLE} to another file"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{path} cannot be read as TOML: {error}") from None
+    profile = profiles.get(name)
+    if not isinstance(profile, dict):
+        known = ", ".join(sorted(key for key, value in profiles.items() if isinstance(value, dict))) or "none"
+        raise click.UsageError(f"{path} has no profile {name!r}; it has {known}")
+    for key, value in profile.items():
+        _check_profile_key(path, name, key, value)
+    beside = {key: str(path.parent / Path(profile[key]).expanduser()) for key in _PATHS if key in profile}
+    return {**profile, **beside}
+
+
+def _check_profile_key(path: Path, name: str, key: str, value: object) -> None:
+    where = f"{path}: [{name}]"
+    if key not in _PROFILE_TYPES:
+        near = get_close_matches(key, _PROFILE_TYPES, 1)
+        meant = f"did you mean {near[0]}?" if near else f"a profile has {', '.join(_PROFILE_TYPES)}"
+        raise click.UsageError(f"{where} has the key {key!r}; {meant}")
+    if not isinstance(value, _PROFILE_TYPES[key]) or (isinstance(value, bool) and key != "insecure"):
+        wanted = {"insecure": "true or false", "timeout_seconds": "a number of seconds"}.get(key, "text")
+        raise click.UsageError(f"{where} {key} must be {wanted}, got {value!r}")
+
+
 def of_profile(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Returns an option's value: the profile's where the command line does not give one."""
+    """Returns an option's value: from the command line, or else from the profile."""
     if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
         return value
     return context.meta.get(PROFILE, {}).get(option.name, value)
@@ -135,7 +172,7 @@ def target_option(command: Callable[..., Any]) -> Callable[..., Any]:
         show_envvar=True,
         default="127.0.0.1:50051",
         callback=of_profile,
-        help="Server (HOST:PORT, several with commas, dns:///HOST:PORT, unix:PATH), or embedded:DIR for none.",
+        help="Server (HOST:PORT, several with commas, dns:///HOST:PORT, unix:PATH), or embedded:DIR for a folder.",
     )(profile_option(command))
 
 
@@ -150,7 +187,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dataset_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument DATASET: a prepared folder, a mixture's file, or a name of --target's."""
+    """Adds the argument DATASET: a prepared folder, a mixture's file, or a name at --target."""
     return click.argument("dataset")(command)
 
 
@@ -163,50 +200,74 @@ def ray_address_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a topology, which the command gets as one argument `topology`, and --skip as `skip`."""
+def topology_options(command: Callable[..., Any], *, leave_out: tuple[str, ...] = ("mode",)) -> Callable[..., Any]:
+    """Adds the flags of a topology, which the command receives as `topology`, and --skip as `skip`."""
 
-    @wraps(command)
-    def with_topology(*arguments: Any, skip: tuple[str, ...], **options: Any) -> Any:
-        shape = {field.name: options.pop(field.name) for field in fields(Topology) if field.name in options}
+    def parse(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> Skips:
         try:
-            topology, skips = Topology(**shape), Skips.parse(skip)
+            return Skips.parse(value)
         except ValueError as error:
-            raise click.UsageError(f"--{error}") from None
-        return command(*arguments, topology=topology, skip=skips, **options)
+            raise click.UsageError(in_flags(str(error), [option])) from None
 
-    decorated: Callable[..., Any] = with_topology
+    skip = click.option(
+        "--skip", multiple=True, metavar="FIRST:END", callback=parse, help="Positions to leave out, e.g. 1200:1300."
+    )
+    return flags_of(Topology, "topology", leave_out=leave_out)(skip(command))
+
+
+def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --tokens, --id-column and --tokenizer."""
     for option in (
-        click.option("--skip", multiple=True, metavar="FIRST:END", help="Positions to leave out, e.g. 1200:1300."),
         click.option(
-            "--cost-linear",
-            default=DEFAULT_COST_LINEAR,
-            type=click.IntRange(0),
-            help="Cost of a token beside attention: a sequence of L tokens costs this times L, plus L².",
+            "--tokenizer",
+            type=click.Path(path_type=Path),
+            help="A tokenizer.json to decode tokens with.  [default: the one beside files of packhorse tokenize]",
         ),
-        click.option("--accumulation", default=1, type=click.IntRange(1), help="Steps of one optimizer step."),
+        click.option("--id-column", help="The column of --tokens that holds ids.  [default: the dataset's]"),
         click.option(
-            "--balance",
-            default="none",
-            type=click.Choice([balance.value for balance in Balance]),
-            help="Where ranks wait for each other, and so what is made equal.",
+            "--tokens",
+            help="Token file or folder of the trainers: adds own lengths, rows and tokens. For a mixture one for each "
+            "component: NAME=PATH,NAME=PATH.",
         ),
-        click.option(
-            "--remainder",
-            default="spread",
-            type=click.Choice([policy.value for policy in RemainderPolicy]),
-            help="What happens to a last step that is not full.",
-        ),
-        click.option("--start-position", default=0, type=click.IntRange(0), help="Position where step 0 begins."),
-        click.option(
-            "--batch-schedule",
-            type=Schedule(),
-            help="Instead of --batch-size: bins of all ranks in an optimizer step, each number from some point of the "
-            'run on, in bins or in tokens with K, M, B or T: "0:768 250B:1536".',
-        ),
-        click.option("--batch-size", default=1, type=click.IntRange(1), help="Bins per rank and step."),
-        click.option("--workers-per-rank", default=1, type=click.IntRange(1), help="Dataloader workers of a rank."),
-        click.option("--world-size", default=1, type=click.IntRange(1), help="Data-parallel degree."),
     ):
-        decorated = option(decorated)
-    return decorated
+        command = option(command)
+    return command
+
+
+def open_tokens(tokens: str | None, id_column: str | None = None) -> "TokenSource | None":
+    """Opens a token source; returns None where no path is given."""
+    if tokens is None:
+        if id_column is not None:
+            raise click.UsageError("--id-column belongs to --tokens; give --tokens as well")
+        return None
+    from packhorse.client import as_token_source
+
+    return as_token_source(by_component(tokens), id_column=id_column)
+
+
+def by_component(tokens: str) -> str | dict[str, str]:
+    """Returns the path of --tokens, or the paths of a mixture's components, given as NAME=PATH,NAME=PATH.
+
+    Example:
+        >>> by_component("corpus.idx"), by_component("web=web.idx,code=code.idx")
+        ('corpus.idx', {'web': 'web.idx', 'code': 'code.idx'})
+    """
+    pairs = [part.partition("=") for part in tokens.split(",")]
+    if Path(tokens).exists() or not all(name and equals and path for name, equals, path in pairs):
+        return tokens
+    return {name.strip(): path for name, _, path in pairs}
+
+
+def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]], str] | None:
+    """Returns a function from tokens to text; None where there is no tokenizer."""
+    if tokenizer is None:
+        beside = None if tokens is None else Path(tokens).with_suffix(".tokenizer.json")
+        if beside is None or not beside.is_file():
+            return None
+        tokenizer = beside
+    elif tokens is None:
+        raise click.UsageError("--tokenizer decodes tokens; give --tokens as well")
+    from packhorse.sft.tokenizer import read_tokenizer_json
+
+    model = read_tokenizer_json(tokenizer)
+    return lambda numbers: str(model.decode(numbers, skip_special_tokens=False))

@@ -1,4 +1,4 @@
-"""The service that a command asks, and the line that tells of waiting for it."""
+"""How a command connects to a server or a folder, and the line on stderr while no server answers."""
 
 import logging
 import shutil
@@ -11,25 +11,25 @@ from typing import Any
 import click
 from rich.file_proxy import FileProxy
 
-from packhorse.cli.shared.options import PROFILE, remote_timeout_option
-from packhorse.cli.shared.profiles import ACCESS_KEYS
+from packhorse.cli.shared.options import ACCESS_KEYS, PROFILE, remote_timeout_option
 from packhorse.client import Access, Client, connect
 
 _CLEAR_LINE = "\r\x1b[2K"
 _MANIFEST, _MIXTURE_SUFFIX = "manifest.json", ".mixture.toml"
-# Named here, so that asking a server needs nothing that opens folders.
+# Repeated here, so that asking a server imports nothing that opens folders.
 
 
 def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout-seconds."""
     says = (
-        "How long to go on without an answer.  [default: 10 where the server has never answered, 120 where it was lost]"
+        "How long to keep trying without an answer.  [default: 10 if the server has never answered, 120 if the "
+        "connection was lost]"
     )
     return remote_timeout_option(command, says=says)
 
 
 def access_of_command() -> Access:
-    """Returns the certificates and token of this command's --profile; `connect` reads the environment for the rest."""
+    """Returns the certificates and token of this command's --profile; `connect` adds those of the environment."""
     return Access(**_options_of_access())
 
 
@@ -41,9 +41,9 @@ def _options_of_access() -> dict[str, Any]:
 
 @contextmanager
 def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
-    """Connects a command to the service; while no server answers, stderr says so.
+    """Connects a command to the service. While no server answers, stderr says so.
 
-    On a terminal that is one line, which is rewritten and disappears; elsewhere a line each time.
+    On a terminal that is one line, which is rewritten and then removed; elsewhere it is a line each time.
     """
     line = _Line()
     logger = logging.getLogger("packhorse")
@@ -58,11 +58,11 @@ def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
 
 @contextmanager
 def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iterator[tuple[Client, str]]:
-    """Connects a command to what has a dataset: the service or, where a prepared folder is named, that folder.
+    """Connects a command to a dataset: in the service, or in the prepared folder that the argument names.
 
     Args:
         target: of the service.
-        timeout_seconds: how long to go on without an answer.
+        timeout_seconds: how long to keep trying without an answer.
         dataset: the folder, the file of a mixture, or the name of either at the target.
 
     Yields:
@@ -74,7 +74,9 @@ def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iter
     elif folder.name.endswith(_MIXTURE_SUFFIX) and folder.is_file():
         target, dataset = f"embedded:{folder.parent}", folder.name.removesuffix(_MIXTURE_SUFFIX)
     elif len(Path(dataset).parts) > 1:
-        raise click.UsageError(f"{dataset} is no prepared folder: {_MANIFEST} is missing; packhorse prepare writes one")
+        raise click.UsageError(
+            f"{dataset} is not a prepared folder: it has no {_MANIFEST}; `packhorse prepare` writes one"
+        )
     with asking(target, timeout_seconds) as client:
         yield client, dataset
 
@@ -99,7 +101,7 @@ class _Line(logging.Handler):
             print(text, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         if self._is_shown:
             sys.stderr.write(_CLEAR_LINE)
             sys.stderr.flush()
@@ -107,8 +109,8 @@ class _Line(logging.Handler):
 
 
 def check_one_server(target: str) -> None:
-    """Refuses a target that is no server, or several; a UsageError says what to ask instead."""
+    """Raises a UsageError where the target is no server, or several."""
     if target.startswith("embedded:"):
-        raise click.UsageError("--target embedded:DIR is no server; ask one by HOST:PORT")
+        raise click.UsageError("--target embedded:DIR is not a server; give HOST:PORT")
     if not target.startswith("unix:") and "," in target:
         raise click.UsageError("--target names several servers; ask each of them")

@@ -1,7 +1,7 @@
 """`NAME.mixture.toml`: a mixture as its user writes it.
 
-Owns the file's fields and the refusal of wrong ones; leaves changes of its text to `append_stage`. Knows no dataset:
-what the names mean, and at which position a stage ends, is `open_mixture`'s.
+Owns the file's fields and the refusal of wrong ones. Leaves changes of its text to `changes`, and datasets, and the
+positions at which stages end, to `open_mixture`.
 """
 
 import json
@@ -27,7 +27,7 @@ from packhorse.epoch import MAX_WINDOWS, WeightsBy, WhenOut
 from packhorse.topology import checked_integer
 
 MIXTURE_SUFFIX = ".mixture.toml"
-"""What a mixture's file is called behind its name."""
+"""What follows a mixture's name in the name of its file."""
 
 MOST_MIXTURE_BYTES = 4 << 20
 """A larger file is no mixture."""
@@ -45,7 +45,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class MixtureError(PreparedDatasetError):
-    """A mixture's file, or what it names, is not as it must be; the message says what and where."""
+    """A mixture's file, or a dataset that it names, is wrong; the message says what and where."""
 
 
 class Draw(StrEnum):
@@ -85,7 +85,7 @@ class StageEntry:
     """
 
     weights: Mapping[str, int | Decimal]
-    """Component → weight of at least 0, as written: an integer or a decimal of at most 15 digits behind the point."""
+    """Component → weight of at least 0, as written: an integer, or a decimal of at most 15 places."""
     by: WeightsBy = WeightsBy.BINS
     """What weights are shares of."""
     until: Until | None = None
@@ -99,8 +99,8 @@ class StageEntry:
                 raise ValueError(f"weights.{name} must be a number of at least 0, got {_shown(weight)}")
             if weight > _MOST_WEIGHT or round(Decimal(weight), _MOST_DIGITS) != weight:
                 raise ValueError(
-                    f"weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DIGITS} digits behind the "
-                    f"point, got {weight!s}"
+                    f"weights.{name} must be at most {_MOST_WEIGHT:.0e}, with at most {_MOST_DIGITS} decimal "
+                    f"places, got {weight!s}"
                 )
         if not any(self.weights.values()):
             raise ValueError("weights are all 0: give a component a weight")
@@ -108,7 +108,7 @@ class StageEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentEntry:
-    """What a table [components.NAME] says of a component.
+    """The table [components.NAME] of a component.
 
     Example:
         >>> ComponentEntry(num_windows=64).most_epochs
@@ -118,7 +118,7 @@ class ComponentEntry:
     num_windows: int = 1
     """Locality windows of each of its epochs."""
     most_epochs: int = 1
-    """How many of its epochs an epoch of the mixture takes at most, where components are not repeated."""
+    """The most of its epochs that an epoch of the mixture takes, if components are not repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,22 +133,22 @@ class MixtureFile:
     stages: tuple[StageEntry, ...]
     """In order, at least one."""
     when_out: WhenOut = WhenOut.REPEAT
-    """What happens when a component has given all bins of its epoch."""
+    """What happens after the last bin of a component's epoch."""
     epoch_bins: int | None = None
     """Bins of an epoch of the mixture; None for as many as its components have, see `packhorse.epoch.Mixture`."""
     bins_per_step: int | None = None
-    """Bins of one step over all ranks, where stages end at steps or steps are drawn."""
+    """Bins of one step over all ranks, for stages that end at steps, or steps that are drawn."""
     draw: Draw = Draw.BINS
     """What is drawn of a component at once."""
     max_seq_len: int | None = None
     """Capacity of the mixture's bins, into which those of shorter components are joined; None for the longest
     component's, in which the bins of shorter ones leave room."""
     components: Mapping[str, ComponentEntry] = field(default_factory=dict)
-    """Component → what the file says of it alone; those not named are as they are by default."""
+    """Component → its table; the defaults for those without one."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Components, in the order in which weights name them first: a later stage adds behind those there are."""
+        """Components, in the order in which weights first name them; a later stage adds at the end."""
         return tuple(dict.fromkeys(name for stage in self.stages for name in stage.weights))
 
     @classmethod
@@ -160,13 +160,12 @@ class MixtureFile:
             file: its name, for messages.
 
         Raises:
-            MixtureError: it is no TOML, or a field is missing, unknown or wrong; names the line, the field and the way
-                out.
+            MixtureError: it is not TOML, or a field is missing, unknown or wrong; names the line and the field.
         """
         try:
             content = tomllib.loads(text, parse_float=Decimal)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise MixtureError(f"{file} is no TOML: {error}") from None
+            raise MixtureError(f"{file} is not TOML: {error}") from None
         with _refused(file, text):
             stages = _stages(content, file, text)
             when_out = _choice("", content, "when_out", WhenOut, WhenOut.REPEAT)
@@ -180,8 +179,8 @@ class MixtureFile:
             if draw is Draw.STEPS and epoch_bins and bins_per_step and (left := epoch_bins % bins_per_step):
                 raise FieldError(
                     "epoch_bins",
-                    f'epoch_bins = {epoch_bins} is no whole number of steps, as draw = "steps" wants: take a multiple '
-                    f"of bins_per_step, e.g. {epoch_bins - left + bins_per_step}",
+                    f'epoch_bins = {epoch_bins} is not a whole number of steps, which draw = "steps" needs: take a '
+                    f"multiple of bins_per_step, e.g. {epoch_bins - left + bins_per_step}",
                 )
             mixture = cls(
                 stages=stages,
@@ -198,7 +197,7 @@ class MixtureFile:
 
     @property
     def bins_per_draw(self) -> int:
-        """Bins in a row that are of one component."""
+        """Consecutive bins of one component."""
         return (self.bins_per_step or 1) if self.draw is Draw.STEPS else 1
 
     def appended(self, stage: StageEntry, from_position: int) -> "MixtureFile":
@@ -208,7 +207,7 @@ class MixtureFile:
         return replace(self, stages=(*self.stages[:-1], last, stage))
 
     def cut(self, num_stages: int) -> "MixtureFile":
-        """Returns the file with its first stages alone, at least one; the last of them goes on."""
+        """Returns the file with its first stages alone, at least one; the last of them no longer ends."""
         last = replace(self.stages[num_stages - 1], until=None)
         return replace(self, stages=(*self.stages[: num_stages - 1], last))
 
@@ -228,7 +227,7 @@ def render_stage(stage: StageEntry) -> str:
 
 @contextmanager
 def _refused(file: str, text: str, header: str = "", number: int = 0) -> Iterator[None]:
-    """Says in which file, and on which line of a table, a field is wrong."""
+    """Adds the file and the line to the error of a field."""
     try:
         yield
     except FieldError as error:
@@ -236,7 +235,7 @@ def _refused(file: str, text: str, header: str = "", number: int = 0) -> Iterato
 
 
 def _stages(content: dict[str, Any], file: str, text: str) -> tuple[StageEntry, ...]:
-    """Reads the tables [[stages]], and refuses what else stands at the top and is no field."""
+    """Reads the tables [[stages]], and refuses unknown fields at the top."""
     _check_keys("", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "draw", "max_seq_len", "components"))
     tables = content.get("stages")
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
@@ -274,7 +273,7 @@ def _stage(at: str, table: dict[str, Any]) -> StageEntry:
 
 
 def _check_end(file: MixtureFile, number: int) -> None:
-    """Refuses a stage whose end is missing, or is counted in what the file does not say or keep."""
+    """Refuses a stage whose end is missing, or is counted in a unit that the file cannot have."""
     until, at = file.stages[number].until, f"stages[{number}]."
     is_last = number == len(file.stages) - 1
     if until is None:
@@ -283,7 +282,7 @@ def _check_end(file: MixtureFile, number: int) -> None:
         return
     key = f"until_{until.unit}"
     if is_last:
-        raise FieldError(key, f"{at}{key}: the last stage goes on; leave it out, or add another [[stages]] behind it")
+        raise FieldError(key, f"{at}{key}: the last stage has no end; leave it out, or add another [[stages]] after it")
     if until.unit is Unit.STEPS and file.bins_per_step is None:
         raise FieldError(
             key,
@@ -349,7 +348,7 @@ def _shown(value: object) -> str:
 
 
 def _integer(at: str, table: Mapping[str, Any], key: str, most: int) -> int | None:
-    """Returns a field that counts something; None where there is none."""
+    """Returns a count; None where the field is missing."""
     if key not in table:
         return None
     value = table[key]
@@ -358,7 +357,7 @@ def _integer(at: str, table: Mapping[str, Any], key: str, most: int) -> int | No
 
 
 def _choice(at: str, table: Mapping[str, Any], key: str, kind: type[_Choice], default: _Choice) -> _Choice:
-    """Returns a field that is one of some words."""
+    """Returns a field with a fixed set of values."""
     value = table.get(key, default)
     if not isinstance(value, str) or value not in list(kind):
         raise FieldError(key, f"{at}{key} must be one of {', '.join(kind)}, got {value!r}")

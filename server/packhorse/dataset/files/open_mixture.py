@@ -1,11 +1,9 @@
-"""A mixture of prepared datasets, open: what its file says, with the datasets that it names.
+"""A mixture of prepared datasets, open: its file, with the datasets that it names.
 
 Owns the way from the file to epochs: components, the positions at which stages end, facts of all components together,
 and the digest. Leaves the file's fields to `mixture_file`, and the arithmetic of mixtures to `packhorse.epoch`.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
@@ -35,16 +33,17 @@ from packhorse.epoch import (
     bin_shares,
     derive_key,
 )
+from packhorse.storage import BoundedCache
 
 MORE_EPOCHS = 64
-"""Epochs used last that are remembered whatever they are of: ranks of a run may be in several of one component."""
+"""Further epochs that are remembered: ranks of a run may be in several epochs of one component."""
 
 _MOST_RUNS = 2
-"""Of a mixture of a thousand shards, a run's epochs take 45 MB."""
+"""A run's epochs take 45 MB in a mixture of a thousand shards."""
 
 
 class KeptEpochs:
-    """Remembers epochs of components: for the two runs used last the last one of each component, and a few more.
+    """Remembers epochs of components: the last one of each component for the two runs used last, and a few more.
 
     A run reads a component's epochs one after the other, so each makes room for the next, and a run alone takes no more
     memory than an epoch of each. Safe to be used by many threads.
@@ -58,36 +57,29 @@ class KeptEpochs:
         [(0, 7, 0), (0, 7, 1)]
 
     Args:
-        make: lays out an epoch: of which component, under which run's seed, and which one. It takes some 25
+        make: lays out an epoch of a component, from its number, the run's seed and the epoch's number, in some 25
             microseconds.
     """
 
     def __init__(self, make: Callable[[int, int, int], Source]) -> None:
-        self._lock = threading.Lock()
-        self._runs: OrderedDict[int, dict[int, tuple[int, Source]]] = OrderedDict()
+        self._latest: BoundedCache[int, dict[int, tuple[int, Source]]] = BoundedCache(_MOST_RUNS)
         self._made = lru_cache(maxsize=MORE_EPOCHS)(make)
 
     def get(self, component: int, run: int, epoch: int) -> Source:
         """Returns an epoch of a component, made where it is not remembered."""
-        with self._lock:
-            known = self._runs.setdefault(run, {}).get(component)
-            self._runs.move_to_end(run)
-            while len(self._runs) > _MOST_RUNS:
-                self._runs.popitem(last=False)
-        if known is not None and known[0] == epoch:
-            return known[1]
-        made = self._made(component, run, epoch)
-        with self._lock:
-            self._runs.setdefault(run, {})[component] = (epoch, made)
-        return made
+        latest = self._latest.get(run, dict)
+        known = latest.get(component)
+        if known is None or known[0] != epoch:
+            known = latest[component] = (epoch, self._made(component, run, epoch))
+        return known[1]
 
 
 _MOST_SEEDS = 4
-"""Runs whose mixtures are remembered; another's is laid out again, in a millisecond."""
+"""Runs whose mixtures are remembered; laying one out again takes a millisecond."""
 
 
 class MixtureDataset:
-    r"""What a mixture's file stands for. Safe to be used by many threads.
+    r"""A mixture that is open: its file and its datasets. Safe to be used by many threads.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -102,7 +94,7 @@ class MixtureDataset:
         datasets: those that it names, in the order of `file.names`.
 
     Raises:
-        MixtureError: datasets do not go together, or what the file asks of them cannot be done; names the way out.
+        MixtureError: datasets do not go together, or cannot do what the file asks; names the way out.
     """
 
     def __init__(self, name: str, file: MixtureFile, datasets: Sequence[PreparedDataset]) -> None:
@@ -145,14 +137,14 @@ class MixtureDataset:
             ValueError: a component would come to an epoch beyond 2^64.
         """
         epoch = self.mixture(seed).epoch(number)
-        for given, dataset, num_bins in zip(epoch.given, self.datasets, self.component_bins, strict=True):
+        for given, dataset, num_bins in zip(epoch.taken, self.datasets, self.component_bins, strict=True):
             if given.epoch + given.num_bins // num_bins + 1 >= 2**64:
                 raise ValueError(f"epoch {number} is too large: {dataset.name} would be in its epoch {given.epoch}")
         return epoch
 
     @property
     def settled_epoch(self) -> int:
-        """The first epoch that the last stage is all of."""
+        """The first epoch that lies in the last stage as a whole."""
         return -(-self.chain[-1][0] // self.num_bins)
 
     @property
@@ -185,11 +177,11 @@ class MixtureDataset:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Facts of an epoch, on average, that the last stage is all of; the ledger's are those of all components."""
+        """Mean facts of an epoch in the last stage; the ledger sums those of all components."""
         manifests = [dataset.manifest for dataset in self.datasets]
         first = manifests[0]
         ledgers = [manifest.over_length for manifest in manifests]
-        given = self.mixture(0).epoch(self.settled_epoch).given
+        given = self.mixture(0).epoch(self.settled_epoch).taken
 
         def about(what: Callable[[Manifest], int]) -> int:
             return round(
@@ -275,13 +267,13 @@ class MixtureDataset:
         return own if rows == 1 else JoinedSource(own, rows)
 
     def _entry(self, number: int) -> ComponentEntry:
-        """Returns what the file says of a component."""
+        """Returns a component's table in the file."""
         return self.file.components.get(self.datasets[number].name, ComponentEntry())
 
     def _resolved(self) -> list[Stage]:
         """Returns the stages with `until` as positions of the run."""
         components, stages = self._components(0), []
-        position, tokens = 0, Fraction(0)  # where a stage begins, and how many tokens of the run lie before it
+        position, tokens = 0, Fraction(0)  # where a stage begins, and how many tokens of the run come before it
         tokens_of_bin = [
             Fraction(dataset.manifest.own_tokens, num_bins)
             for dataset, num_bins in zip(self.datasets, self.component_bins, strict=True)
@@ -302,7 +294,7 @@ class MixtureDataset:
         return stages
 
     def _end(self, entry: StageEntry, position: int, tokens: Fraction, mean_tokens: Fraction) -> int:
-        """Returns the position at which a stage ends that begins at `position`, behind so many tokens."""
+        """Returns the position at which a stage ends that begins at `position`, after `tokens` of the run."""
         assert entry.until is not None
         if entry.until.unit is Unit.BINS:
             return entry.until.count
@@ -317,7 +309,7 @@ def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
 
 
 def _rows_per_bin(file: MixtureFile, dataset: PreparedDataset) -> int:
-    """Returns how many of a component's own bins make one of the mixture; 1 where none are joined."""
+    """Returns how many of a component's own bins are joined into one of the mixture; 1 for no joining."""
     own, whole = dataset.manifest.max_seq_len, file.max_seq_len
     if whole is None:
         return 1
@@ -336,7 +328,7 @@ def _rows_per_bin(file: MixtureFile, dataset: PreparedDataset) -> int:
 
 
 def _check_alike(datasets: Sequence[PreparedDataset]) -> None:
-    """Refuses components whose rooms follow from lengths in different ways: a batch has one way."""
+    """Refuses components that round lengths up to rooms differently, since a batch has one way."""
     first = datasets[0]
     for dataset in datasets:
         for option in ("align", "extra_tokens"):

@@ -1,7 +1,7 @@
-"""What is taken away from one dataset or mixture, in force: which sequences of some bins are redacted, what is skipped.
+"""Takedowns in force: the redactions and skips of one dataset or mixture.
 
-Owns finding redacted sequences among those of bins, and how a mixture's file and those of its components go together.
-Leaves the fields of files to `takedown_file`, and leaving positions out to `packhorse.epoch`.
+Owns finding redacted sequences among those of bins, and putting a mixture's file together with its components'. Leaves
+the fields of files to `takedown_file`, and leaving positions out to `packhorse.epoch`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from packhorse.epoch import Bins, PoolArray
 from packhorse.topology import ADDED, Skips
 
 MASKED = -1
-"""Stands for no token: a sequence keeps its own, and is masked from the loss."""
+"""In place of a token: the sequence keeps its own, and is masked from the loss."""
 
 _UNTOUCHED = -2
 
 _NO_SKIPS = Skips()
 
 _SPARSENESS, _LEAST_BITS, _MOST_BITS = 16, 12, 24
-"""Entries of the table that tells most ids apart: so many for each id that is named, and its logarithm's bounds."""
+"""Entries for each named id in the table that rules most other ids out, and the bounds of its size's logarithm."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class _Named:
     ids: NDArray[np.int64]
     """Ascending, distinct."""
     may_be_named: NDArray[np.bool_]
-    """Whether one of them has these lowest bits: most sequences of most bins are told apart by one look at it."""
+    """Whether one of them has these lowest bits, which rules out most sequences of most bins."""
 
     @classmethod
     def of(cls, redactions: tuple[Redaction, ...]) -> "_Named":
@@ -61,7 +61,7 @@ class _Named:
 
 @dataclass(frozen=True, eq=False)
 class Takedown:
-    r"""What is taken away from one dataset, or from one mixture and what it is made of.
+    r"""The redactions and skips of one dataset, or of one mixture and its components.
 
     Example:
         >>> file = TakedownFile.parse('[[redact]]\nids = [9]\ntoken = 0', "web.takedown.toml")
@@ -74,9 +74,9 @@ class Takedown:
     """
 
     file: TakedownFile = field(default_factory=TakedownFile)
-    """What its own file says: its skips count positions of the dataset's, or the mixture's, own epochs."""
+    """Its own file, whose skips count positions of the dataset's, or the mixture's, own epochs."""
     redactions: tuple[Redaction, ...] = ()
-    """Its own, behind those of a mixture's components, each with its component."""
+    """Those of a mixture's components, then its own, each with its component."""
     digests: tuple[str, ...] = ()
     """Of each redaction, with those before it in its file."""
     _named: Mapping[int, _Named] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Takedown:
         for number, redaction in enumerate(file.redactions):
             if redaction.component:
                 raise TakedownError(
-                    f"redact[{number}].component is {redaction.component!r}, but this is no mixture; leave it out"
+                    f"redact[{number}].component is {redaction.component!r}, but this is not a mixture; leave it out"
                 )
         return cls._of(file, file.redactions, file.chain, [""])
 
@@ -99,8 +99,8 @@ class Takedown:
     def of_mixture(cls, file: TakedownFile, components: Mapping[str, TakedownFile]) -> "Takedown":
         """Returns what a mixture's file and those of its components take away.
 
-        What a component's file redacts is redacted in the mixture from its beginning: its positions are of runs of that
-        component. What it skips is skipped in such runs only.
+        A component's redactions hold in the mixture from its beginning, since their positions are of runs of that
+        component alone. Its skips hold in such runs only.
 
         Args:
             file: the mixture's.
@@ -136,7 +136,7 @@ class Takedown:
 
     @property
     def digest(self) -> str:
-        """Fingerprint of all redactions; empty without any."""
+        """Digest of all redactions; empty without any."""
         return fingerprint(self.digests) if self.digests else ""
 
     def __bool__(self) -> bool:
@@ -145,7 +145,7 @@ class Takedown:
 
     @property
     def skips(self) -> tuple[SkipEntry, ...]:
-        """What its own file leaves out."""
+        """The skips of its own file."""
         return self.file.skips
 
     def skips_of(self, epoch: int, seed: int) -> Skips:
@@ -155,14 +155,14 @@ class Takedown:
     def redacted(
         self, bins: Bins, *, epoch: int, seed: int | None, num_bins: int, skips: Skips = _NO_SKIPS
     ) -> Redacted | None:
-        """Returns which sequences of bins are redacted; None where none is.
+        """Returns which sequences of bins are redacted; None for no sequence.
 
         Args:
             bins: of one epoch; those of a mixture with `component_ids`.
             epoch: 0-based.
-            seed: of the run; None where positions are not those of a run.
+            seed: of the run; None if positions are not those of a run.
             num_bins: of the whole epoch.
-            skips: what is left out of it: the bins' positions count without.
+            skips: of the epoch; the bins' positions do not count them.
         """
         if not self._named:
             return None
@@ -198,7 +198,7 @@ class Takedown:
 
 
 def _indices_in(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the indices of those ids that are among others, which are ascending."""
+    """Returns the indices of the ids that are among `wanted`, which is ascending."""
     at = np.searchsorted(wanted, ids)
     at[at == len(wanted)] = 0
     return np.flatnonzero(wanted[at] == ids)

@@ -1,22 +1,22 @@
 """`NAME.takedown.toml`: what is taken away from a dataset or a mixture, as its user writes it.
 
-Owns the file's fields, the refusal of wrong ones by field and line, keys becoming ids, and adding a redaction to its
-text. Knows no dataset: what is taken away from bins is `open_takedown`'s.
+Owns the file's fields, the refusal of wrong ones by field and line, and the ids of keys. Leaves adding a redaction to
+`changes`, and taking sequences away from bins to `open_takedown`.
 """
 
-import json
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.files.toml_files import FieldError, array_header, checked_field, line_of, no_field
+from packhorse.dataset.files.toml_files import FieldError, array_header, checked_field, line_of, no_field, text_of
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.dataset.write import fingerprint
@@ -24,7 +24,7 @@ from packhorse.formats.keys import check_key, ids_and_keys, shown_key
 from packhorse.topology import Skips, checked_integer
 
 TAKEDOWN_SUFFIX = ".takedown.toml"
-"""What the file is called behind the name of its dataset or mixture."""
+"""What follows the name of a dataset or mixture in the name of its takedown's file."""
 
 MOST_TAKEDOWN_BYTES = 32 << 20
 """A larger file, or file of ids, is refused."""
@@ -43,9 +43,9 @@ class Action(StrEnum):
     """What happens to the tokens of a redacted sequence."""
 
     MASK = "mask"
-    """They stay in the row, and none of them is predicted."""
+    """They stay in the row, and no loss is taken on them."""
     REPLACE = "replace"
-    """Each becomes one token, and none of them is predicted."""
+    """One token replaces each, and no loss is taken on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,15 +60,15 @@ class Redaction:
     ids: NDArray[np.int64]
     """Of the sequences: int64 [n], ascending, distinct."""
     keys: tuple[str, ...] = ()
-    """Of more sequences, in a dataset that has keys: ascending, distinct. `resolved` makes ids of them."""
+    """Of further sequences, in a dataset with keys: ascending, distinct; see `resolved`."""
     token: int | None = None
-    """What replaces each of their tokens; None where they are masked only."""
+    """What replaces each of their tokens; None to mask them only."""
     component: str = ""
     """Of a mixture, the component that they are of."""
     seed: int | None = None
-    """The run of this seed had trained on them before `from_position`; None where no run had."""
+    """Of a run that had trained on them before `from_position`; None for no such run."""
     from_position: int = 0
-    """A position of that run, epoch · num_bins + position; before it its bins are as they were."""
+    """A position of that run, epoch · num_bins + position; its bins before it stay as they were."""
     reason: str = ""
     """Why."""
 
@@ -78,25 +78,25 @@ class Redaction:
         return Action.MASK if self.token is None else Action.REPLACE
 
     def digest(self, after: str) -> str:
-        """Returns the fingerprint of this and, by their digest, of the redactions before it."""
+        """Returns the digest of this redaction and, by their digest, of those before it."""
         ids = self.ids.astype("<i8").tobytes().hex()
         return fingerprint([after, self.component, ids, self.token, self.seed, self.from_position, *self.keys])
 
     def resolved(self, table: Keys | None) -> tuple["Redaction", list[str]]:
-        """Returns the same with ids alone, and the keys that there are not.
+        """Returns the same with ids alone, and the unknown keys.
 
         Args:
-            table: the keys of its dataset, or of its component; None where that has none.
+            table: the keys of its dataset or component; None for one without keys.
 
         Raises:
-            ValueError: it names keys, and there are none.
+            ValueError: it names keys, and the table is None.
         """
         if not self.keys:
             return self, []
         if table is None:
             raise ValueError(
-                f"{shown_key(self.keys[0])[:80]} is no id, which are whole numbers, and there are no keys: they come "
-                "with `packhorse prepare --id-column`, from a column of text"
+                f"{shown_key(self.keys[0])[:80]} is not a whole number, so it is a key, and there are no keys: "
+                "`prepare` makes them from an id column of text"
             )
         found = table.ids_of(self.keys)
         ids = np.union1d(self.ids, found[found >= 0])
@@ -111,9 +111,9 @@ class SkipEntry:
     positions: Skips
     """Of the whole epoch."""
     epoch: int | None = None
-    """Of this epoch; None for every one."""
+    """None for every epoch."""
     seed: int | None = None
-    """Of the run of this seed; None for every run."""
+    """Of a run; None for every run."""
     reason: str = ""
     """Why."""
 
@@ -137,7 +137,7 @@ class TakedownFile:
     skips: tuple[SkipEntry, ...] = ()
     """In order."""
     ids_files: tuple[str, ...] = ()
-    """Names of the files that ids were read from."""
+    """Names of the files of ids."""
 
     @cached_property
     def chain(self) -> tuple[str, ...]:
@@ -157,10 +157,10 @@ class TakedownFile:
         )
 
     def resolved(self, tables: Mapping[str, Keys | None]) -> "TakedownFile":
-        """Returns the same with ids alone. A key that is not there takes nothing away, as an id that is not.
+        """Returns the same with ids alone. An unknown key takes nothing away, like an unknown id.
 
         Args:
-            tables: keys, by component; of a dataset by "".
+            tables: keys by component; "" for a dataset.
 
         Raises:
             TakedownError: a redaction names keys where there are none, or keys without a component.
@@ -190,16 +190,16 @@ class TakedownFile:
             read_ids: reads files of ids; None where there are none.
 
         Raises:
-            TakedownError: it is no TOML, or a field is missing, unknown or wrong; names file, line and field.
+            TakedownError: it is not TOML, or a field is missing, unknown or wrong; names file, line and field.
         """
         try:
             content = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise TakedownError(f"{file} is no TOML: {error}") from None
+            raise TakedownError(f"{file} is not TOML: {error}") from None
         for key in content:
             if key not in ("redact", "skip"):
                 raise TakedownError(
-                    f"{file}, line {line_of(text, key)}: {key} is no table of a takedown; there are [[redact]], with "
+                    f"{file}, line {line_of(text, key)}: a takedown has no table {key}; there are [[redact]], with "
                     'ids = [17, 4711], and [[skip]], with positions = "1200:1300"'
                 )
         redactions, ids_files = [], []
@@ -215,41 +215,47 @@ class TakedownFile:
         return cls(tuple(redactions), tuple(skips), tuple(ids_files))
 
 
-def append_redaction(text: str, file: str, redaction: Redaction, read_ids: ReadIds | None = None) -> str:
-    r"""Returns a file's text with one more redaction at its end; all that was there stays as it was written.
+def read_ids_of(path: Path, refuse: Callable[[Path], None] = lambda _: None) -> ReadIds:
+    """Returns a function that reads the files of ids that a takedown's file names, which are beside it.
 
     Example:
-        >>> print(append_redaction("# ours\n", "web.takedown.toml", Redaction(ids=np.array([4, 17]), token=0)), end="")
-        # ours
-        <BLANKLINE>
-        [[redact]]
-        ids = [4, 17]
-        action = "replace"
-        token = 0
+        >>> size = Path("gone.txt").write_text("3 4")
+        >>> read_ids_of(Path("web.takedown.toml"))("gone.txt")
+        '3 4'
 
     Args:
-        text: of the file; empty where there is none.
-        file: its name, for messages.
-        redaction: the new one.
-        read_ids: as `TakedownFile.parse` takes it.
+        path: of the takedown's file.
+        refuse: raises for a file that may not be read.
+    """
+
+    def read(name: str) -> str:
+        if not name or Path(name).name != name or name.startswith("."):
+            raise TakedownError(
+                f"{name!r} is not the name of a file beside {path.name}; put it there, and give its name alone"
+            )
+        ids_file = path.with_name(name)
+        refuse(ids_file)
+        return takedown_text(ids_file)
+
+    return read
+
+
+def takedown_text(path: Path) -> str:
+    """Reads a takedown's file, or a file of ids.
+
+    Example:
+        >>> size = Path("gone.txt").write_text("3 4")
+        >>> takedown_text(Path("gone.txt"))
+        '3 4'
 
     Raises:
-        TakedownError: the text is no takedown, or its redactions are written in another way than as [[redact]].
+        TakedownError: it cannot be read, is too large, or is no text.
     """
-    before = TakedownFile.parse(text, file, read_ids)
-    edited = f"{text.rstrip()}\n\n{_render(redaction)}".lstrip()
-    wanted = replace(before, redactions=(*before.redactions, redaction))
-    try:
-        is_right = TakedownFile.parse(edited, file, read_ids).is_same(wanted)
-    except TakedownError:
-        is_right = False
-    if not is_right:
-        raise TakedownError(f"{file}: a redaction is added where they are written as [[redact]] tables; write them so")
-    return edited
+    return text_of(path, MOST_TAKEDOWN_BYTES, TakedownError)
 
 
 class Names(NamedTuple):
-    """What names some sequences."""
+    """Names of sequences."""
 
     ids: NDArray[np.int64]
     """int64 [n], ascending, distinct."""
@@ -258,7 +264,7 @@ class Names(NamedTuple):
 
 
 def parse_ids(text: str, name: str) -> Names:
-    r"""Reads ids, with commas, spaces or line ends between, and keys, each a line; see `ids_and_keys`.
+    r"""Reads ids, separated by commas, spaces or line ends, and keys, one a line; see `ids_and_keys`.
 
     Example:
         >>> names = parse_ids("17, 4 # private\n4711\nhttps://example.org/a", "ids.txt")
@@ -270,7 +276,7 @@ def parse_ids(text: str, name: str) -> Names:
         name: of the field or file, for messages.
 
     Raises:
-        ValueError: there is none, or a line holds neither.
+        ValueError: there is no id and no key, or a line holds neither.
     """
     ids, keys = ids_and_keys(text, name)
     return _names([*ids, *keys], name)
@@ -344,7 +350,7 @@ def _skip(table: dict[str, Any]) -> SkipEntry:
 
 @contextmanager
 def _refused(file: str, text: str, kind: str, number: int) -> Iterator[None]:
-    """Says in which file, line and table a field is wrong."""
+    """Adds the file, line and table to the error of a field."""
     try:
         yield
     except FieldError as error:
@@ -374,22 +380,3 @@ def _text(table: dict[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise FieldError(key, f"must be text in quotes, got {value!r}")
     return value
-
-
-def _render(redaction: Redaction) -> str:
-    lines = ["[[redact]]"]
-    if redaction.component:
-        lines.append(f"component = {_quoted(redaction.component)}")
-    lines.append(f"ids = [{', '.join([*map(str, redaction.ids.tolist()), *map(_quoted, redaction.keys)])}]")
-    if redaction.token is not None:
-        lines += ['action = "replace"', f"token = {redaction.token}"]
-    if redaction.seed is not None:
-        lines += [f"seed = {redaction.seed}", f"from_position = {redaction.from_position}"]
-    if redaction.reason:
-        lines.append(f"reason = {_quoted(redaction.reason)}")
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    """Returns text as a TOML string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,17 +1,18 @@
-"""Sequences that travel together: an epoch whose plan is over groups, told as an epoch of their members.
+"""Sequences that always share a bin: an epoch of groups, as an epoch of their members.
 
-Owns the table of groups and `GroupedSource`, which expands each group into its members as bins leave and finds members
-again. What lies below sees groups only: their pool holds their numbers, their lengths are the sums of members' rooms.
+Owns the table of groups and `GroupedSource`, which expands each group into its members and finds members again. The
+plan and the pool below it know groups only: the pool holds groups' numbers, and lengths are sums of members' rooms.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch.bins import Bins
-from packhorse.epoch.kernels import members as kernels
 from packhorse.epoch.sources.source import Locations, Source
 from packhorse.topology import RoomRule
 
@@ -34,7 +35,7 @@ class Groups:
     """
 
     table: NDArray[np.int64]
-    """(id, where its members end in `members`) of every group: int64 [G, 2]."""
+    """(id, end of its members in `members`) of every group: int64 [G, 2]."""
     members: NDArray[np.int64]
     """(id, length in tokens) of every member, group after group: int64 [n, 2]."""
     rooms: RoomRule
@@ -57,7 +58,7 @@ class Groups:
         return np.repeat(begins - before, sizes) + np.arange(int(sizes.sum())), sizes
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns which members have some ids, -1 where none has: int64 [len(ids)]."""
+        """Returns the members that have some ids, -1 where there is none: int64 [len(ids)]."""
         order, num_members = self.order, len(self.members)
 
         def at(indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -73,7 +74,7 @@ class Groups:
 
 
 class GroupedSource:
-    """The members of an epoch's groups: every group's members share its bin, in their order.
+    """The members of an epoch's groups; each group's members share its bin, in their order.
 
     Example:
         >>> from packhorse.epoch import EpochView, PlanIndex
@@ -93,38 +94,20 @@ class GroupedSource:
     def __init__(self, source: Source, groups: Groups) -> None:
         self._source = source
         self._groups = groups
-
-    @property
-    def num_bins(self) -> int:
-        """Bins in the epoch."""
-        return self._source.num_bins
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory that this epoch takes beside its dataset."""
-        return int(getattr(self._source, "num_bytes", 0))
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens."""
-        return self._source.max_seq_len
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """No bin has more members."""
-        return self._groups.max_sequences_per_bin
+        self.num_bins = source.num_bins
+        self.num_bytes = int(getattr(source, "num_bytes", 0))
+        self.max_seq_len = source.max_seq_len
+        self.max_sequences_per_bin = groups.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order, with group_ids; a ValueError where one is outside."""
         packed, groups = self._source.bins(positions), self._groups
         bin_ends = np.empty_like(packed.bin_ends)
-        num_members = kernels.fill_ends(groups.table, packed.ids, packed.bin_ends, bin_ends)
+        num_members = _fill_ends(groups.table, packed.ids, packed.bin_ends, bin_ends)
         ids, group_ids = np.empty((2, num_members), dtype=np.int64)
         lengths = np.empty(num_members, dtype=np.int32)
         rooms = groups.rooms
-        kernels.expand(
-            groups.table, groups.members, rooms.align, rooms.extra_tokens, packed.ids, ids, lengths, group_ids
-        )
+        _expand(groups.table, groups.members, rooms.align, rooms.extra_tokens, packed.ids, ids, lengths, group_ids)
         return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=packed.positions, group_ids=group_ids)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
@@ -132,11 +115,7 @@ class GroupedSource:
         return self.bins(positions).costs(cost_linear)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where members are in the epoch.
-
-        Args:
-            ids: int [n], of members.
-        """
+        """Returns where members are in the epoch."""
         wanted, groups = np.ascontiguousarray(ids, dtype=np.int64), self._groups
         found = groups.find(wanted)
         is_there = found >= 0
@@ -161,9 +140,9 @@ class GroupedSource:
         )
 
     def _members_before(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns how many members a bin's earlier groups have, for groups at some indices of their bins."""
-        asked, which = np.unique(positions[positions >= 0], return_inverse=True)
-        packed = self._source.bins(asked)
+        """Returns the number of members in the earlier groups of the same bin: int64 [n]."""
+        unique, which = np.unique(positions[positions >= 0], return_inverse=True)
+        packed = self._source.bins(unique)
         _, sizes = self._groups.members_of(packed.ids)
         before = np.concatenate(([0], np.cumsum(sizes)))
         firsts = (packed.bin_ends - packed.sizes())[which]
@@ -177,12 +156,7 @@ def _first_not_below(
 ) -> NDArray[np.int64]:
     """Returns the first index whose value is not below each wanted one, `size` where all are: int64 [n].
 
-    Bisects for all at once and reads only what it compares, so a mapped column is never copied.
-
-    Args:
-        values: of indices: ascending.
-        size: how many indices there are, at least 1.
-        wanted: int64 [n].
+    Values ascend. Bisects for all at once and reads only the values that it compares, so a mapped column is not copied.
     """
     low = np.zeros(len(wanted), dtype=np.int64)
     high = np.full(len(wanted), size, dtype=np.int64)
@@ -192,3 +166,39 @@ def _first_not_below(
         low = np.where(is_below, middle + 1, low)
         high = np.where(is_open & ~is_below, middle, high)
     return low
+
+
+@kernel
+def _fill_ends(table: Any, numbers: Any, packed_ends: Any, bin_ends_out: Any) -> int:
+    """Writes the end of each bin among all groups' members, and returns the number of members."""
+    end = 0
+    first = 0
+    for b in range(len(packed_ends)):
+        for i in range(first, packed_ends[b]):
+            number = np.int64(numbers[i])
+            end += table[number, 1] - (table[number - 1, 1] if number else 0)
+        first = packed_ends[b]
+        bin_ends_out[b] = end
+    return end
+
+
+@kernel
+def _expand(
+    table: Any,
+    members: Any,
+    align: Any,
+    extra_tokens: Any,
+    numbers: Any,
+    ids_out: Any,
+    lengths_out: Any,
+    groups_out: Any,
+) -> None:
+    """Writes the ids, rooms and groups of all members of some groups, group after group."""
+    at = 0
+    for i in range(len(numbers)):
+        number = np.int64(numbers[i])
+        for member in range(table[number - 1, 1] if number else 0, table[number, 1]):
+            ids_out[at] = members[member, 0]
+            lengths_out[at] = (members[member, 1] + extra_tokens + align - 1) // align * align
+            groups_out[at] = table[number, 0]
+            at += 1

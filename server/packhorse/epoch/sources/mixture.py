@@ -1,16 +1,14 @@
-"""Mixtures: several components served as one, in exact proportions that can change while a run goes on.
+"""Mixtures: several components served as one, in exact proportions that can change during a run.
 
-Owns `Stage` and `Mixture`: weights, where they change, how a component's own epochs follow each other, and the chain of
-digests. What one epoch does with positions is `mixture_epoch`'s.
+Owns `Mixture`: where weights change, how a component's own epochs follow each other, and the chain of digests. Leaves
+components and stages to `stages`, and the bins of one epoch to `mixture_epoch`.
 """
 
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
@@ -20,66 +18,34 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.epoch.keys import checked_seed, derive_key
-from packhorse.epoch.sources._dealing import Dealing, Shares
-from packhorse.epoch.sources._splits import DEBT_UNITS, Splits
+from packhorse.epoch.permutation import checked_seed, derive_key
+from packhorse.epoch.sources._component_order import ComponentOrder
+from packhorse.epoch.sources._split_tree import DEBT_UNITS, SplitTree
 from packhorse.epoch.sources.mixture_epoch import MixtureEpoch, Segment
-from packhorse.epoch.sources.source import Component
+from packhorse.epoch.sources.stages import (
+    MAX_BINS,
+    Component,
+    Shares,
+    Stage,
+    WhenOut,
+    check_components,
+    check_whole_draws,
+    firsts_of,
+    shares_of,
+)
 from packhorse.topology import checked_integer
 
-Weight = int | float | str | Decimal | Fraction
-"""A weight, taken as it is written: 0.7 is 7/10."""
-
 Chain = tuple[tuple[int, str], ...]
-"""Where each stage begins, as a position of the run, and the digest of everything up to there and of the stage."""
+"""For each stage, its first position in the run, and the digest of the stage and of everything before it."""
 
 _DIGITS = 16
-_MOST_BINS = 2**53
-_MOST_POSITIONS_DUE = 2**40  # a component is due once in so many, at least
-
-
-class WeightsBy(StrEnum):
-    """What weights are shares of."""
-
-    BINS = "bins"
-    """Of the mixture's bins."""
-    TOKENS = "tokens"
-    """Of the tokens that they hold."""
-
-
-class WhenOut(StrEnum):
-    """What happens when a component has given all bins of its epoch."""
-
-    REPEAT = "repeat"
-    """Its next epoch follows, in another order."""
-    STOP = "stop"
-    """An epoch of the mixture ends before that, and with the next one every component begins its next."""
-    REWEIGH = "reweigh"
-    """It leaves, and the others take its share by their weights; with the mixture's next epoch it is there again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A range of positions with the same weights.
-
-    Example:
-        >>> Stage({"web": 0.7, "code": 0.3}, until=100_000).until
-        100000
-    """
-
-    weights: Mapping[str, Weight]
-    """Component → weight, at least 0; those not named have none."""
-    until: int | None = None
-    """Position of the run at which the next stage begins; None for the last."""
-    by: WeightsBy | str = WeightsBy.BINS
-    """Whether weights are shares of bins or of tokens."""
 
 
 class Mixture:
     """Several components as one, epoch by epoch.
 
-    A position of the run is epoch · num_bins + position. Stages divide the run's positions, so the weights of a run can
-    be changed while it is in any epoch: see `appended`.
+    A position of the run is epoch · num_bins + position. Stages divide the run's positions, so weights can change
+    within an epoch: see `appended`.
 
     Example:
         >>> from packhorse.epoch import EpochView, PlanIndex
@@ -98,10 +64,10 @@ class Mixture:
         seed: decides which positions each component gets; in [0, 2^64).
         num_bins: bins of an epoch. By default, under STOP as many as there are before a component runs out, else the
             components' bins together, both under the first stage. Under REWEIGH each bin then comes once.
-        when_out: what happens when a component has given all bins of its epoch, or of its `most_epochs`.
+        when_out: how it continues when a component has given all bins of its epoch, or of its `most_epochs`.
         bins_per_draw: bins in a row that come from one component, for steps that are of one. Weights are then shares of
             draws, which are as exact; `num_bins` and the ends of stages are multiples of it. Unless components are
-            repeated, what an epoch of one has left below a whole draw is left out.
+            repeated, the last bins of a component's epoch that are fewer than a draw are left out.
 
     Raises:
         ValueError: a stage names no component, weights are negative, all 0 or too far apart, stages do not follow each
@@ -123,51 +89,48 @@ class Mixture:
         self.stages = tuple(stages)
         self.seed = checked_seed("seed", seed)
         self.when_out = WhenOut(when_out)
-        _check_components(self.components)
-        self.bins_per_draw = checked_integer("bins_per_draw", bins_per_draw, 1, _MOST_BINS)
-        self._firsts = _firsts_of(self.stages, bins_per_draw)
+        check_components(self.components)
+        self.bins_per_draw = checked_integer("bins_per_draw", bins_per_draw, 1, MAX_BINS)
+        self._firsts = firsts_of(self.stages, bins_per_draw)
         self._first_draws = [first // bins_per_draw for first in self._firsts]
-        self._shares = [_shares_of(stage, self.components, number) for number, stage in enumerate(self.stages)]
-        most = [each.num_bins * self._most_epochs(each) // bins_per_draw for each in self.components]
-        if self.when_out is not WhenOut.REPEAT and 0 in most and bins_per_draw > 1:
+        self._shares = [shares_of(stage, self.components, number) for number, stage in enumerate(self.stages)]
+        limits = [each.num_bins * self._most_epochs(each) // bins_per_draw for each in self.components]
+        if self.when_out is not WhenOut.REPEAT and 0 in limits and bins_per_draw > 1:
             raise ValueError(
-                f"{self.components[most.index(0)].name} has fewer than the {bins_per_draw} bins in a row that are to "
-                "be of one component: leave it out, or let components be repeated"
+                f"{self.components[limits.index(0)].name} has fewer bins than bins_per_draw, {bins_per_draw}: leave it "
+                "out, or set when_out to repeat"
             )
-        self._most = np.array(most, dtype=np.int64)  # draws of each in an epoch, where it is not repeated
+        self._limits = np.array(limits, dtype=np.int64)  # draws of each in an epoch, where it is not repeated
         self.num_bins = self._default_num_draws() * bins_per_draw if num_bins is None else num_bins
-        checked_integer("num_bins", self.num_bins, 1, _MOST_BINS)
-        _check_whole_draws("num_bins", self.num_bins, bins_per_draw)
+        checked_integer("num_bins", self.num_bins, 1, MAX_BINS)
+        check_whole_draws("num_bins", self.num_bins, bins_per_draw)
+        self._draws_per_epoch = self.num_bins // bins_per_draw
         self._epochs = lru_cache(maxsize=1)(self._epoch)
         if self.when_out is not WhenOut.REPEAT:
             self._check_enough()
 
     @property
     def num_datasets(self) -> int:
-        """How many datasets there are, those of components that are mixtures counted one by one."""
+        """Number of datasets; those of components that are mixtures are counted one by one."""
         return sum(component.num_datasets for component in self.components)
 
     @property
     def num_templates(self) -> int:
-        """The numbers of its bins' templates are below."""
+        """Number of templates of all components."""
         return sum(component.num_templates for component in self.components)
 
     @property
-    def firsts(self) -> tuple[int, ...]:
-        """Where each stage begins, as a position of the run."""
-        return tuple(self._firsts)
-
-    @property
     def chain(self) -> Chain:
-        """Where each stage begins, and its digest: two runs are the same up to where their chains part."""
+        """Each stage's first position and digest: two runs are the same up to the first difference of their chains."""
         facts: dict[str, object] = {"version": 3, "num_bins": self.num_bins, "when_out": self.when_out}
         if self.bins_per_draw > 1:
             facts["bins_per_draw"] = self.bins_per_draw
         chain = []
+        epochs = [[most] if (most := self._most_epochs(component)) > 1 else [] for component in self.components]
         for first, shares in zip(self._firsts, self._shares, strict=True):
             facts["from"] = first
             facts["shares"] = [
-                [number, component.digest, component.num_bins, part, *self._facts_of_epochs(component)]
+                [number, component.digest, component.num_bins, part, *epochs[number]]
                 for number, (component, part) in enumerate(zip(self.components, shares.parts, strict=True))
                 if part
             ]
@@ -185,8 +148,8 @@ class Mixture:
 
         Args:
             stage: the weights from there on, without `until`.
-            position: beyond the beginning of what is now the last stage.
-            components: new ones, put behind those there are.
+            position: after the first position of the current last stage.
+            components: new ones, added after the others.
 
         Raises:
             ValueError: the position lies in an earlier stage, or anything that a new mixture refuses.
@@ -207,31 +170,27 @@ class Mixture:
         )
 
     def epoch(self, number: int) -> MixtureEpoch:
-        """Returns one epoch; the one asked for last is remembered.
-
-        Args:
-            number: in [0, 2^64).
-        """
+        """Returns an epoch, by its number in [0, 2^64); the last one is remembered."""
         return self._epochs(checked_seed("epoch", number))
 
     def _epoch(self, number: int) -> MixtureEpoch:
         return MixtureEpoch(self.components, self._segments(number), self._begins(number), self.bins_per_draw)
 
     def _segments(self, epoch: int) -> list[Segment]:
-        """Returns the parts of an epoch, in draws."""
-        begin = epoch * self.num_bins // self.bins_per_draw
+        """Returns the segments of an epoch, in draws."""
+        begin = epoch * self._draws_per_epoch
         if self.when_out is not WhenOut.REPEAT:
-            return self._segments_of_those_left(epoch, begin)
+            return self._segments_without_repeats(epoch, begin)
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
-        for number, a, b in self._stretches(epoch):
-            dealing, first = self._dealings[number][0], self._first_draws[number]
-            segments.append(_segment(dealing, a - begin, b - begin, a - first, before))
-            before = before + segments[-1].taken
+        for number, a, b in self._stages_of(epoch):
+            order, first = self._orders[number][0], self._first_draws[number]
+            segments.append(_segment(order, a - begin, b - begin, a - first, before))
+            before = before + segments[-1].counts
         return segments
 
-    def _segments_of_those_left(self, epoch: int, begin: int) -> list[Segment]:
-        """Returns the parts of an epoch whose components are not repeated: where one has left, another part begins.
+    def _segments_without_repeats(self, epoch: int, begin: int) -> list[Segment]:
+        """Returns the segments of an epoch whose components are not repeated: one more where a component leaves.
 
         Every epoch begins without debts. Under STOP a component leaves only because of roundings: a stage may take a
         bin more of it than is due.
@@ -239,55 +198,53 @@ class Mixture:
         segments: list[Segment] = []
         before = np.zeros(len(self.components), dtype=np.int64)
         due = [Fraction(0)] * len(self.components)
-        for number, a, b in self._stretches(epoch):
+        for number, a, b in self._stages_of(epoch):
             parts = self._shares[number].parts
             has_weight = np.array(parts, dtype=object) > 0
-            self._check_left(number, epoch, a - begin + int((self._most - before)[has_weight].sum()), b - begin)
-            most = [max(num - each, Fraction(0)) for num, each in zip(self._most.tolist(), due, strict=True)]
-            shares = Shares(parts, most)
+            self._check_left(number, epoch, a - begin + int((self._limits - before)[has_weight].sum()), b - begin)
+            left = [max(num - each, Fraction(0)) for num, each in zip(self._limits.tolist(), due, strict=True)]
+            shares = Shares(parts, left)
             leave_at = {at for at in map(ceil, shares.leave_at) if 0 < at < b - a}
             for first, end in pairwise([0, *sorted(leave_at), b - a]):
-                caps = np.where(has_weight, self._most - before, 0).tolist()
+                caps = np.where(has_weight, self._limits - before, 0).tolist()
                 debts = _debts(map(add, due, shares.due(first)), before.tolist())
                 at = a - begin + first
-                splits = Splits(shares.weights_at(first), debts, self._key(epoch, at), caps)
-                segments.append(_segment(Dealing(splits, end - first), at, at + end - first, 0, before))
-                before = before + segments[-1].taken
+                tree = SplitTree(shares.weights_at(first), debts, self._key(epoch, at), caps)
+                segments.append(_segment(ComponentOrder(tree, end - first), at, at + end - first, 0, before))
+                before = before + segments[-1].counts
             due = list(map(add, due, shares.due(b - a)))
         return segments
 
     @cached_property
-    def _dealings(self) -> list[tuple[Dealing, list[int]]]:
-        """What deals each stage where components are repeated, and how many draws each has given before it.
+    def _orders(self) -> list[tuple[ComponentOrder, list[int]]]:
+        """The order of each stage where components are repeated, and how many draws each has given before it.
 
-        What a component was due in the stages before and has not had, or has had too much, it gets or pays first.
+        A component that an earlier stage gave too few or too many draws gets or gives back the difference first.
         """
-        dealings = []
-        given, due = [0] * len(self.components), [Fraction(0)] * len(self.components)
+        orders = []
+        before, due = [0] * len(self.components), [Fraction(0)] * len(self.components)
         for shares, first, until in zip_longest(self._shares, self._first_draws, self._first_draws[1:]):
-            splits = Splits(shares.parts, _debts(due, given), self._key(0, first))
-            dealings.append((Dealing(splits), given))
+            tree = SplitTree(shares.parts, _debts(due, before), self._key(0, first))
+            orders.append((ComponentOrder(tree), before))
             if until is not None:
-                given = list(map(add, given, splits.before(until - first)))
+                before = list(map(add, before, tree.before(until - first)))
                 due = list(map(add, map(_rounded, due), shares.due(until - first)))
-        return dealings
+        return orders
 
-    def _stretches(self, epoch: int) -> list[tuple[int, int, int]]:
-        """Returns (stage, first draw, end) of an epoch's parts, as draws of the run."""
-        per_epoch = self.num_bins // self.bins_per_draw
-        begin, end = epoch * per_epoch, (epoch + 1) * per_epoch
-        stretches = [
+    def _stages_of(self, epoch: int) -> list[tuple[int, int, int]]:
+        """Returns (stage, first draw, end) of an epoch's stages, as draws of the run."""
+        begin, end = epoch * self._draws_per_epoch, (epoch + 1) * self._draws_per_epoch
+        stages = [
             (number, max(first, begin), min(until, end))
             for number, (first, until) in enumerate(pairwise([*self._first_draws, end]))
         ]
-        return [(number, a, b) for number, a, b in stretches if a < b]
+        return [(number, a, b) for number, a, b in stages if a < b]
 
     def _key(self, epoch: int, first: int) -> int:
-        """Returns the key of what begins at a draw."""
         return derive_key(self.seed, epoch, f"mixture {first}")
 
     def _check_left(self, number: int, epoch: int, out_at: int, end: int) -> None:
-        """Refuses a stage that goes on where all of its components have left; both are draws."""
+        """Refuses a stage that ends after all of its components have left; both are draws."""
         if out_at < end:
             out_at *= self.bins_per_draw
             raise ValueError(
@@ -299,10 +256,10 @@ class Mixture:
         """Returns (epoch, position) of every component where an epoch of the mixture begins."""
         if self.when_out is not WhenOut.REPEAT:
             return [(epoch * self._most_epochs(component), 0) for component in self.components]
-        begin = epoch * self.num_bins // self.bins_per_draw
+        begin = epoch * self._draws_per_epoch
         number = bisect_right(self._first_draws, begin) - 1
-        dealing, given = self._dealings[number]
-        totals = map(add, given, dealing.taken(begin - self._first_draws[number]))
+        order, before = self._orders[number]
+        totals = map(add, before, order.before(begin - self._first_draws[number]))
         return [
             divmod(total * self.bins_per_draw, max(component.num_bins, 1))
             for total, component in zip(totals, self.components, strict=True)
@@ -311,81 +268,55 @@ class Mixture:
     def _most_epochs(self, component: Component) -> int:
         return 1 if self.when_out is WhenOut.REPEAT else component.most_epochs
 
-    def _facts_of_epochs(self, component: Component) -> list[int]:
-        most = self._most_epochs(component)
-        return [most] if most > 1 else []
-
     def _default_num_draws(self) -> int:
         shares = self._shares[0]
-        given = [(part, num) for part, num in zip(shares.parts, self._most.tolist(), strict=True) if part]
+        limits = [(part, num) for part, num in zip(shares.parts, self._limits.tolist(), strict=True) if part]
         if self.when_out is WhenOut.STOP:
-            return min(num * shares.whole // part for part, num in given)
-        return sum(num for _, num in given)
+            return min(num * shares.whole // part for part, num in limits)
+        return sum(num for _, num in limits)
 
     def _check_enough(self) -> None:
-        """Refuses epochs that want more bins than there are; those that no stage begins in are like one before."""
+        """Refuses epochs that take more bins than there are; an epoch in which no stage begins is like the last."""
         for epoch in sorted({first // self.num_bins + after for first in self._firsts for after in (0, 1)}):
             if self.when_out is WhenOut.STOP:
                 self._check_due(epoch)
-            stretches = self._stretches(epoch)
-            if len(stretches) > 1:
+            stages = self._stages_of(epoch)
+            if len(stages) > 1:
                 self._segments(epoch)
             else:
-                number = stretches[0][0]
-                given = self._most[np.array(self._shares[number].parts, dtype=object) > 0]
-                self._check_left(number, epoch, int(given.sum()), self.num_bins // self.bins_per_draw)
+                number = stages[0][0]
+                limits = self._limits[np.array(self._shares[number].parts, dtype=object) > 0]
+                self._check_left(number, epoch, int(limits.sum()), self._draws_per_epoch)
 
     def _check_due(self, epoch: int) -> None:
         """Refuses an epoch in which a component would give more bins than it has, by its weights alone.
 
-        The draws of a seed do not matter, so that a mixture is refused for every run or for none.
+        The seed does not matter, so a mixture is refused for every run or for none.
         """
         due = [Fraction(0)] * len(self.components)
-        for number, a, b in self._stretches(epoch):
+        for number, a, b in self._stages_of(epoch):
             shares = self._shares[number]
             due = [each + Fraction((b - a) * part, shares.whole) for each, part in zip(due, shares.parts, strict=True)]
-        for component, most, num in zip(self.components, self._most.tolist(), map(floor, due), strict=True):
-            if num > most:
-                num_bins, given = most * self.bins_per_draw, num * self.bins_per_draw
+        for component, limit, num in zip(self.components, self._limits.tolist(), map(floor, due), strict=True):
+            if num > limit:
                 raise ValueError(
-                    f"{component.name} has {num_bins} bins and would give {given} in epoch {epoch} of the mixture: "
-                    f"lower its weight, give an epoch fewer than {self.num_bins} bins, or set when_out to repeat"
+                    f"{component.name} has {limit * self.bins_per_draw} bins and would give "
+                    f"{num * self.bins_per_draw} in epoch {epoch} of the mixture: lower its weight, give an epoch "
+                    f"fewer than {self.num_bins} bins, or set when_out to repeat"
                 )
 
 
-def bin_shares(stage: Stage, components: Sequence[Component], number: int = 0) -> tuple[Fraction, ...]:
-    """Returns which share of a stage's bins each component has; together they are 1.
-
-    Example:
-        >>> from packhorse.epoch import EpochView, PlanIndex
-        >>> plan = PlanIndex.build({(4,): 6}, {4: 6}, 4)
-        >>> code = Component.of("code", lambda epoch: EpochView(plan, np.arange(6), seed=1, epoch=epoch))
-        >>> [str(share) for share in bin_shares(Stage({"code": 0.7, "web": 0.3}), [code, replace(code, name="web")])]
-        ['7/10', '3/10']
-
-    Args:
-        stage: weights by bins or by tokens.
-        components: those of the mixture.
-        number: of the stage, for messages.
-
-    Raises:
-        ValueError: as for a Mixture.
-    """
-    shares = _shares_of(stage, components, number)
-    return tuple(Fraction(part, shares.whole) for part in shares.parts)
-
-
-def parting(one: Chain, other: Chain) -> int | None:
+def first_difference(one: Chain, other: Chain) -> int | None:
     """Returns the position of the run from which on two mixtures differ; None where they are the same.
 
     A cursor at or before it is valid in both.
 
     Example:
-        >>> parting(((0, "aa"), (500, "bb")), ((0, "aa"),))
+        >>> first_difference(((0, "aa"), (500, "bb")), ((0, "aa"),))
         500
 
     Args:
-        one: where each stage of a mixture begins, with the digest of everything up to there.
+        one: the chain of a mixture.
         other: another's.
     """
     for pair in zip_longest(one, other):
@@ -394,100 +325,28 @@ def parting(one: Chain, other: Chain) -> int | None:
     return None
 
 
-def _check_components(components: Sequence[Component]) -> None:
-    if not components:
-        raise ValueError("a mixture needs at least one component")
-    names = [component.name for component in components]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"two components are called {name}: give each a name of its own")
-
-
-def _check_whole_draws(name: str, num_bins: int, bins_per_draw: int) -> None:
-    below = num_bins // bins_per_draw * bins_per_draw
-    if below != num_bins:
-        raise ValueError(
-            f"{name} {num_bins} is no multiple of {bins_per_draw}, the bins in a row that are of one component: take "
-            f"{f'{below} or ' if below else ''}{below + bins_per_draw}"
-        )
-
-
-def _firsts_of(stages: Sequence[Stage], bins_per_draw: int) -> list[int]:
-    """Returns where each stage begins, as a position of the run."""
-    if not stages:
-        raise ValueError("a mixture needs at least one stage")
-    if stages[-1].until is not None:
-        raise ValueError("the last stage goes on: leave out its until")
-    firsts = [0]
-    for number, stage in enumerate(stages[:-1]):
-        if stage.until is None:
-            raise ValueError(f"stage {number} needs an until, since another one follows")
-        firsts.append(checked_integer(f"until of stage {number}", stage.until, firsts[-1] + 1))
-        _check_whole_draws(f"until of stage {number}, position", stage.until, bins_per_draw)
-    return firsts
-
-
-def _shares_of(stage: Stage, components: Sequence[Component], number: int) -> Shares:
-    names = {component.name for component in components}
-    for name in stage.weights:
-        if name not in names:
-            raise ValueError(
-                f"stage {number} weighs {name}, which is no component: there are {', '.join(sorted(names))}"
-            )
-    by = WeightsBy(stage.by)
-    weights = []
-    for component in components:
-        weight = _as_fraction(stage.weights.get(component.name, 0), f"weight of {component.name} in stage {number}")
-        if weight and not component.num_bins:
-            raise ValueError(f"{component.name} has a weight in stage {number}, but no bins: leave it out")
-        if weight and by is WeightsBy.TOKENS:
-            if not component.num_tokens:
-                raise ValueError(f"weights of stage {number} are by tokens: {component.name} needs its num_tokens")
-            weight = weight * component.num_bins / component.num_tokens
-        weights.append(weight)
-    whole = sum(weights)
-    if not whole:
-        raise ValueError(f"all weights of stage {number} are 0: give a component a weight")
-    for component, weight in zip(components, weights, strict=True):
-        if 0 < weight * _MOST_POSITIONS_DUE < whole:
-            raise ValueError(
-                f"{component.name} has less than one bin in {_MOST_POSITIONS_DUE} in stage {number}: give it a larger "
-                "weight, or 0 and a larger one in a stage of its own"
-            )
-    return Shares(weights)
-
-
-def _segment(dealing: Dealing, first: int, end: int, offset: int, before: NDArray[np.int64]) -> Segment:
-    dealt = dealing.taken(offset)
-    taken = [after - num for after, num in zip(dealing.taken(offset + end - first), dealt, strict=True)]
+def _segment(order: ComponentOrder, first: int, end: int, offset: int, before: NDArray[np.int64]) -> Segment:
+    offset_counts = order.before(offset)
+    counts = [after - num for after, num in zip(order.before(offset + end - first), offset_counts, strict=True)]
     return Segment(
         first=first,
         end=end,
-        dealing=dealing,
+        order=order,
         offset=offset,
-        dealt=dealt,
+        offset_counts=offset_counts,
         before=before,
-        taken=np.array(taken, np.int64),
+        counts=np.array(counts, np.int64),
     )
 
 
-def _debts(due: Iterable[Fraction], given: Iterable[int]) -> list[int]:
-    """Returns what is due and not given yet, in units of a debt."""
+def _debts(due: Iterable[Fraction], before: Iterable[int]) -> list[int]:
+    """Returns the draws that are due and not given yet, in `DEBT_UNITS`."""
     return [
-        each.numerator * DEBT_UNITS // each.denominator - num * DEBT_UNITS for each, num in zip(due, given, strict=True)
+        each.numerator * DEBT_UNITS // each.denominator - num * DEBT_UNITS
+        for each, num in zip(due, before, strict=True)
     ]
 
 
 def _rounded(due: Fraction) -> Fraction:
-    """Returns what is due in few digits, however many stages it comes from."""
+    """Keeps the digits of what is due few, however many stages it is a sum of."""
     return Fraction(round(due * DEBT_UNITS), DEBT_UNITS)
-
-
-def _as_fraction(value: object, name: str) -> Fraction:
-    try:
-        weight = Fraction(str(value)) if not isinstance(value, bool) else None
-    except (ValueError, ZeroDivisionError):
-        weight = None
-    if weight is None or weight < 0:
-        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
-    return weight

@@ -1,7 +1,7 @@
 """One epoch of a mixture as a source: each position is a bin of some component's own epoch.
 
-Owns the way from a position to (component, its epoch, its position) and back; leaves the dealing to `_dealing`, and the
-components, stages and what was taken before this epoch to `mixture`.
+Owns the way from a position to (component, its epoch, its position) and back. Leaves which component gets a position to
+`_component_order`, and where this epoch begins in stages and components to `mixture`.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.compiling import kernel
 from packhorse.epoch.bins import Bins
-from packhorse.epoch.sources._dealing import Dealing
-from packhorse.epoch.sources.found import Found, Outline, find_in, made, rearranged
-from packhorse.epoch.sources.source import Component, Locations, Source, checked_positions
+from packhorse.epoch.sources._component_order import ComponentOrder
+from packhorse.epoch.sources.source import (
+    Locations,
+    Outline,
+    Source,
+    UnfilledBins,
+    checked_positions,
+    concatenated,
+    filled,
+    find_in,
+    reordered,
+)
+from packhorse.epoch.sources.stages import Component
 
-_BYTES_PER_COMPONENT = 128
-"""What every segment and the beginnings say of a component."""
-
+_BYTES_PER_COMPONENT = 128  # of a segment
 _ONE = np.uint64(1)
-
-_BEGIN, _END, _LEAST, _GREATEST = range(4)  # columns of what `_group` finds
+_BEGIN, _END, _LEAST, _GREATEST = range(4)  # columns of the table that `_group` writes
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -32,43 +39,43 @@ class Segment:
     first: int
     """Its first draw in the epoch."""
     end: int
-    """Where the next one begins."""
-    dealing: Dealing
-    """Who gets which of them; it may begin before them and go on beyond `end`."""
+    """The first draw of the next segment."""
+    order: ComponentOrder
+    """The component of each draw; it may begin before this segment and end after it."""
     offset: int
-    """How many draws the dealing has dealt before."""
-    dealt: Sequence[int]
-    """How many of those each component got."""
+    """Number of draws of the order before this segment."""
+    offset_counts: Sequence[int]
+    """How many of these each component has given."""
     before: NDArray[np.int64]
     """How many draws each component has given in this epoch before: int64 [C]."""
-    taken: NDArray[np.int64]
-    """How many each component gives here: int64 [C]."""
+    counts: NDArray[np.int64]
+    """How many draws each component gives here: int64 [C]."""
 
-    def dealt_at(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns the component of draws of the epoch that lie in here, and how many of its draws here come before."""
-        return self.dealing.dealt(self.offset, self.dealt, draws - self.first)
+    def at(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns the component of some of the segment's draws, and how many of its draws here come before."""
+        return self.order.at(self.offset, self.offset_counts, draws - self.first)
 
 
-class Given(NamedTuple):
-    """The bins that a component gives in one epoch of a mixture: a range of its own epochs, laid end to end."""
+class BinRange(NamedTuple):
+    """The bins that one epoch of a mixture takes from a component: a range of its own epochs, laid end to end."""
 
     epoch: int
     """The component's epoch in which it begins."""
     position: int
     """The position there at which it begins."""
     num_bins: int
-    """How many bins."""
+    """Number of bins."""
 
 
 class _Part(NamedTuple):
-    """What one epoch of a component gives of the bins that are asked for."""
+    """The wanted bins that are of one epoch of a component."""
 
     component: int
     """Its number."""
     source: Source
     """The epoch."""
     bins: slice
-    """Which of all parts' bins these are, one part after the other."""
+    """Which bins these are, of all parts laid end to end."""
     positions: NDArray[np.int64]
     """Theirs in the epoch: int64 [n]."""
 
@@ -78,7 +85,7 @@ class MixtureEpoch:
 
     Args:
         components: C of them.
-        segments: its parts, without a gap.
+        segments: of all its draws, without a gap.
         begins: (epoch, position) of every component where this epoch of the mixture begins.
         bins_per_draw: bins in a row that come from one component.
     """
@@ -93,124 +100,104 @@ class MixtureEpoch:
         self._components = components
         self._segments = segments
         self._bins_per_draw = bins_per_draw
-        self._given = (segments[-1].before + segments[-1].taken) * bins_per_draw
+        self.num_bins = segments[-1].end * bins_per_draw
+        self.max_seq_len = max(component.max_seq_len for component in components)
+        self.max_sequences_per_bin = max(component.max_sequences_per_bin for component in components)
+        self._num_taken = (segments[-1].before + segments[-1].counts) * bins_per_draw
         self._firsts = np.array([segment.first for segment in segments], dtype=np.int64)
         self._first_epochs = [epoch for epoch, _ in begins]
         self._first_positions = np.array([position for _, position in begins], dtype=np.int64)
-        num_datasets = [component.num_datasets for component in components]
-        self._first_component = np.concatenate(([0], np.cumsum(num_datasets))).astype(np.int32)
+        num_datasets = (component.num_datasets for component in components)
+        self._first_dataset = np.cumsum([0, *num_datasets], dtype=np.int32)
         self._first_template = np.cumsum([0, *(component.num_templates for component in components)]).tolist()
 
     @property
-    def num_bins(self) -> int:
-        """Bins in the epoch."""
-        return self._segments[-1].end * self._bins_per_draw
-
-    @property
     def num_bytes(self) -> int:
-        """Memory that this epoch takes beside its datasets and their own epochs, at most."""
-        of_segments = sum(segment.dealing.most_bytes for segment in self._segments)
+        """The most memory that this epoch takes beside its datasets and their own epochs."""
+        of_segments = sum(segment.order.most_bytes for segment in self._segments)
         return of_segments + _BYTES_PER_COMPONENT * len(self._components) * len(self._segments)
 
     @property
-    def given(self) -> "list[Given]":
-        """What each component gives in this epoch."""
+    def taken(self) -> "list[BinRange]":
+        """The bins that this epoch takes from each component."""
         positions = self._first_positions.tolist()
-        return [Given(*each) for each in zip(self._first_epochs, positions, self._given.tolist(), strict=True)]
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens: the largest component's."""
-        return max(component.max_seq_len for component in self._components)
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """The most sequences in any bin."""
-        return max(component.max_sequences_per_bin for component in self._components)
+        return [BinRange(*each) for each in zip(self._first_epochs, positions, self._num_taken.tolist(), strict=True)]
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside.
 
-        They have component_ids: which prepared dataset, in the order of the components and of theirs.
+        They have component_ids: the number of the prepared dataset, in the order of components and of their datasets.
         """
         wanted = checked_positions(positions, self.num_bins)
-        order, parts = self._parts(*self._dealt(wanted))
+        order, parts = self._parts(*self._at(wanted))
         sizes = [len(part.positions) for part in parts]
-        first_datasets = self._first_component[[part.component for part in parts]]
+        first_datasets = self._first_dataset[[part.component for part in parts]]
         outline = Outline.of(len(wanted), np.repeat(first_datasets, sizes))
-        found = Found.together([self._find_part(part, outline) for part in parts])
+        unfilled = concatenated([self._find_part(part, outline) for part in parts])
         if len(parts) > 1:
-            grouped, outline = outline, Outline.of(len(wanted), np.empty(len(wanted), dtype=np.int32))
-            found = rearranged(found, grouped, order, outline)
-        return made(outline, found, wanted)
+            by_part, outline = outline, Outline.of(len(wanted), np.empty(len(wanted), dtype=np.int32))
+            unfilled = reordered(unfilled, by_part, order, outline)
+        return filled(unfilled, outline, wanted)
 
-    def _find_part(self, part: _Part, outline: Outline) -> Found:
-        """Finds the bins of one part."""
-        is_told_apart = self._components[part.component].num_templates > 0
-        first_template = self._first_template[part.component] if is_told_apart else None
+    def _find_part(self, part: _Part, outline: Outline) -> UnfilledBins:
+        has_templates = self._components[part.component].num_templates > 0
+        first_template = self._first_template[part.component] if has_templates else None
         return find_in(part.source, part.positions, outline.part(part.bins), first_template)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
-        order, parts = self._parts(*self._dealt(wanted))
+        order, parts = self._parts(*self._at(wanted))
         return np.concatenate([part.source.costs(part.positions, cost_linear) for part in parts]).take(order)
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where ids are in this epoch; see `Locations` for the rows of one id.
 
-        Asks every component, and each of its epochs that this one takes bins of.
-
-        Args:
-            ids: int [n].
+        Looks in every component, in each of its epochs from which this one takes bins.
         """
         wanted = np.ascontiguousarray(ids, dtype=np.int64)
         unique, which_of = np.unique(wanted, return_inverse=True)
         parts = [_rows(unique, np.full(len(unique), -1), _nowhere(unique))]
-        for component, (first_dataset, epoch) in enumerate(
-            zip(self._first_component, self._first_epochs, strict=False)
-        ):
-            num_bins = max(self._components[component].num_bins, 1)
-            begin = int(self._first_positions[component])
-            end = begin + int(self._given[component])
+        for component, (epoch, begin, num_taken) in enumerate(self.taken):
+            num_bins, end = max(self._components[component].num_bins, 1), begin + num_taken
             for ahead in range(begin // num_bins, max(-(-end // num_bins), begin // num_bins + 1)):
                 found = self._components[component].source_of(epoch + ahead).locate(unique)
                 numbers = np.where(found.positions < 0, -1, found.positions + ahead * num_bins - begin)
                 numbers[numbers >= end - begin] = -1
-                positions = self._find(component, numbers)
+                positions = self._positions_of(component, numbers)
                 own = np.zeros(len(found.ids), np.int64) if found.component_ids is None else found.component_ids
-                rows = _rows(unique, np.where(found.lengths < 0, -1, own + first_dataset), found)
+                own = own + self._first_dataset[component]
+                rows = _rows(unique, np.where(found.lengths < 0, -1, own), found)
                 rows[4] = positions
                 rows[5] = np.where(positions < 0, -1, found.index_in_bin)
                 parts.append(rows[:, found.lengths >= 0])
-        rows = _without_needless(np.concatenate(parts, axis=1))
+        rows = _without_superseded(np.concatenate(parts, axis=1))
         sizes = np.bincount(rows[0], minlength=len(unique))[which_of]
         ends = np.cumsum(sizes)
         begins = np.searchsorted(rows[0], which_of)
         rows = rows[:, np.repeat(begins - (ends - sizes), sizes) + np.arange(int(sizes.sum()))]
-        which, component_ids, first_tokens, lengths, found_at, index_in_bin = rows
         return Locations(
-            ids=unique[which],
-            first_tokens=first_tokens,
-            lengths=lengths,
-            positions=found_at,
-            index_in_bin=index_in_bin,
-            component_ids=component_ids,
+            ids=unique[rows[0]],
+            component_ids=rows[1],
+            first_tokens=rows[2],
+            lengths=rows[3],
+            positions=rows[4],
+            index_in_bin=rows[5],
         )
 
     def _parts(
         self, components: NDArray[np.int32], numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], list[_Part]]:
-        """Returns what every component's epoch gives, and which of these bins comes first, second, …: int64 [N].
+        """Returns the wanted bins by component and epoch, and which of these comes first, second, …: int64 [N].
 
-        Where nothing is asked for, there is one part, the first component's.
+        Without wanted bins, returns an empty part of the first component.
         """
         order, owns = np.empty((2, len(components)), dtype=np.int64)
         table = np.zeros((len(self._components), 4), dtype=np.int64)
         _group(components, numbers, self._first_positions, table, order, owns)
-        asked = np.flatnonzero(table[:, _END] > table[:, _BEGIN]) if len(components) else np.array([0])
+        wanted = np.flatnonzero(table[:, _END] > table[:, _BEGIN]) if len(components) else np.array([0])
         parts = []
-        for number, (begin, end, least, most) in zip(asked.tolist(), table[asked].tolist(), strict=True):
+        for number, (begin, end, least, most) in zip(wanted.tolist(), table[wanted].tolist(), strict=True):
             component = self._components[number]
             num_bins = max(component.num_bins, 1)
             epochs, edges = [least // num_bins], [begin, end]
@@ -225,36 +212,36 @@ class MixtureEpoch:
                 parts.append(_Part(number, source, bins, owns[bins] - ahead * num_bins))
         return order, parts
 
-    def _dealt(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def _at(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns every position's component, and how many of its bins come before it in this epoch."""
         if self._bins_per_draw == 1:
-            return self._dealt_draws(positions)
+            return self._draws_at(positions)
         draws, inside = np.divmod(positions, self._bins_per_draw)
-        components, numbers = self._dealt_draws(draws)
+        components, numbers = self._draws_at(draws)
         return components, numbers * self._bins_per_draw + inside
 
-    def _dealt_draws(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def _draws_at(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns every draw's component, and how many of its draws come before it in this epoch."""
         if len(self._segments) == 1:
-            return self._segments[0].dealt_at(draws)
+            return self._segments[0].at(draws)
         components = np.empty(len(draws), dtype=np.int32)
         numbers = np.empty(len(draws), dtype=np.int64)
         which = np.searchsorted(self._firsts, draws, side="right") - 1
         for number in np.flatnonzero(np.bincount(which)).tolist():
             segment, ours = self._segments[number], np.flatnonzero(which == number)
-            components[ours], dealt = segment.dealt_at(draws[ours])
-            numbers[ours] = dealt + segment.before[components[ours]]
+            components[ours], inside = segment.at(draws[ours])
+            numbers[ours] = inside + segment.before[components[ours]]
         return components, numbers
 
-    def _find(self, component: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the positions of a component's bins, counted from its first of this epoch; -1 for those below 0."""
+    def _positions_of(self, component: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the positions of a component's bins, by their numbers in this epoch; -1 for those below 0."""
         positions = np.full(len(numbers), -1, dtype=np.int64)
         draws, inside = np.divmod(numbers, self._bins_per_draw)
         for segment in self._segments:
             ahead = draws - segment.before[component]
-            ours = (numbers >= 0) & (ahead >= 0) & (ahead < segment.taken[component])
+            ours = (numbers >= 0) & (ahead >= 0) & (ahead < segment.counts[component])
             end = segment.offset + segment.end - segment.first
-            found = segment.dealing.find(component, segment.offset, segment.dealt, end, ahead[ours])
+            found = segment.order.positions_of(component, segment.offset, segment.offset_counts, end, ahead[ours])
             positions[ours] = (found + segment.first) * self._bins_per_draw + inside[ours]
         return positions
 
@@ -263,16 +250,16 @@ class MixtureEpoch:
 def _group(
     components: Any, numbers: Any, first_positions: Any, parts_out: Any, order_out: Any, positions_out: Any
 ) -> None:
-    """Brings what each component gives together.
+    """Sorts bins, [N], by component. Their positions are numbers + first_positions[component].
 
     Args:
         components: of every bin: int32 [N].
-        numbers: how many of the component's bins come before it in this epoch: int64 [N].
-        first_positions: what is added to them, for each component: int64 [C].
-        parts_out: gets for each component where its bins begin and end, and the least and greatest of their positions;
-            zeros before: int64 [C, 4].
-        order_out: gets where each bin comes to stand: int64 [N].
-        positions_out: gets their positions, in this order: int64 [N].
+        numbers: of every bin among its component's in this epoch: int64 [N].
+        first_positions: int64 [C].
+        parts_out: gets the begin and end of each component's bins, and their least and greatest position; zeros
+            before: int64 [C, 4].
+        order_out: gets the new index of each bin: int64 [N].
+        positions_out: gets positions in this order: int64 [N].
     """
     ends = np.zeros(len(parts_out), np.uint64)  # unsigned: no index is checked for being below 0
     for component in components:
@@ -286,10 +273,13 @@ def _group(
         at = ends[component]
         order_out[i], positions_out[at] = at, numbers[i] + first_positions[component]
         ends[component] = at + _ONE
-    for part in parts_out:
-        if part[_BEGIN] < part[_END]:
-            own = positions_out[part[_BEGIN] : part[_END]]
-            part[_LEAST], part[_GREATEST] = own.min(), own.max()
+    for number in range(len(parts_out)):
+        begin, end = np.uint64(parts_out[number, _BEGIN]), np.uint64(parts_out[number, _END])
+        if begin < end:
+            least = greatest = positions_out[begin]
+            for at in range(begin, end):
+                least, greatest = min(least, positions_out[at]), max(greatest, positions_out[at])
+            parts_out[number, _LEAST], parts_out[number, _GREATEST] = least, greatest
 
 
 def _nowhere(ids: NDArray[np.int64]) -> Locations:
@@ -298,17 +288,18 @@ def _nowhere(ids: NDArray[np.int64]) -> Locations:
 
 
 def _rows(unique: NDArray[np.int64], component_ids: NDArray[np.int64], found: Locations) -> NDArray[np.int64]:
-    """Locations as a table: which id, dataset, first token, length, position, index in bin: int64 [6, n]."""
+    """Locations as a table: index of the id, component, first token, length, position, index in bin: int64 [6, n]."""
     which = np.searchsorted(unique, found.ids)
     return np.stack((which, component_ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin))
 
 
-def _without_needless(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sorts rows by (id, dataset, first token, position), and drops those without what a later one has.
+def _without_superseded(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sorts rows by (id, component, first token, position), and drops those that a later one supersedes.
 
-    Of an id, those without a dataset where one has it; of a piece, those without a position where it has one.
+    These are an id's row without a component where another row has one, and a piece's row without a position where
+    another row has one.
     """
     rows = rows[:, np.lexsort((rows[4], rows[2], rows[1], rows[0]))]
-    same = np.zeros((3, rows.shape[1]), dtype=bool)  # as the next row, in its id, dataset and first token
+    same = np.zeros((3, rows.shape[1]), dtype=bool)  # as the next row, in its id, component and first token
     same[:, :-1] = rows[:3, 1:] == rows[:3, :-1]
     return rows[:, ~(((rows[1] < 0) & same[0]) | ((rows[4] < 0) & same.all(axis=0)))]

@@ -1,27 +1,36 @@
 """An epoch of a prepared dataset, as a function: any bin at any position, and back from any id.
 
-Owns `EpochView`, the source that all others are made of; leaves the order in which positions are asked for to
-`assignment`, and the pool's files to the dataset.
+Owns `EpochView`, the source that all others are made of, and `materialize_epoch`, the same as lists. Leaves the order
+of positions to `assignment`, and the pool's files to `packhorse.dataset`.
 """
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.epoch import plan_kernels as kernels
 from packhorse.epoch.bins import Bins, PoolArray, read_only
-from packhorse.epoch.kernels import ids_to_positions as lookup
-from packhorse.epoch.kernels import positions_to_ids as kernels
-from packhorse.epoch.kernels.columns import read, written
-from packhorse.epoch.kernels.draws import MOST_IN_NARROW_WORDS, permute_positions
-from packhorse.epoch.kernels.permutation import ROW_WIDTH, Permutation, fill_parameters
-from packhorse.epoch.keys import checked_seed, derive_key
+from packhorse.epoch.draws import MOST_IN_NARROW_WORDS, permute_positions
+from packhorse.epoch.permutation import ROW_WIDTH, Permutation, checked_seed, derive_key, fill_parameters
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.sources.found import Columns, Found, Outline, made
-from packhorse.epoch.sources.source import Locations, checked_positions
+from packhorse.epoch.plan_kernels import read, written
+from packhorse.epoch.sources.source import (
+    LENGTHS,
+    Columns,
+    Locations,
+    Outline,
+    UnfilledBins,
+    bins_at,
+    checked_positions,
+)
+from packhorse.packing import Template
 
 LocateEntries = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+_BINS_AT_ONCE = 4096
 
 
 class EpochView:
@@ -32,11 +41,11 @@ class EpochView:
         pool: ids of all lengths, ascending by (length, id): uint32 or int64 [number of sequences].
         seed: in [0, 2^64).
         epoch: in [0, 2^64).
-        first_tokens: where each pool entry begins in its sequence, for pools that hold pieces; uint32 or int64, as long
-            as the pool, and entries of one length ascend by (id, first token).
-        window: which locality window the plan is of, in [0, 2^32): each is shuffled by itself.
-        wide: draw in words of 64 bits, which large pools need and others may do without; the ids are the same. None
-            asks the pool's size.
+        first_tokens: first token of each pool entry in its sequence, for pools that hold pieces: uint32 or int64 [as
+            the pool]; entries of one length ascend by (id, first token).
+        window: the locality window that the plan is of, in [0, 2^32): each is shuffled by itself.
+        wide: whether to draw in words of 64 bits, which only large pools need; the ids are the same. None decides by
+            the pool's size.
 
     Raises:
         ValueError: seed or epoch is out of range, or the pool's or first_tokens' size is not the plan's.
@@ -55,14 +64,17 @@ class EpochView:
     ) -> None:
         self.seed = checked_seed("seed", seed)
         self.epoch = checked_seed("epoch", epoch)
-        if len(pool) != plan.pool_size:
-            raise ValueError(f"the pool has {len(pool)} ids, but the plan uses {plan.pool_size}")
-        if first_tokens is not None and len(first_tokens) != len(pool):
-            raise ValueError(f"there are {len(first_tokens)} first_tokens for {len(pool)} ids")
+        check_pool(plan, pool, first_tokens)
         self._plan = plan
+        self.num_bins = plan.num_bins
+        self.max_seq_len = plan.max_seq_len
+        self.max_sequences_per_bin = plan.max_sequences_per_bin
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
         self._read = (read(self._pool), read(self._first_tokens))
+        self._dtypes = {"ids": pool.dtype, "lengths": LENGTHS}
+        if first_tokens is not None:
+            self._dtypes["first_tokens"] = first_tokens.dtype
         self._costs: tuple[int, NDArray[np.int64]] | None = None
         is_wide = len(pool) > MOST_IN_NARROW_WORDS if wide is None else wide
         self._words = np.empty(0, dtype=np.uint64 if is_wide else np.uint32)
@@ -75,100 +87,52 @@ class EpochView:
             np.uint64(derive_key(self.seed, self.epoch, "pool")),
             self._pool_rows,
         )
-
-    @property
-    def num_bins(self) -> int:
-        """B: bins in the epoch."""
-        return self._plan.num_bins
-
-    @property
-    def num_bytes(self) -> int:
+        self.num_bytes = self._pool_rows.nbytes
         """Memory that this epoch takes beside its dataset."""
-        return self._pool_rows.nbytes
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens."""
-        return self._plan.max_seq_len
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """The most sequences in any bin."""
-        return self._plan.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order.
+        """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
+        return bins_at(self, positions)
 
-        Args:
-            positions: int [N], each in [0, num_bins); repeats allowed.
-
-        Raises:
-            ValueError: a position is outside the epoch.
-        """
-        wanted = checked_positions(positions, self.num_bins)
-        outline = Outline.of(len(wanted))
-        return made(outline, self.find(wanted, outline), wanted)
-
-    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> Found:
-        """Finds the bins at the given positions, to be made in memory that `outline` names.
-
-        Args:
-            positions: int64 [n], each in [0, num_bins); repeats allowed.
-            outline: of n bins; gets what is known of them.
-            first_template: where the numbers of templates begin.
-        """
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
+        """Finds the bins at the given positions; see `FindingSource.find`."""
         templates, copies = np.empty((2, len(positions)), dtype=np.int64)
         permute_positions(self._bin_row, positions, copies)
         kernels.find_bins(self._plan.bin_tables, first_template, templates, copies, outline.sizes, outline.templates)
-        return Found(
+        return UnfilledBins(
             fill=partial(self.draw, templates, copies),
             num_bins=len(positions),
-            ids_dtype=self._pool.dtype,
-            columns={} if self._first_tokens is None else {"first_tokens": self._first_tokens.dtype},
+            dtypes=self._dtypes,
             have_templates=True,
         )
 
     def draw(
-        self,
-        templates: NDArray[np.int64],
-        copies: NDArray[np.int64],
-        bounds: NDArray[np.int64],
-        ids: PoolArray,
-        lengths: NDArray[np.int32],
-        columns: Columns,
+        self, templates: NDArray[np.int64], copies: NDArray[np.int64], bounds: NDArray[np.int64], columns: Columns
     ) -> int:
-        """Makes bins that were found, and returns how many tokens they have.
+        """Fills bins that were found, and returns their number of tokens.
 
         Args:
             templates: of each bin: int64 [n].
-            copies: which of its template's bins each is: int64 [n].
-            bounds: as `Fill` takes them, and what follows likewise.
-            ids: written.
-            lengths: written.
+            copies: the copy of its template that each bin is: int64 [n].
+            bounds: as in `Fill`.
             columns: written.
         """
         num_tokens, _ = kernels.draw_ids(
             self._plan.draw_tables,
             self._pool_rows,
-            self._read[0],
-            self._read[1],
+            *self._read,
             self._words,
             templates,
             copies,
             bounds[0],
-            written(ids),
-            lengths,
-            written(columns.get("first_tokens") if self._first_tokens is not None else None),
+            written(columns["ids"]),
+            columns["lengths"],
+            written(None if self._first_tokens is None else columns["first_tokens"]),
         )
         return int(num_tokens)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N].
-
-        Args:
-            positions: int [N], each in [0, num_bins).
-            cost_linear: a sequence of L tokens costs cost_linear · L + L².
-        """
+        """Returns the cost of the bins at the given positions, by a look-up of their templates: int64 [N]."""
         wanted = checked_positions(positions, self.num_bins)
         known = self._costs
         if known is None or known[0] != cost_linear:
@@ -179,13 +143,7 @@ class EpochView:
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids are in the epoch.
-
-        Costs O(distinct lengths · log pool) an id: an id does not tell its length.
-
-        Args:
-            ids: int [n].
-        """
+        """Returns where ids are in the epoch; O(distinct lengths · log pool) an id, whose length is unknown."""
         return located(self._plan, self._pool, self._first_tokens, ids, self.locate_entries)
 
     def locate_entries(
@@ -197,11 +155,10 @@ class EpochView:
             length_index: int64 [n], each entry's index into the plan's lengths.
             entries: int64 [n], indices into the pool.
         """
-        positions = np.full(len(entries), -1, dtype=np.int64)
-        index_in_bin = np.full(len(entries), -1, dtype=np.int64)
-        lookup.place_entries(
+        positions, index_in_bin = np.full((2, len(entries)), -1, dtype=np.int64)
+        kernels.locate_entries(
             self._plan.tables,
-            self._plan.run_tables,
+            self._plan.repeat_tables,
             self._pool_rows,
             self._bin_row,
             length_index,
@@ -212,18 +169,18 @@ class EpochView:
         return positions, index_in_bin
 
 
+def check_pool(plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None) -> None:
+    """Raises a ValueError where a pool or its first_tokens have another size than the plan."""
+    if len(pool) != plan.pool_size:
+        raise ValueError(f"the pool has {len(pool)} ids, but the plan uses {plan.pool_size}")
+    if first_tokens is not None and len(first_tokens) != len(pool):
+        raise ValueError(f"there are {len(first_tokens)} first_tokens for {len(pool)} ids")
+
+
 def located(
     plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None, ids: ArrayLike, locate_entries: LocateEntries
 ) -> Locations:
-    """Returns where ids stand, given where the pool's entries do.
-
-    Args:
-        plan: of the whole epoch.
-        pool: ids of all lengths, as `EpochView` takes them.
-        first_tokens: as `EpochView` takes them.
-        ids: int [n].
-        locate_entries: as `EpochView.locate_entries`.
-    """
+    """Returns where ids are, given `EpochView.locate_entries` or the like of the whole epoch."""
     wanted = np.ascontiguousarray(ids, dtype=np.int64)
     which, length_index, entries = _entries(plan, pool, first_tokens is not None, wanted)
     begins = np.where(entries < 0, -1, 0)
@@ -251,5 +208,47 @@ def _entries(
     while size < num_rows:  # with pieces the number of rows is known only afterwards
         size = num_rows
         rows = (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64))
-        num_rows = lookup.find_entries(plan.tables, pool, wanted, has_pieces, *rows)
+        num_rows = kernels.find_entries(plan.tables, pool, wanted, has_pieces, *rows)
     return rows
+
+
+def materialize_epoch(
+    templates: Mapping[Template, int],
+    length_to_indices: Mapping[int, NDArray[np.integer]],
+    seed: int | None = None,
+) -> Iterator[list[int]]:
+    """Yields every bin of one epoch, in the order of positions, from templates and in-memory pools.
+
+    Example:
+        >>> bins = list(materialize_epoch({(5, 3): 2}, {5: np.array([0, 2]), 3: np.array([1, 3])}, seed=1))
+        >>> len(bins), sorted(sum(bins, []))
+        (2, [0, 1, 2, 3])
+
+    Args:
+        templates: template → multiplicity.
+        length_to_indices: length in tokens → the indices of all sequences of that length, int [count].
+        seed: in [0, 2^64); None for a random one.
+
+    Yields:
+        Each bin's indices, as ints, in the order of its template.
+
+    Raises:
+        ValueError: the templates do not use every index exactly once.
+    """
+    lengths = sorted(length for length, indices in length_to_indices.items() if len(indices))
+    counts = {length: len(length_to_indices[length]) for length in lengths}
+    plan = PlanIndex.build(templates, counts, max((sum(template) for template in templates), default=1))
+    pool = np.concatenate(
+        [np.asarray(length_to_indices[n], dtype=np.int64) for n in lengths] or [np.empty(0, np.int64)]
+    )
+    view = EpochView(plan, pool, seed=secrets.randbits(64) if seed is None else seed, epoch=0)
+    return _lists(view)
+
+
+def _lists(view: EpochView) -> Iterator[list[int]]:
+    for first in range(0, view.num_bins, _BINS_AT_ONCE):
+        bins = view.bins(np.arange(first, min(first + _BINS_AT_ONCE, view.num_bins)))
+        ids, start = bins.ids.tolist(), 0
+        for end in bins.bin_ends.tolist():
+            yield ids[start:end]
+            start = end

@@ -1,27 +1,44 @@
 """What an epoch may be: anything that has bins by position, and positions by id.
 
-Owns the protocol that assignments, streams, audits and the server know, and nothing else of an epoch. The prepared
-epoch (`view`) is one source, `windows` orders it otherwise; `skip` and `mixture` make sources of others.
+Owns the protocol that assignments, streams, audits and the server know, and how bins are made in two steps: a source
+first finds them, which tells their sizes, and then fills them into arrays that several sources may share. Leaves the
+prepared epoch to `prepared`, and sources made of other sources to `windows`, `renumbered`, `groups` and `mixture`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.epoch.bins import Bins
+from packhorse.compiling import kernel
+from packhorse.epoch.bins import SEQUENCE_COLUMNS, Bins
+from packhorse.epoch.instructions import WIDE_LANES, copy_lanes
+
+Columns = Mapping[str, NDArray[Any]]
+"""What bins have for every sequence, by the names of fields of `Bins`, ids and lengths included: [S] each."""
+
+Dtypes = Mapping[str, "np.dtype[Any]"]
+"""Columns' dtypes."""
+
+Fill = Callable[[NDArray[np.int64], Columns], int]
+"""Writes N bins into columns, one after the other, given the start of each bin there and the end of the last: int64
+[N + 1]. Returns their number of tokens."""
+
+LENGTHS = np.dtype(np.int32)
+
+_ONE, _WIDE = np.uint64(1), np.uint64(WIDE_LANES)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Locations:
     """Where ids are in an epoch; every array is int64 [n], and -1 but for its id where the dataset lacks one.
 
-    One row an id, in the order asked for; an id whose sequence was split has a row for each piece, one after the other
-    by ascending start. In a mixture an id has rows for every component that has it, and in each for every time that it
-    comes in the epoch, ascending by (dataset, first token, position); one with position -1 where it does not come.
+    An id has one row, in the order of the request; one whose sequence was split has a row for each piece, by ascending
+    first token. In a mixture an id has rows for every component that has it, and in each for every time that it comes
+    in the epoch, ascending by (component, first token, position); one with position -1 where it does not come.
     """
 
     ids: NDArray[np.int64]
@@ -35,16 +52,7 @@ class Locations:
     index_in_bin: NDArray[np.int64]
     """The id's index among the sequences of that bin."""
     component_ids: NDArray[np.int64] | None = None
-    """Which of a mixture's components the row is of, -1 where none has the id; None where there is one dataset."""
-
-
-def checked_positions(positions: ArrayLike, num_bins: int) -> NDArray[np.int64]:
-    """Returns positions as int64 [N]; a ValueError where one is outside [0, num_bins)."""
-    wanted = np.ascontiguousarray(positions, dtype=np.int64)
-    if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < num_bins:
-        bad = wanted[(wanted < 0) | (wanted >= num_bins)][0]
-        raise ValueError(f"positions must be in [0, {num_bins}), got {bad}")
-    return wanted
+    """The row's component of a mixture, -1 where no component has the id; None where there is one dataset."""
 
 
 class Source(Protocol):
@@ -92,62 +100,219 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
-    """A dataset of a mixture, or anything else that has epochs: windows, another mixture.
+def checked_positions(positions: ArrayLike, num_bins: int) -> NDArray[np.int64]:
+    """Returns positions as int64 [N]; a ValueError where one is outside [0, num_bins)."""
+    wanted = np.ascontiguousarray(positions, dtype=np.int64)
+    if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < num_bins:
+        bad = wanted[(wanted < 0) | (wanted >= num_bins)][0]
+        raise ValueError(f"positions must be in [0, {num_bins}), got {bad}")
+    return wanted
 
-    Example:
-        >>> import numpy as np
-        >>> from packhorse.epoch import EpochView, PlanIndex
-        >>> plan = PlanIndex.build({(4,): 6}, {4: 6}, 4)
-        >>> code = Component.of("code", lambda epoch: EpochView(plan, np.arange(6), seed=1, epoch=epoch))
-        >>> code.name, code.num_bins
-        ('code', 6)
-    """
 
-    name: str
-    """What weights and messages call it."""
-    source_of: Callable[[int], Source]
-    """Its epochs by number. Called for every request, so it should remember what it made last."""
-    num_bins: int
-    """Bins in each of its epochs."""
-    max_seq_len: int
-    """A bin's capacity in tokens."""
-    max_sequences_per_bin: int
-    """The most sequences in any bin."""
-    num_tokens: int | None = None
-    """Tokens in each of its epochs; needed where weights are shares of tokens."""
-    digest: str = ""
-    """Fingerprint of everything that decides its bins but the seed."""
-    num_datasets: int = 1
-    """How many datasets it is made of: more than one for a mixture."""
-    num_templates: int = 0
-    """The numbers of its bins' templates are below; 0 where it is not known, and a mixture then has none for them."""
-    most_epochs: int = 1
-    """How many of its epochs one epoch of a mixture takes at most, unless the mixture repeats components."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Outline:
+    """What is known of N bins before they are filled; sources write it as they find bins."""
+
+    sizes: NDArray[np.int64]
+    """Number of sequences in every bin: int64 [N]."""
+    templates: NDArray[np.int64]
+    """Number of every bin's template, -1 for a bin without: int64 [N]."""
+    component_ids: NDArray[np.int32] | None = None
+    """As in `Bins`. A mixture writes the first dataset of each bin's component; that component adds to it."""
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        source_of: Callable[[int], Source],
-        *,
-        num_tokens: int | None = None,
-        digest: str = "",
-        num_datasets: int = 1,
-        num_templates: int = 0,
-    ) -> "Component":
-        """Makes a component of its epochs alone; the two epochs used last are remembered."""
-        remembered = lru_cache(maxsize=2)(source_of)
-        first = remembered(0)
-        return cls(
-            name=name,
-            source_of=remembered,
-            num_bins=first.num_bins,
-            max_seq_len=first.max_seq_len,
-            max_sequences_per_bin=first.max_sequences_per_bin,
-            num_tokens=num_tokens,
-            digest=digest,
-            num_datasets=num_datasets,
-            num_templates=num_templates,
+    def of(cls, num_bins: int, component_ids: NDArray[np.int32] | None = None) -> "Outline":
+        """Returns an outline to be written."""
+        sizes, templates = np.empty((2, num_bins), dtype=np.int64)
+        return cls(sizes=sizes, templates=templates, component_ids=component_ids)
+
+    def part(self, bins: slice) -> "Outline":
+        """Returns the outline of some of the bins; writing it writes this one."""
+        component_ids = None if self.component_ids is None else self.component_ids[bins]
+        return Outline(sizes=self.sizes[bins], templates=self.templates[bins], component_ids=component_ids)
+
+    def bounds(self) -> NDArray[np.int64]:
+        """Returns the start of each bin, laid end to end, and the end of the last one: int64 [N + 1]."""
+        bounds = np.zeros(len(self.sizes) + 1, dtype=np.int64)
+        np.cumsum(self.sizes, out=bounds[1:])
+        return bounds
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class UnfilledBins:
+    """Bins whose outline is written, and that can be filled."""
+
+    fill: Fill
+    """Fills them."""
+    num_bins: int
+    """Number of bins."""
+    dtypes: Dtypes
+    """Of the columns that they have."""
+    have_templates: bool
+    """Whether any bin has a template."""
+
+
+class FindingSource(Source, Protocol):
+    """A source whose bins can be filled into arrays of another's."""
+
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
+        """Finds the bins at the given positions.
+
+        Args:
+            positions: int64 [n], each in [0, num_bins); repeats allowed.
+            outline: of n bins; written.
+            first_template: the number of the source's first template.
+        """
+        ...
+
+
+def bins_at(source: FindingSource, positions: ArrayLike) -> Bins:
+    """Finds bins and fills them: `Source.bins` of every source that has `find`."""
+    wanted = checked_positions(positions, source.num_bins)
+    outline = Outline.of(len(wanted))
+    return filled(source.find(wanted, outline), outline, wanted)
+
+
+def find_in(source: Source, positions: NDArray[np.int64], outline: Outline, first_template: int | None) -> UnfilledBins:
+    """Finds bins of any source, as `FindingSource.find`. One without `find` makes them at once, and they are copied.
+
+    Without a first template, the bins have none.
+
+    Raises:
+        ValueError: the source is a mixture, and the outline has no components.
+    """
+    find: Callable[..., UnfilledBins] | None = getattr(source, "find", None)
+    if find is not None:
+        unfilled = find(positions, outline, first_template or 0)
+    else:
+        bins = source.bins(positions)
+        outline.sizes[:] = bins.sizes()
+        outline.templates[:] = -1
+        if bins.templates is not None:
+            outline.templates[:] = np.where(bins.templates < 0, -1, bins.templates + (first_template or 0))
+        if bins.component_ids is not None:
+            if outline.component_ids is None:
+                raise ValueError("a mixture's bins cannot be joined: join the bins of its components, then mix them")
+            outline.component_ids[:] += bins.component_ids
+        columns = {name: getattr(bins, name) for name in ("ids", "lengths", *SEQUENCE_COLUMNS)}
+        unfilled = UnfilledBins(
+            fill=partial(_copy, bins),
+            num_bins=len(bins),
+            dtypes={name: column.dtype for name, column in columns.items() if column is not None},
+            have_templates=bins.templates is not None,
         )
+    if first_template is None:
+        outline.templates[:] = -1
+        return replace(unfilled, have_templates=False)
+    return unfilled
+
+
+def concatenated(parts: Sequence[UnfilledBins]) -> UnfilledBins:
+    """Returns the bins of all parts, at least one, one part after the other; columns as `packhorse.epoch.joined`."""
+    if len(parts) == 1:
+        return parts[0]
+    names = dict.fromkeys(name for part in parts for name in part.dtypes)
+    return UnfilledBins(
+        fill=partial(_fill_parts, parts),
+        num_bins=sum(part.num_bins for part in parts),
+        dtypes={name: np.result_type(*{part.dtypes[name] for part in parts if name in part.dtypes}) for name in names},
+        have_templates=any(part.have_templates for part in parts),
+    )
+
+
+def reordered(unfilled: UnfilledBins, outline: Outline, order: NDArray[np.int64], outline_out: Outline) -> UnfilledBins:
+    """Returns bins in another order, and writes their outline in it.
+
+    They are filled in their own order and then copied. Sequential writes stay in the cache until a line is full, so
+    this takes less than writing each bin between others.
+
+    Args:
+        unfilled: N bins.
+        outline: theirs.
+        order: the index of the bin that comes first, second, …: int64 [N].
+        outline_out: written.
+    """
+    bounds, begins = outline.bounds(), np.empty(len(order), dtype=np.int64)
+    _reorder(order, outline.templates, bounds, outline_out.sizes, outline_out.templates, begins)
+    if outline.component_ids is not None and outline_out.component_ids is not None:
+        outline.component_ids.take(order, out=outline_out.component_ids)
+    return replace(unfilled, fill=partial(_fill_reordered, unfilled, bounds, begins))
+
+
+def filled(unfilled: UnfilledBins, outline: Outline, positions: NDArray[np.int64]) -> Bins:
+    """Fills N bins, given their outline and positions: int64 [N]."""
+    bounds = outline.bounds()
+    columns = _empty_columns(int(bounds[-1]), unfilled.dtypes)
+    num_tokens = unfilled.fill(bounds, columns)
+    return Bins(
+        bin_ends=bounds[1:],
+        positions=positions,
+        component_ids=outline.component_ids,
+        templates=outline.templates if unfilled.have_templates else None,
+        known_tokens=num_tokens,
+        **columns,
+    )
+
+
+def _empty_columns(num_sequences: int, dtypes: Dtypes) -> dict[str, NDArray[Any]]:
+    columns = {name: np.empty(num_sequences, dtype) for name, dtype in dtypes.items()}
+    for name in columns.keys() & SEQUENCE_COLUMNS.keys():
+        columns[name].fill(SEQUENCE_COLUMNS[name])
+    return columns
+
+
+def _fill_parts(parts: Sequence[UnfilledBins], bounds: NDArray[np.int64], columns: Columns) -> int:
+    first = num_tokens = 0
+    for part in parts:
+        num_tokens += part.fill(bounds[first : first + part.num_bins + 1], columns)
+        first += part.num_bins
+    return num_tokens
+
+
+def _copy(bins: Bins, bounds: NDArray[np.int64], columns: Columns) -> int:
+    for name, column in columns.items():
+        if (own := getattr(bins, name)) is not None:
+            column[bounds[0] : bounds[-1]] = own
+    return bins.num_tokens()
+
+
+def _fill_reordered(
+    unfilled: UnfilledBins,
+    own_bounds: NDArray[np.int64],
+    own_begins: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    columns: Columns,
+) -> int:
+    dtypes = {name: columns[name].dtype for name in unfilled.dtypes}
+    own_columns = _empty_columns(int(own_bounds[-1]) + WIDE_LANES, dtypes)
+    num_tokens = unfilled.fill(own_bounds, own_columns)
+    for name, own in own_columns.items():
+        _copy_bins(own, own_begins, bounds, columns[name])
+    return num_tokens
+
+
+@kernel
+def _reorder(order: Any, templates: Any, bounds: Any, sizes_out: Any, templates_out: Any, begins_out: Any) -> None:
+    """Writes bins' sizes and templates, and where each begins, in another order."""
+    for b in range(len(order)):
+        which = np.uint64(order[b])
+        begin = bounds[which]
+        sizes_out[b], templates_out[b], begins_out[b] = bounds[which + _ONE] - begin, templates[which], begin
+
+
+@kernel
+def _copy_bins(values: Any, begins: Any, bounds: Any, values_out: Any) -> None:
+    """Copies bins WIDE_LANES numbers at a time; the next bin overwrites numbers that are too many.
+
+    Bins begin at `begins` in `values`, which is WIDE_LANES longer than its sequences, and are written between `bounds`,
+    [n + 1], and nowhere else.
+    """
+    last = np.uint64(max(bounds[-1] - WIDE_LANES, 0))
+    for b in range(len(begins)):
+        source, at, end = np.uint64(begins[b]), np.uint64(bounds[b]), np.uint64(bounds[b + 1])
+        while at < end and at < last:
+            copy_lanes(values, source, values_out, at)
+            source, at = source + _WIDE, at + _WIDE
+        while at < end:
+            values_out[at] = values[source]
+            source, at = source + _ONE, at + _ONE

@@ -1,43 +1,57 @@
 """Locality windows: an epoch whose bins draw their sequences from one contiguous range of ids at a time.
 
-Owns `WindowedView`: which window a position lies in, and the windows used last. A window is a plan of its own over its
-part of the pool, so everything inside it is `EpochView`'s; the arithmetic of windows is `_window_kernels`'.
+Owns `WindowedView`: each position's window, and the windows used last. A window is a plan of its own over its part of
+the pool. Leaves everything inside a window to `EpochView`.
+
+Times are exact, in integers. Copy i of template t comes at the time (i + u_t) / M_t of the epoch, and window w of W
+holds the copies with time in [w / W, (w + 1) / W). The first of them is the least i with i·W >= w·M_t - u_t·W. Only
+floor(u_t·W) matters, so with a keyed shift in [0, W) for W - 1 - floor(u_t·W) it is (w·M_t + shift) // W.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.compiling import kernel
 from packhorse.epoch.bins import Bins, PoolArray, read_only
-from packhorse.epoch.kernels import window_plans as kernels
-from packhorse.epoch.kernels.permutation import ROW_WIDTH, Permutation
-from packhorse.epoch.keys import checked_seed, derive_key
+from packhorse.epoch.permutation import GOLDEN, ROW_WIDTH, Permutation, checked_seed, derive_key, mix
 from packhorse.epoch.plan_index import PlanIndex
-from packhorse.epoch.sources.found import Found, Outline, made, rearranged
-from packhorse.epoch.sources.prepared import EpochView, located
-from packhorse.epoch.sources.source import Locations, checked_positions
+from packhorse.epoch.sources.prepared import EpochView, check_pool, located
+from packhorse.epoch.sources.source import (
+    Locations,
+    Outline,
+    UnfilledBins,
+    bins_at,
+    checked_positions,
+    concatenated,
+    reordered,
+)
+from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
 
 MAX_WINDOWS = 1 << 20
 """The most windows of an epoch: their beginnings then take 16 MB."""
 
 _MOST_BYTES = 16 << 20
-"""What the windows used last take together, where there is more than one."""
+"""Memory of the windows used last together; at least one is kept."""
 
 _LOOKUP_BITS = 12
+
+_32 = np.uint64(32)
 
 
 class WindowedView:
     """One epoch under one seed, in locality windows.
 
-    A window takes about 1 / num_windows of every template's bins, and of every length the next ids that no window
-    before it took. Windows come in a keyed order, and the bins of a window too. Every sequence comes exactly once, and
-    from epoch to epoch other sequences of a window meet in a bin. One window is the plain epoch, bin for bin.
+    A window takes about 1 / num_windows of every template's bins, and the next ids of every length. Windows come in a
+    keyed order, and so do the bins of a window. Every sequence comes exactly once. In another epoch, other sequences of
+    a window share a bin. One window is the plain epoch, bin for bin.
 
     Example:
         >>> plan = PlanIndex.build({(4,): 6}, {4: 6}, 4)
@@ -70,63 +84,40 @@ class WindowedView:
         self.num_windows = checked_integer("num_windows", num_windows, 1, MAX_WINDOWS)
         self.seed = checked_seed("seed", seed)
         self.epoch = checked_seed("epoch", epoch)
-        if len(pool) != plan.pool_size:
-            raise ValueError(f"the pool has {len(pool)} ids, but the plan uses {plan.pool_size}")
+        check_pool(plan, pool, first_tokens)
         self._plan = plan
+        self.num_bins = plan.num_bins
+        self.max_seq_len = plan.max_seq_len
+        self.max_sequences_per_bin = plan.max_sequences_per_bin
         self._pool = read_only(pool)
         self._first_tokens = None if first_tokens is None else read_only(first_tokens)
         self._shifts = np.empty(len(plan.template_size), dtype=np.int64)
-        kernels.fill_shifts(np.uint64(derive_key(seed, epoch, "window times")), num_windows, self._shifts)
+        _fill_shifts(np.uint64(derive_key(seed, epoch, "window times")), num_windows, self._shifts)
         sizes = np.empty(num_windows, dtype=np.int64)
-        kernels.count_bins(plan.first_bin, self._shifts, sizes)
-        order = Permutation(num_windows, derive_key(seed, epoch, "window order"))
-        self._window_at = order.forward(np.arange(num_windows))
-        self._order = order
-        self._starts = np.concatenate(([0], np.cumsum(sizes[self._window_at])))
+        _count_bins(plan.first_bin, self._shifts, sizes)
+        self._order = Permutation(num_windows, derive_key(seed, epoch, "window order"))
+        self._window_at = self._order.forward(np.arange(num_windows))
+        self.window_starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(sizes[self._window_at])))
+        """First position of each window, in the order in which they come, and num_bins at the end: int64 [W + 1]."""
+        words = (2 + ROW_WIDTH) * len(plan.lengths)  # of a window's own counts, pool_starts and parameters
+        own_tables = plan.first_bin.nbytes + plan.repeat_first_draw.nbytes + (plan.lookup.itemsize << _LOOKUP_BITS)
+        per_window = 8 * words + own_tables
+        most_windows = min(num_windows, max(2, _MOST_BYTES // per_window))
+        self._views: BoundedCache[int, EpochView] = BoundedCache(most_windows)
         self._lock = threading.Lock()
-        self._views: OrderedDict[int, EpochView] = OrderedDict()
-
-    @property
-    def num_bins(self) -> int:
-        """B: bins in the epoch."""
-        return self._plan.num_bins
-
-    @property
-    def num_bytes(self) -> int:
+        own = (self._shifts, self._window_at, self.window_starts)
+        self.num_bytes = sum(array.nbytes for array in own) + most_windows * per_window
         """Memory that this epoch takes beside its dataset, its windows included."""
-        return (
-            self._shifts.nbytes
-            + self._window_at.nbytes
-            + self._starts.nbytes
-            + self._most_windows * self._bytes_per_window
-        )
-
-    @property
-    def window_starts(self) -> NDArray[np.int64]:
-        """Where the windows begin, in the order in which they come, and one past the last position: int64 [W + 1]."""
-        return self._starts
-
-    @property
-    def max_seq_len(self) -> int:
-        """A bin's capacity in tokens."""
-        return self._plan.max_seq_len
-
-    @property
-    def max_sequences_per_bin(self) -> int:
-        """The most sequences in any bin."""
-        return self._plan.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
-        wanted = checked_positions(positions, self.num_bins)
-        outline = Outline.of(len(wanted))
-        return made(outline, self.find(wanted, outline), wanted)
+        return bins_at(self, positions)
 
-    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> Found:
-        """Finds the bins at the given positions, as `EpochView.find` does."""
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
+        """Finds the bins at the given positions; see `FindingSource.find`."""
 
-        def find(ascending: NDArray[np.int64], outline: Outline) -> Found:
-            return Found.together(
+        def find(ascending: NDArray[np.int64], outline: Outline) -> UnfilledBins:
+            return concatenated(
                 [
                     view.find(inside, outline.part(ours), first_template)
                     for view, ours, inside in self._each_window(ascending)
@@ -137,7 +128,7 @@ class WindowedView:
             return find(positions, outline)
         order = np.argsort(positions, kind="stable")
         ascending = Outline.of(len(positions))
-        return rearranged(find(positions[order], ascending), ascending, np.argsort(order), outline)
+        return reordered(find(positions[order], ascending), ascending, np.argsort(order), outline)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N]."""
@@ -149,90 +140,175 @@ class WindowedView:
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids are in the epoch.
+        """Returns where ids are in the epoch."""
+        return located(self._plan, self._pool, self._first_tokens, ids, self._locate_entries)
 
-        Args:
-            ids: int [n].
-        """
-        return located(self._plan, self._pool, self._first_tokens, ids, self._place)
-
-    def _place(
+    def _locate_entries(
         self, length_index: NDArray[np.int64], entries: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         windows = np.empty(len(entries), dtype=np.int64)
         plan = self._plan
-        kernels.find_windows(
-            plan.tables, plan.run_tables, self._shifts, self.num_windows, length_index, entries, windows
-        )
-        positions = np.full(len(entries), -1, dtype=np.int64)
-        index_in_bin = np.full(len(entries), -1, dtype=np.int64)
+        _find_windows(plan.tables, plan.repeat_tables, self._shifts, self.num_windows, length_index, entries, windows)
+        positions, index_in_bin = np.full((2, len(entries)), -1, dtype=np.int64)
         for window in np.unique(windows[windows >= 0]).tolist():
             inside = windows == window
             there, index_in_bin[inside] = self._view(window).locate_entries(length_index[inside], entries[inside])
-            positions[inside] = self._starts[self._order.inverse(window)] + there
+            positions[inside] = self.window_starts[self._order.inverse(window)] + there
         return positions, index_in_bin
 
     def _each_window(self, ascending: NDArray[np.int64]) -> Iterator[tuple[EpochView, slice, NDArray[np.int64]]]:
-        """Gives every window there is a position of: its view, which of the positions, and those in the window.
+        """Yields each window that holds some positions: its view, which positions these are, and theirs in the window.
 
-        Where there is no position, it gives the first window, so that there is one.
+        Yields the first window where there are no positions.
         """
         first, last = (
-            (np.searchsorted(self._starts, ascending[[0, -1]], side="right") - 1).tolist() if len(ascending) else (0, 0)
+            (np.searchsorted(self.window_starts, ascending[[0, -1]], side="right") - 1).tolist()
+            if len(ascending)
+            else (0, 0)
         )
-        edges = [0, *np.searchsorted(ascending, self._starts[first + 1 : last + 1]).tolist(), len(ascending)]
+        edges = [0, *np.searchsorted(ascending, self.window_starts[first + 1 : last + 1]).tolist(), len(ascending)]
         for ordinal, (begin, end) in enumerate(pairwise(edges), first):
             if begin < end or first == last:
                 yield (
                     self._view(int(self._window_at[ordinal])),
                     slice(begin, end),
-                    ascending[begin:end] - self._starts[ordinal],
+                    ascending[begin:end] - self.window_starts[ordinal],
                 )
 
     def _view(self, window: int) -> EpochView:
-        """Returns a window's epoch, laid out once for all threads."""
+        """Returns a window's epoch, made once for all threads."""
+
+        def make() -> EpochView:
+            return EpochView(
+                self._plan_of(window),
+                self._pool,
+                seed=self.seed,
+                epoch=self.epoch,
+                first_tokens=self._first_tokens,
+                window=window,
+            )
+
         with self._lock:
-            if window not in self._views:
-                self._views[window] = EpochView(
-                    self._plan_of(window),
-                    self._pool,
-                    seed=self.seed,
-                    epoch=self.epoch,
-                    first_tokens=self._first_tokens,
-                    window=window,
-                )
-                while len(self._views) > self._most_windows:
-                    self._views.popitem(last=False)
-            self._views.move_to_end(window)
-            return self._views[window]
-
-    @property
-    def _most_windows(self) -> int:
-        """How many windows are laid out at a time."""
-        return min(self.num_windows, max(2, _MOST_BYTES // self._bytes_per_window))
-
-    @property
-    def _bytes_per_window(self) -> int:
-        """What a window's own tables and parameters take."""
-        plan, words_of_length = self._plan, 2 + ROW_WIDTH
-        of_lookup = plan.lookup.itemsize << _LOOKUP_BITS
-        return plan.first_bin.nbytes + plan.run_first_draw.nbytes + 8 * words_of_length * len(plan.lengths) + of_lookup
+            return self._views.get(window, make)
 
     def _plan_of(self, window: int) -> PlanIndex:
         """Returns a window's plan: the same templates with the window's multiplicities, over its part of the pool."""
         plan = self._plan
-        first_bin, draws = np.empty_like(plan.first_bin), np.empty_like(plan.run_first_draw)
+        first_bin, draws = np.empty_like(plan.first_bin), np.empty_like(plan.repeat_first_draw)
         counts, pool_starts = np.empty_like(plan.counts), np.empty_like(plan.pool_starts)
-        kernels.lay_out(plan.tables, self._shifts, self.num_windows, window, first_bin, draws, counts, pool_starts)
+        _lay_out(plan.tables, self._shifts, self.num_windows, window, first_bin, draws, counts, pool_starts)
         shift = max(0, int(first_bin[-1]).bit_length() - _LOOKUP_BITS)
         lookup = np.empty((int(first_bin[-1]) >> shift) + 2, dtype=plan.lookup.dtype)
-        kernels.fill_lookup(first_bin, shift, lookup)
+        _fill_lookup(first_bin, shift, lookup)
         return replace(
             plan,
             first_bin=first_bin,
-            run_first_draw=draws,
+            repeat_first_draw=draws,
             counts=counts,
             pool_starts=pool_starts,
             lookup=lookup,
             lookup_shift=shift,
         )
+
+
+@numba.njit(inline="always")
+def _first_copy(multiplicity: Any, shift: Any, num_windows: Any, window: Any) -> Any:
+    """Number of a template's copies that the windows before `window` hold."""
+    return (window * multiplicity + shift) // num_windows
+
+
+@kernel
+def _fill_shifts(key: Any, num_windows: Any, shifts: Any) -> None:
+    """Draws each template's shift: int64 [T], in [0, num_windows)."""
+    for template in range(len(shifts)):
+        word = mix(key ^ mix(np.uint64(template) + GOLDEN))
+        shifts[template] = np.int64(((word >> _32) * np.uint64(num_windows)) >> _32)
+
+
+@kernel
+def _count_bins(first_bin: Any, shifts: Any, num_bins: Any) -> None:
+    """Counts the bins of every window into num_bins, int64 [W].
+
+    Every window has M_t // W copies of a template. Each of the other copies is in a window of its own, so there are at
+    most as many steps as bins.
+    """
+    num_windows = len(num_bins)
+    everywhere = 0
+    for window in range(num_windows):
+        num_bins[window] = 0
+    for template in range(len(shifts)):
+        multiplicity = first_bin[template + 1] - first_bin[template]
+        everywhere += multiplicity // num_windows
+        left = multiplicity % num_windows
+        for copy in range(1, left + 1):
+            num_bins[(copy * num_windows - shifts[template] + left - 1) // left - 1] += 1
+    for window in range(num_windows):
+        num_bins[window] += everywhere
+
+
+@kernel
+def _lay_out(
+    tables: Any,
+    shifts: Any,
+    num_windows: Any,
+    window: Any,
+    first_bin_out: Any,
+    repeat_first_draw_out: Any,
+    counts_out: Any,
+    pool_starts_out: Any,
+) -> None:
+    """Writes those tables of a window's plan that differ from the whole plan's.
+
+    The window's draws of a length begin where those of the windows before it end.
+    """
+    for length_index in range(len(counts_out)):
+        counts_out[length_index], pool_starts_out[length_index] = 0, tables.pool_starts[length_index]
+    first_bin_out[0] = 0
+    for template in range(len(shifts)):
+        multiplicity = tables.first_bin[template + 1] - tables.first_bin[template]
+        first = _first_copy(multiplicity, shifts[template], num_windows, window)
+        num = _first_copy(multiplicity, shifts[template], num_windows, window + 1) - first
+        first_bin_out[template + 1] = first_bin_out[template] + num
+        for repeat in range(tables.first_repeat[template], tables.first_repeat[template + 1]):
+            length_index, copies = tables.repeat_length[repeat], tables.repeat_copies[repeat]
+            repeat_first_draw_out[repeat] = counts_out[length_index]
+            counts_out[length_index] += num * copies
+            pool_starts_out[length_index] += first * copies
+
+
+@kernel
+def _fill_lookup(first_bin: Any, shift: Any, lookup_out: Any) -> None:
+    """Writes for every edge e << shift the last template with first_bin <= the edge."""
+    template, last = 0, max(len(first_bin) - 2, 0)
+    for edge in range(len(lookup_out)):
+        while template < last and first_bin[template + 1] <= edge << shift:
+            template += 1
+        lookup_out[edge] = template
+
+
+@kernel
+def _find_windows(
+    tables: Any, repeats: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any
+) -> None:
+    """Finds the window that holds each of the pool's entries, -1 for an entry of -1: int64 [n]."""
+    for e in range(len(entries)):
+        out[e] = -1
+        if entries[e] < 0:
+            continue
+        length_index = length_indices[e]
+        ahead = entries[e] - tables.pool_starts[length_index]
+        low, high = 0, num_windows - 1
+        while low < high:  # the last window whose draws of this length begin at or before the entry
+            middle = (low + high + 1) >> 1
+            before = 0
+            for i in range(repeats.first_by_length[length_index], repeats.first_by_length[length_index + 1]):
+                repeat = repeats.repeats_by_length[i]
+                template = repeats.repeat_template[repeat]
+                multiplicity = tables.first_bin[template + 1] - tables.first_bin[template]
+                copies = _first_copy(multiplicity, shifts[template], num_windows, middle)
+                before += copies * tables.repeat_copies[repeat]
+            if before <= ahead:
+                low = middle
+            else:
+                high = middle - 1
+        out[e] = low

@@ -1,23 +1,75 @@
 """The restricted master problem: how often to use each of the bins known so far, as a linear program in HiGHS.
 
-Owns the columns and the warm-started solver; leaves which columns are worth having to `_pricing`.
+Owns the columns, the warm-started solver, and the budget of a search. Leaves which columns are worth adding to
+`_pricing`.
 """
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
-from packhorse.packing.optimal._pricing import Run
+
+class OutOfWorkError(Exception):
+    """The work allowed is done, at the same point each time."""
+
+
+class OutOfTimeError(Exception):
+    """The clock ran out before the work was done; another attempt may get further."""
+
+
+class Budget:
+    """The work that a search may do, in steps of about a nanosecond, and a deadline in seconds.
+
+    Counted work ends a search at the same point on every machine, so that equal inputs give equal plans. The clock is a
+    safety net for machines that are far too slow.
+
+    Attributes:
+        left: steps not spent yet.
+        reserved: of these, the steps kept for later; spending stops there.
+    """
+
+    def __init__(self, steps: int, seconds: float) -> None:
+        self.left = steps
+        self.reserved = 0
+        self._deadline = time.monotonic() + seconds
+
+    def spend(self, steps: int) -> None:
+        """Charges steps, before or after the work, at least every few tenths of a second.
+
+        Raises:
+            OutOfWorkError: only reserved steps are left.
+            OutOfTimeError: the deadline passed.
+        """
+        self.left -= steps
+        if self.left <= self.reserved:
+            raise OutOfWorkError
+        if self.seconds_left() <= 0:
+            raise OutOfTimeError
+
+    @contextmanager
+    def lent(self, share: float) -> "Iterator[Budget]":
+        """Gives a share of the steps left to a search of its own, and takes back those that it leaves."""
+        part = Budget(int(share * self.left), self.seconds_left())
+        self.left -= part.left
+        try:
+            yield part
+        finally:
+            self.left += max(part.left, 0)
+
+    def seconds_left(self) -> float:
+        """Seconds until the deadline; not above 0 when it has passed."""
+        return self._deadline - time.monotonic()
 
 
 class Solver(highspy.Highs):
     """A HiGHS solver that never writes to stdout.
 
-    From 1.16 on, HiGHS prints its name and licence as soon as callbacks are enabled, which its constructor does before
-    anybody could set an option. A command's stdout holds results only.
+    From 1.16 on, HiGHS prints its name and licence when callbacks are enabled, which its constructor does before an
+    option can be set. A command's stdout holds results only.
     """
 
     def __init__(self) -> None:
@@ -30,8 +82,10 @@ class Solver(highspy.Highs):
         super().enableCallbacks()  # type: ignore[no-untyped-call]
 
 
-Column = tuple[Run, ...]
-"""A bin as runs of (index of a length, copies), by ascending index."""
+Repeat = tuple[int, int]
+"""(index of a length, copies of it in the bin)."""
+Column = tuple[Repeat, ...]
+"""A bin, by ascending index."""
 
 _STEPS_PER_ROW = 50
 """Of the budget, that an iteration of the simplex method costs for each row."""
@@ -84,16 +138,16 @@ class Master:
         self._known.update(new)
         self.columns.extend(new)
         sizes = np.array([len(column) for column in new])
-        runs = np.array([run for column in new for run in column])  # [runs, 2]
+        repeats = np.array([repeat for column in new for repeat in column])  # [repeats, 2]
         self._solver.addCols(
             len(new),
             np.ones(len(new)),
             np.zeros(len(new)),
             np.full(len(new), highspy.kHighsInf),
-            len(runs),
+            len(repeats),
             np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int32),
-            runs[:, 0].astype(np.int32),
-            runs[:, 1].astype(np.float64),
+            repeats[:, 0].astype(np.int32),
+            repeats[:, 1].astype(np.float64),
         )
         return len(new)
 
@@ -142,7 +196,7 @@ class Master:
 
     @property
     def scale(self) -> int:
-        """How many bins one unit of `uses` stands for."""
+        """How many bins one unit of `uses` is."""
         return self._scale
 
     @property

@@ -1,8 +1,7 @@
 """Pricing: the bin of greatest worth when every length has a price, by dynamic programming over capacity.
 
-Owns the knapsack in exact integer arithmetic (Numba), with and without a limit of sequences in a bin, and the bins that
-it is read back as; leaves where prices come from, and what is proven by them, to `optimal.column_generation` and
-`certificate`.
+Owns the knapsack in exact integer arithmetic (Numba), with and without a limit of sequences in a bin, and reading bins
+back from it. Leaves where prices come from, and what they prove, to `column_generation`.
 
 Shape letters: n distinct lengths, C capacity in tokens.
 """
@@ -13,21 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
-from packhorse.packing.optimal._budget import Budget
+from packhorse.packing.optimal._master import Budget, Column
 
 _STEPS_PER_CALL = 50_000_000
 """Additions between two looks at the budget: some 25 ms."""
-
-Run = tuple[int, int]
-"""(index of a length, copies of it in the bin)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
     """What a bin can be worth at given prices, and which bins are worth most.
 
-    `tails` says what fits beside one sequence: its last table has at c the greatest worth of c tokens that leave a
-    place for it.
+    The last of `tables` has at c the greatest worth of c tokens beside one more sequence.
     """
 
     lengths: NDArray[np.int64]
@@ -46,8 +41,8 @@ class Pricing:
         """The greatest worth of any bin."""
         return int(self.worth_with.max())
 
-    def bin_with(self, index: int) -> tuple[Run, ...]:
-        """Returns a bin of worth `worth_with[index]`, as runs in the order of `lengths`."""
+    def bin_with(self, index: int) -> Column:
+        """Returns a bin of worth `worth_with[index]`."""
         content = [index]
         rest = self.capacity - int(self.lengths[index])
         if self.tables:
@@ -83,7 +78,7 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
         prices: [n], at least 0, with capacity · max(prices) below 2^63.
         capacity: a bin's capacity in tokens.
         limit: the most sequences in a bin.
-        budget: is charged half a step for each addition.
+        budget: charged half a step for each addition.
 
     Returns:
         The tables, exact. O(n · C) without a limit that binds, else O(C² · log limit).

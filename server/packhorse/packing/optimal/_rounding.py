@@ -12,8 +12,7 @@ import highspy
 import numpy as np
 
 from packhorse.packing.best_fit import best_fit_decreasing
-from packhorse.packing.optimal._budget import Budget, OutOfTimeError
-from packhorse.packing.optimal._master import Column, Master, Solver
+from packhorse.packing.optimal._master import Budget, Column, Master, OutOfTimeError, Solver
 from packhorse.packing.plan import Template
 
 _NEARLY_WHOLE = 0.75
@@ -44,13 +43,13 @@ class Packed:
         self._limit = limit
 
     def copy(self) -> "Packed":
-        """Returns one that can go on by itself."""
+        """Returns an independent copy."""
         other = Packed(self._lengths, self.left, self._capacity, self._limit)
         other.templates = self.templates.copy()
         return other
 
     def use(self, column: Column, times: int) -> int:
-        """Packs up to `times` bins like `column`, as many as there are sequences for; returns how many."""
+        """Packs up to `times` bins like `column`, if there are sequences for them; returns how many."""
         possible = min(times, *(self.left[index] // copies for index, copies in column))
         if possible > 0:
             for index, copies in column:
@@ -59,18 +58,18 @@ class Packed:
         return max(possible, 0)
 
     def use_trimmed(self, column: Column, times: int) -> int:
-        """Packs up to `times` bins like `column`, less what there is no more of; returns how many."""
+        """Packs up to `times` bins like `column`, without lengths that have run out; returns how many."""
         used = 0
         while used < times:
-            runs = ((index, min(copies, self.left[index])) for index, copies in column)
-            trimmed = tuple((index, copies) for index, copies in runs if copies)
+            repeats = ((index, min(copies, self.left[index])) for index, copies in column)
+            trimmed = tuple((index, copies) for index, copies in repeats if copies)
             if not trimmed:
                 break
             used += self.use(trimmed, times - used)
         return used
 
     def use_filled(self, column: Column) -> bool:
-        """Packs one bin with what is left of `column`'s sequences, filled up with the longest that fit."""
+        """Packs one bin with the sequences of `column` that are left, filled up with the longest that fit."""
         content: Counter[int] = Counter()
         room, slots = self._capacity, self._limit
         for index, copies in column:
@@ -88,7 +87,7 @@ class Packed:
         return self.use(tuple(sorted((index, copies) for index, copies in content.items() if copies)), 1) == 1
 
     def completed(self) -> Counter[Template]:
-        """Returns all templates, with best-fit for what is left."""
+        """Returns all templates, with best-fit for the sequences that are left."""
         pairs = [(length, count) for length, count in zip(self._lengths, self.left, strict=True) if count]
         return self.templates + best_fit_decreasing(pairs, self._capacity, self._limit)
 
@@ -104,10 +103,10 @@ def round_down(packed: Packed, columns: Sequence[Column], uses: Sequence[float],
 
 
 def dive(master: Master, packed: Packed, budget: Budget) -> None:
-    """Rounds, solves again for what is left, and so on until nothing is.
+    """Rounds and solves again for the sequences that are left, until none is.
 
     Every step packs the whole parts and the uses that are nearly whole, or else the one nearest to it; the rest of the
-    problem may then choose anew.
+    problem is then solved again.
 
     Raises:
         OutOfWorkError: the budget is spent; `packed` is valid.
@@ -118,7 +117,7 @@ def dive(master: Master, packed: Packed, budget: Budget) -> None:
         master.solve(budget)
         uses = master.uses
         whole = round_down(packed, master.columns, uses, master.scale)
-        if master.scale > 1:  # one bin at a time would take too long; what is left soon is small enough for that
+        if master.scale > 1:  # one bin at a time would take too long until fewer are left
             if not whole:
                 whole = _round_trimmed(packed, master.columns, uses, master.scale)
             if not whole:
@@ -135,7 +134,7 @@ def dive(master: Master, packed: Packed, budget: Budget) -> None:
 
 
 def _round_trimmed(packed: Packed, columns: Sequence[Column], uses: Sequence[float], scale: int) -> int:
-    """As `round_down`, for bins that cover more than there is: of lengths that have run out they get none."""
+    """As `round_down`, for bins without the lengths that have run out."""
     return sum(
         packed.use_trimmed(column, floor(use * scale)) for column, use in zip(columns, uses, strict=True) if use > 0
     )
@@ -150,7 +149,7 @@ def enumerate_bins(
     found: list[Column] = []
     steps = 0
 
-    def extend(first: int, room: int, slots: int, runs: Column, smallest_left_out: int) -> bool:
+    def extend(first: int, room: int, slots: int, repeats: Column, smallest_left_out: int) -> bool:
         nonlocal steps
         steps += 1
         if steps > most:
@@ -158,14 +157,14 @@ def enumerate_bins(
         while first < len(lengths) and (lengths[first] > room or not counts[first]):
             first += 1
         if first == len(lengths) or not slots:
-            if runs and (not slots or room < smallest_left_out):
-                found.append(runs)
+            if repeats and (not slots or room < smallest_left_out):
+                found.append(repeats)
             return True
         length = lengths[first]
         fitting = min(counts[first], room // length, slots)
         for copies in range(fitting, -1, -1):
             out = smallest_left_out if copies == counts[first] else min(smallest_left_out, length)
-            longer = (*runs, (first, copies)) if copies else runs
+            longer = (*repeats, (first, copies)) if copies else repeats
             if not extend(first + 1, room - copies * length, slots - copies, longer, out):
                 return False
         return True
@@ -179,7 +178,7 @@ def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget
     None where it finds nothing within `_MOST_NODES`.
 
     Raises:
-        OutOfTimeError: the budget's deadline passed, even where something was found: another run might find more.
+        OutOfTimeError: the budget's deadline passed, whether or not something was found.
     """
     solver = Solver()
     left = budget.seconds_left()
@@ -206,7 +205,7 @@ def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget
         empty.astype(np.int32),
         empty,
     )
-    runs = np.array([run for column in columns for run in column])
+    repeats = np.array([repeat for column in columns for repeat in column])
     starts = np.cumsum([0] + [len(column) for column in columns])[:-1]
     num = len(columns)
     solver.addCols(
@@ -214,10 +213,10 @@ def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget
         np.ones(num),
         np.zeros(num),
         np.full(num, highspy.kHighsInf),
-        len(runs),
+        len(repeats),
         starts.astype(np.int32),
-        runs[:, 0].astype(np.int32),
-        runs[:, 1].astype(np.float64),
+        repeats[:, 0].astype(np.int32),
+        repeats[:, 1].astype(np.float64),
     )
     solver.changeColsIntegrality(
         num, np.arange(num, dtype=np.int32), np.full(num, int(highspy.HighsVarType.kInteger), dtype=np.uint8)

@@ -1,14 +1,18 @@
 """The fewest bins there can be, or nearly, with proof: Gilmore-Gomory column generation.
 
-Owns the loop between the master problem and pricing, what it proves, and when it stops; leaves the parts to `_master`,
-`_pricing`, `_rounding` and `certificate`. Needs HiGHS and Numba, so `registry` imports it only when it is asked for.
+Owns the loop between the master problem and pricing, what it proves, when it stops, and the coarse problems that come
+first. Leaves its steps to `_master`, `_pricing` and `_rounding`, and checking proofs to `bounds`. Needs HiGHS and
+Numba, so `registry` imports it only when it is asked for.
+
+A coarse problem has a few classes of neighbouring lengths in place of many lengths. A plan for lengths rounded up to
+the longest of their class is a plan for the lengths themselves; a bound for lengths rounded down is a bound for them.
 
 Sources: P. C. Gilmore, R. E. Gomory, "A linear programming approach to the cutting-stock problem", Operations Research
 9 (1961) and 11 (1963).
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil, gcd
@@ -18,12 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.packing.best_fit import first_plan
-from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
-from packhorse.packing.optimal._coarse import classes, refined, rounded
-from packhorse.packing.optimal._master import Column, Master
+from packhorse.packing.optimal._master import Budget, Column, Master, OutOfTimeError, OutOfWorkError
 from packhorse.packing.optimal._pricing import Pricing, price
 from packhorse.packing.optimal._rounding import Packed, dive, enumerate_bins, round_down, solve_whole
-from packhorse.packing.plan import DualCertificate, Packing, Template
+from packhorse.packing.plan import DualCertificate, Packing, Template, canonical_templates
 
 _COLUMNS_PER_ROUND = 60
 """Bins added at once: the best ones with each of that many lengths. Twice as many made the linear programs slower."""
@@ -36,9 +38,9 @@ _STEPS = 40 * 10**9
 _CLASSES = (128, 512)
 """Of neighbouring lengths, for coarse problems: a few tenths of a second, and a few seconds."""
 _FAR_GAP = 5e-3
-"""How far above the bound a plan must be for coarse problems: below, columns of its own get it further sooner."""
+"""How far above the bound a plan must be for coarse problems to pay."""
 _NEAR_GAP = 1e-3
-"""How far above it a plan may be for finer ones to be left out."""
+"""How near it a plan must be for finer ones to be left out."""
 _SHARE_FOR_COARSE = 0.15
 """Of the work, for each coarse problem."""
 _SHARE_FOR_ROUNDING = 0.15
@@ -109,11 +111,11 @@ def improve(
         capacity: max_seq_len, in tokens.
         limit: the most sequences in a bin.
         start: a plan of `pairs` with a bound, such as `first_plan` makes; its templates are the first columns.
-        time_limit_seconds: a safety net for slow machines, which ends the search by the clock and so marks its plan as
-            cut off; looked at every few tenths of a second.
+        time_limit_seconds: a safety net for slow machines, checked every few tenths of a second; a plan that it ends
+            is marked as cut off.
 
     Returns:
-        The best plan and the best bound; `start`'s own where nothing better was found.
+        The best plan and the best bound, `start`'s own included.
     """
     search = _Search(pairs, capacity, limit, start)
     if search.done:
@@ -145,13 +147,13 @@ def improve(
 
 
 def _solve_coarsely(search: _Search, budget: Budget) -> None:
-    """Finds a plan and a bound by coarse problems, finer ones until both are near."""
+    """Finds a plan and a bound by coarse problems, and finer ones until both are near."""
     if search.gap <= _FAR_GAP:
         return
     for num_classes in _CLASSES:
         if 2 * num_classes > len(search.pairs) or search.gap <= _NEAR_GAP:
             return
-        parts = classes(search.pairs, num_classes)
+        parts = coarse_classes(search.pairs, num_classes)
         upper = _coarse_search(search, parts, "up")
         with budget.lent(_SHARE_FOR_COARSE) as lent, suppress(OutOfWorkError):
             _run(upper, lent)
@@ -247,3 +249,69 @@ def _branch(search: _Search, left_after_rounding: Packed, budget: Budget) -> Non
         for column, use in zip(columns, solve_whole(columns, packed.left, budget) or [], strict=False):
             packed.use_trimmed(column, int(use))
         search.offer(packed.completed())
+
+
+def coarse_classes(pairs: Sequence[tuple[int, int]], most: int) -> list[list[tuple[int, int]]]:
+    """Divides (length, count) pairs by descending length into at most `most` classes of neighbours.
+
+    The least limit that leaves so few classes bounds the tokens that rounding up adds in each class.
+    """
+    too_small, enough = -1, pairs[0][0] * sum(count for _, count in pairs)
+    while enough - too_small > 1:
+        middle = (too_small + enough) // 2
+        if len(_divided(pairs, middle)) <= most:
+            enough = middle
+        else:
+            too_small = middle
+    return _divided(pairs, enough)
+
+
+def rounded(parts: Sequence[Sequence[tuple[int, int]]], direction: Literal["up", "down"]) -> list[tuple[int, int]]:
+    """Returns one (length, count) pair for each class: its longest or its shortest length, and all its sequences."""
+    index = 0 if direction == "up" else -1
+    return [(part[index][0], sum(count for _, count in part)) for part in parts]
+
+
+def refined(templates: Mapping[Template, int], parts: Sequence[Sequence[tuple[int, int]]]) -> Counter[Template]:
+    """Puts the lengths themselves into a plan for those rounded up, longest first; equal bins stay together."""
+    left = {part[0][0]: [list(pair) for pair in reversed(part)] for part in parts}  # the longest at the end
+    refined: Counter[Template] = Counter()
+    for template, multiplicity in canonical_templates(templates):
+        copies_of = Counter(template)
+        while multiplicity:
+            times = min(multiplicity, *(left[length][-1][1] // copies for length, copies in copies_of.items()))
+            times = max(times, 1)  # for 0, a bin of its own, with sequences of two lengths of a class
+            content: list[int] = []
+            for length, copies in copies_of.items():
+                content += _taken(left[length], copies, times)
+            refined[tuple(content)] += times
+            multiplicity -= times
+    return refined
+
+
+def _taken(left: list[list[int]], copies: int, times: int) -> list[int]:
+    """Takes `copies` sequences for each of `times` equal bins, and returns their lengths."""
+    lengths: list[int] = []
+    while copies:
+        length, count = left[-1]
+        taken = min(copies, count // times)
+        lengths += [length] * taken
+        copies -= taken
+        left[-1][1] -= taken * times
+        if not left[-1][1]:
+            left.pop()
+    return lengths
+
+
+def _divided(pairs: Sequence[tuple[int, int]], most_added: int) -> list[list[tuple[int, int]]]:
+    """Classes in which rounding up adds at most `most_added` tokens."""
+    parts: list[list[tuple[int, int]]] = []
+    added = most_added + 1
+    for length, count in pairs:
+        if parts:
+            added += count * (parts[-1][0][0] - length)
+        if added > most_added:
+            parts.append([])
+            added = 0
+        parts[-1].append((length, count))
+    return parts

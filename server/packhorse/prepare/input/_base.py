@@ -1,4 +1,4 @@
-"""What a reader is, and what it makes of an input: spans of rows, each checked as it is read.
+"""What a reader is, and what it makes of an input: ranges of rows, each checked as it is read.
 
 Owns the protocol, and what becomes of rows that fail, whatever they were read from. Leaves what rows are, and what may
 be wrong with them, to `_rows`, and files to the readers, a file each.
@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
-from packhorse.prepare.input._keys import KeyChunk, KeyColumn
 from packhorse.prepare.input._rows import Batch, Fault, InputColumns, RawRows, as_int64, faults_of
+from packhorse.prepare.input._tables import KeyChunk, KeyColumn
 
 BATCH_ROWS = 1 << 17
-SPAN_ROWS = 1 << 20
-"""Where an input does not cut itself, spans have about so many rows."""
+RANGE_ROWS = 1 << 20
+"""Rows of a range, about, where the input has no parts of its own."""
 
 
 def changed(path: str) -> ValueError:
@@ -38,6 +37,28 @@ class InputFile:
     stamp: FileStamp
     num_rows: int
 
+    def ranges(self, kind: type["RowRange"], columns: InputColumns, first_index: int, **own: Any) -> "list[RowRange]":
+        """Returns the rows, cut into ranges of about a million.
+
+        Args:
+            kind: of range.
+            columns: chosen.
+            first_index: of the first row, over all files.
+            own: further fields of the kind.
+        """
+        return [
+            kind(
+                path=self.path,
+                stamp=self.stamp,
+                first_row=first,
+                first_index=first_index + first,
+                num_rows=size,
+                columns=columns,
+                **own,
+            )
+            for first, size in cut(self.num_rows, RANGE_ROWS)
+        ]
+
     def check(self) -> None:
         """Raises a ValueError where the file is another now."""
         if not self.stamp.holds(self.path):
@@ -45,7 +66,7 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span(ABC):
+class RowRange(ABC):
     """Consecutive rows of one file; pickles small, so that a task is made of some."""
 
     path: str
@@ -53,13 +74,11 @@ class Span(ABC):
     stamp: FileStamp | None
     """Of the file when it was found; None in memory."""
     first_row: int
-    """Row of the file, 0-based, that the span begins with."""
+    """Row of the file, 0-based, that the range begins with."""
     first_index: int
     """The same, over all files in order."""
     num_rows: int
     columns: InputColumns
-    skips_bad_rows: bool = False
-    """Whether a row that fails is left out and counted; else it is an error."""
     is_list: bool = False
     """Whether the length column holds lists of tokens."""
 
@@ -70,22 +89,22 @@ class Span(ABC):
 
     @abstractmethod
     def _read(self) -> Iterator[RawRows]:
-        """Yields the span's rows in order; a ValueError where the file cannot be read."""
+        """Yields the range's rows in order; a ValueError where the file cannot be read."""
 
     def part(self, row: int) -> str:
         """Says in which part of the file a row is, such as " (row group 3)"; empty where files have none."""
         return ""
 
-    def follows(self, before: "Span") -> bool:
-        """Whether this one can be read in one go with the span before it."""
+    def follows(self, before: "RowRange") -> bool:
+        """Whether this one can be read in one go with the range before it."""
         return False
 
     def through(self, last: Self) -> Self:
-        """Returns the span from this one to a later one that follows it, both included."""
+        """Returns the range from this one to a later one that follows it, both included."""
         return replace(self, num_rows=last.first_row + last.num_rows - self.first_row)
 
     def batches(self) -> Iterator[Batch]:
-        """Yields the span's rows in order.
+        """Yields the range's rows in order.
 
         Raises:
             ValueError: a row fails and none is skipped, or the file changed since it was found; the message names
@@ -115,7 +134,7 @@ class Span(ABC):
             groups = None if raw.groups is None else as_int64(raw.groups)
             return Batch(as_int64(raw.lengths), as_int64(ids), first_row, groups=groups)
         bad = np.flatnonzero(faults)
-        if not self.skips_bad_rows:
+        if self.columns.on_bad_row == "error":
             self._refuse(raw, first_row, int(bad[0]), Fault(faults[bad[0]]))
         sound = np.flatnonzero(faults == Fault.NONE)
         skipped = np.stack([first_row + bad, faults[bad]], axis=1).astype(np.int64)
@@ -138,7 +157,7 @@ class Span(ABC):
             Fault.LONG_GROUP: f"is {value}{self.part(row)}, which int64 cannot hold",
         }.get(fault, f"is null{self.part(row)}")
         raise ValueError(
-            f"{self.where}: row {row}, {what} {said}; repair the row or leave it out, or choose --on-bad-row skip"
+            f"{self.where}: row {row}, {what} {said}; repair the row or leave it out, or choose on_bad_row='skip'"
         )
 
 
@@ -148,16 +167,26 @@ class Opened:
 
     kind: str
     """The reader's `kind`."""
-    spans: Sequence[Span]
+    ranges: Sequence[RowRange]
     """All rows in order; each is small enough to make tasks from."""
     files: Sequence[InputFile]
-    """The files that they stand in; none in memory."""
+    """Their files; none in memory."""
     columns: InputColumns
     """As they are read: `length` is the evident one where the user named none."""
     keys: KeyColumn | None = None
     """What names the rows; None where ids do."""
     gives_ids: bool = False
-    """Whether ids stand in the input, in any order, also where no column is named."""
+    """Whether the input holds ids, in any order, without a column that is named."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all ranges."""
+        return sum(each.num_rows for each in self.ranges)
+
+    def check_files(self) -> None:
+        """Refuses files that changed since they were found; a ValueError."""
+        for file in self.files:
+            file.check()
 
 
 class Reader(Protocol):
@@ -168,7 +197,7 @@ class Reader(Protocol):
     takes: str
     """What `packhorse prepare --help` says of it."""
     is_alone: bool
-    """Whether ids are entries of one file or folder, so that several inputs cannot be told apart."""
+    """Whether ids are the entries of one file or folder, so that only one input can be given."""
 
     def recognises(self, path: str) -> bool:
         """Whether a file or folder that is there is of this kind, by its name or its first bytes."""
@@ -182,16 +211,15 @@ class Reader(Protocol):
         """Returns what is looked at as well, so that no output may replace it."""
         ...
 
-    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
-        """Cuts files into spans.
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
+        """Cuts files into ranges.
 
         Args:
             paths: at least one, of `files`.
             columns: as the user named them.
-            skips_bad_rows: what the spans do with a row that fails.
 
         Raises:
-            ValueError: a file cannot be read, or a column is missing, of another type, or cannot be told.
+            ValueError: a file cannot be read, or a column is missing, ambiguous, or of another type.
         """
         ...
 
@@ -264,19 +292,14 @@ def refuse_columns(path: str, kind: str, columns: InputColumns) -> None:
     where = without_secrets(path)
     if columns.group is not None:
         raise ValueError(
-            f"{where} is {kind}, which has no columns: --group-size N makes groups of every N entries, and "
-            "--groups FILE.npy names each entry's"
+            f"{where} is {kind}, which has no columns: group_size=N makes groups of every N entries, and "
+            "groups=FILE.npy names each entry's"
         )
     if columns.length is not None or columns.id is not None:
-        raise ValueError(f"{where} is {kind}, which has no columns: leave out --length-column/--id-column")
+        raise ValueError(f"{where} is {kind}, which has no columns: leave out length_column/id_column")
 
 
-def cut(num_rows: int, size: int = SPAN_ROWS) -> Iterator[tuple[int, int]]:
-    """Yields (first row, number of rows) of pieces of at most `size` rows."""
+def cut(num_rows: int, size: int = RANGE_ROWS) -> Iterator[tuple[int, int]]:
+    """Yields (first row, number of rows) of ranges of at most `size` rows."""
     for first in range(0, num_rows, size):
         yield first, min(size, num_rows - first)
-
-
-def piece(column: NDArray[Any], first: int, size: int) -> NDArray[Any]:
-    """Returns some consecutive elements of a column; for `RawRows.each`."""
-    return column[first : first + size]

@@ -3,14 +3,18 @@
 Owns that judgement, for Parquet, Arrow files and Arrow streams alike.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import KeyRows
 from packhorse.formats import require
-from packhorse.formats.arrow import column_type, evident_column, is_token_list, listed
-from packhorse.prepare.input._keys import are_keys
-from packhorse.prepare.input._rows import InputColumns
+from packhorse.formats.arrow import column_type, evident_column, is_token_list, listed, nulls_of, values_of
+from packhorse.formats.keys import MOST_KEY_BYTES
+from packhorse.prepare.input._rows import InputColumns, RawRows
 
 LARGEST_TOKEN = 2**31 - 1
 """Every vocabulary's ids fit into int32."""
@@ -28,7 +32,7 @@ def chosen_columns(
         is_wide: whether a column of uint64 holds numbers that int64 cannot: these are keys then, and no ids.
 
     Raises:
-        ValueError: one is missing, there twice, or holds something else; or which one is meant cannot be told.
+        ValueError: one is missing, ambiguous, there twice, or of another type.
     """
     types = require("pyarrow").types
     length = columns.length
@@ -36,7 +40,7 @@ def chosen_columns(
         length = evident_column([field.name for field in schema if is_tokens(field.type)])
         if length is None:
             raise ValueError(
-                f"{where}: which column holds the tokens is not evident; --length-column must name one, of lengths or "
+                f"{where}: which column holds the tokens is not evident; length_column must name one, of lengths or "
                 f"of lists of tokens. Its columns are: {listed(f'{field.name!r} ({field.type})' for field in schema)}"
             )
     kind = column_type(schema, length, where)
@@ -88,3 +92,140 @@ def is_tokens(kind: Any) -> bool:
     types = require("pyarrow").types
     is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
     return is_token_list(kind) or bool(is_view and types.is_integer(kind.value_type))
+
+
+_UUID_BYTES = 16
+
+
+class KeyChunk(NamedTuple):
+    """Keys of consecutive rows of one file, unchecked."""
+
+    where: str
+    """The file."""
+    first_row: int
+    """In it, 0-based."""
+    values: Any
+    """An Arrow array."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyColumn:
+    """The keys of an input, a value for each row in the order that numbers them."""
+
+    name: str
+    """The column, as the manifest calls it."""
+    rows: Callable[[], Iterator[KeyRows]]
+    """Reads them, once each time that it is called; a ValueError where a row has none."""
+
+    @classmethod
+    def of_chunks(cls, name: str, chunks: Callable[[], Iterator[KeyChunk]]) -> Self:
+        """Returns the keys of Arrow arrays."""
+        return cls(name=name, rows=lambda: (_rows(chunk, name) for chunk in chunks() if len(chunk.values)))
+
+
+def are_keys(kind: Any) -> bool:
+    """Whether values of an Arrow type may name sequences: text, UUIDs, and whole numbers that int64 cannot hold."""
+    types = require("pyarrow").types
+    inner = _plain(kind.value_type if types.is_dictionary(kind) else kind)
+    is_uuid = types.is_fixed_size_binary(inner) and inner.byte_width == _UUID_BYTES
+    is_whole = types.is_decimal(inner) and inner.scale == 0
+    return bool(types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner)) or bool(
+        is_uuid or is_whole
+    )
+
+
+def _rows(chunk: KeyChunk, column: str) -> KeyRows:
+    """Returns the keys of some rows in UTF-8; UUIDs as 36 characters, numbers in digits.
+
+    Raises:
+        ValueError: a value is null, empty, longer than a key may be, or no UTF-8; names file and row.
+    """
+    pa = require("pyarrow")
+    types, values = pa.types, chunk.values
+
+    def refuse(index: int, what: str) -> ValueError:
+        return ValueError(
+            f"{chunk.where}: row {chunk.first_row + index}, column {column!r} {what}; every row needs a key of its "
+            "own, also with on_bad_row='skip': repair the row or leave it out"
+        )
+
+    if values.null_count:
+        raise refuse(int(np.flatnonzero(nulls_of(values))[0]), "is null")
+    values = values.dictionary_decode() if types.is_dictionary(values.type) else values
+    values = values.storage if isinstance(values, pa.ExtensionArray) else values
+    if types.is_fixed_size_binary(values.type):
+        return _uuids(values)
+    values = values.cast(pa.large_string())
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        raise ValueError(
+            f"{chunk.where}: column {column!r} holds text that is not UTF-8 in rows {chunk.first_row} to "
+            f"{chunk.first_row + len(values) - 1}; write it again as UTF-8"
+        ) from None
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    sizes = np.diff(ends)
+    for is_wrong, what in (
+        (sizes == 0, "is empty"),
+        (sizes > MOST_KEY_BYTES, f"is longer than {MOST_KEY_BYTES:,} bytes"),
+    ):
+        if is_wrong.any():
+            raise refuse(int(np.argmax(is_wrong)), what)
+    return KeyRows(np.frombuffer(data, np.uint8)[int(ends[0]) : int(ends[-1])], sizes)
+
+
+def _plain(kind: Any) -> Any:
+    return kind.storage_type if isinstance(kind, require("pyarrow").BaseExtensionType) else kind
+
+
+def _uuids(values: Any) -> KeyRows:
+    _, data = values.buffers()
+    begin = values.offset * _UUID_BYTES
+    raw = np.frombuffer(data, np.uint8)[begin : begin + len(values) * _UUID_BYTES].reshape(-1, _UUID_BYTES)
+    digits = np.stack([raw >> 4, raw & 15], axis=2).reshape(-1, 2 * _UUID_BYTES)
+    text: NDArray[np.uint8] = np.frombuffer(b"0123456789abcdef", np.uint8)[digits]
+    return KeyRows(np.insert(text, (8, 12, 16, 20), ord("-"), axis=1).reshape(-1), np.full(len(raw), 36))
+
+
+def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
+    """Returns rows with the ids and groups of an Arrow table or record batch of them."""
+    found = [(None, None) if name is None else _values_and_nulls(_joined(table, name)) for name in columns.integers]
+    (ids, null_ids), (groups, null_groups) = found
+    return rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
+
+
+def arrow_lengths(lengths: Any, is_list: bool) -> RawRows:
+    """Returns an Arrow array of lengths, or of lists, whose lengths are taken from their offsets.
+
+    Args:
+        lengths: integers, or lists.
+        is_list: which of them.
+    """
+    if is_list:
+        import pyarrow.compute as pc
+
+        lengths = pc.list_value_length(lengths)
+    return RawRows(*_values_and_nulls(lengths))
+
+
+def arrow_rows(batch: Any, columns: InputColumns, is_list: bool) -> RawRows:
+    """Returns the rows of an Arrow record batch.
+
+    Args:
+        batch: has the columns, by name.
+        columns: which they are.
+        is_list: whether the length column holds lists.
+    """
+    lengths = arrow_lengths(batch.column(batch.schema.get_field_index(columns.length)), is_list)
+    return with_integers(lengths, batch, columns)
+
+
+def _joined(table: Any, name: str) -> Any:
+    """Returns a column of an Arrow table or record batch as one array."""
+    column = table.column(table.schema.get_field_index(name))
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+
+
+def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:
+    return (values_of(array.fill_null(1)), nulls_of(array)) if array.null_count else (values_of(array), None)

@@ -21,14 +21,13 @@ from packhorse.formats.arrow import (
 )
 from packhorse.formats.files import FileStamp, is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.prepare.input._arrow_rows import arrow_rows
-from packhorse.prepare.input._base import SPAN_ROWS, InputFile, Opened, Span, WholeFiles, is_wide, keys_of_files
+from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, WholeFiles, is_wide, keys_of_files
 from packhorse.prepare.input._rows import InputColumns, RawRows
-from packhorse.prepare.input._tables import chosen_columns, refuse_other_ids
+from packhorse.prepare.input._tables import arrow_rows, chosen_columns, refuse_other_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArrowSpan(Span):
+class ArrowRows(RowRange):
     """Consecutive record batches of an Arrow file."""
 
     record_batches: tuple[int, int]
@@ -59,7 +58,7 @@ class ArrowReader(WholeFiles):
     def files(self, source: str) -> list[str]:
         """See `Reader`."""
         if splits := _splits(source):
-            raise ValueError(f"{source} holds several datasets; give the folder of one as --input: {', '.join(splits)}")
+            raise ValueError(f"{source} holds several datasets; give the folder of one as input: {', '.join(splits)}")
         return arrow_objects(source) if is_url(source) else [str(path) for path in arrow_files(source)]
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
@@ -67,9 +66,9 @@ class ArrowReader(WholeFiles):
         states = {os.path.join(os.path.dirname(path), SAVED_STATE) for path in paths}
         return sorted(state for state in states if is_file(state))
 
-    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """See `Reader`."""
-        spans: list[Span] = []
+        ranges: list[RowRange] = []
         files: list[InputFile] = []
         first_index = 0
         chosen = columns
@@ -86,8 +85,8 @@ class ArrowReader(WholeFiles):
             num_rows = 0
             wanted = [reader.schema.names.index(name) for name in chosen.names]
             for first_batch, end_batch, first_row, size in _cut(_open(path, wanted), path):
-                spans.append(
-                    ArrowSpan(
+                ranges.append(
+                    ArrowRows(
                         path=path,
                         stamp=stamp,
                         record_batches=(first_batch, end_batch),
@@ -96,14 +95,13 @@ class ArrowReader(WholeFiles):
                         num_rows=size,
                         columns=chosen,
                         is_list=is_list,
-                        skips_bad_rows=skips_bad_rows,
                     )
                 )
                 num_rows = first_row + size
             files.append(InputFile(path=path, stamp=stamp, num_rows=num_rows))
             first_index += num_rows
         keys = keys_of_files(chosen, paths, column_of)
-        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen, keys=keys)
+        return Opened(kind=self.kind, ranges=ranges, files=files, columns=chosen, keys=keys)
 
 
 def column_of(path: str, name: str) -> Iterator[Any]:
@@ -127,12 +125,12 @@ def _open(path: str, columns: Sequence[int] | None = None) -> Any:
 
 
 def _cut(reader: Any, path: str) -> Iterator[tuple[int, int, int, int]]:
-    """Yields (first record batch, exclusive end, first row, rows) of pieces of about SPAN_ROWS rows."""
+    """Yields (first record batch, exclusive end, first row, rows) of parts of about RANGE_ROWS rows."""
     first_batch = end_batch = first_row = num_rows = 0
     for batch in record_batches(reader, path):
         num_rows += batch.num_rows
         end_batch += 1
-        if num_rows >= SPAN_ROWS:
+        if num_rows >= RANGE_ROWS:
             yield first_batch, end_batch, first_row, num_rows
             first_batch, first_row, num_rows = end_batch, first_row + num_rows, 0
     if num_rows:

@@ -1,12 +1,11 @@
 """Lengths that Python holds: NumPy arrays, `datasets.Dataset`, and whatever speaks Arrow's C stream.
 
-Owns turning them into spans. A stream is read once, and only its lengths and ids are kept: 16 bytes a sequence.
+Owns turning them into ranges. A stream is read once, and only its lengths and ids are kept: 16 bytes a sequence.
 """
 
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -15,54 +14,50 @@ from numpy.typing import NDArray
 
 from packhorse.formats import require
 from packhorse.formats.arrow import values_of
-from packhorse.prepare.input._arrow_rows import arrow_lengths, arrow_rows
-from packhorse.prepare.input._base import BATCH_ROWS, Opened, Span, cut, piece
-from packhorse.prepare.input._keys import KeyChunk, KeyColumn
+from packhorse.prepare.input._base import BATCH_ROWS, Opened, RowRange, cut
 from packhorse.prepare.input._rows import InputColumns, RawRows
-from packhorse.prepare.input._tables import chosen_columns, is_tokens
+from packhorse.prepare.input._tables import KeyChunk, KeyColumn, arrow_lengths, arrow_rows, chosen_columns, is_tokens
 from packhorse.prepare.input.npy import array_rows, check_array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSpan(Span):
+class HeldRows(RowRange):
     """Rows held in memory; pickles with them."""
 
     rows: RawRows
 
     def _read(self) -> Iterator[RawRows]:
         for first, size in cut(self.num_rows, BATCH_ROWS):
-            yield self.rows.each(partial(piece, first=first, size=size))
+            yield self.rows.part(first, size)
 
 
-def open_held(lengths: Any, columns: InputColumns, *, skips_bad_rows: bool, where: str = "") -> Opened:
-    """Turns an object into spans; see `packhorse.prepare.prepare` for what it may be.
+def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened:
+    """Turns an object into ranges; see `packhorse.prepare.prepare` for what it may be.
 
     Args:
         lengths: the object.
         columns: of it.
-        skips_bad_rows: whether bad rows are left out.
         where: what messages call it; its type where it is empty.
 
     Raises:
         TypeError: it is nothing of the kind.
-        ValueError: a column is missing, of another type, or cannot be told.
+        ValueError: a column is missing, ambiguous, or of another type.
     """
     where = where or f"the {type(lengths).__name__}"
     kept: list[Any] = []
-    pieces, chosen = _pieces(lengths, columns, where, kept)
-    spans: list[Span] = []
+    parts, chosen = _parts(lengths, columns, where, kept)
+    ranges: list[RowRange] = []
     index = 0
-    for rows in pieces:
+    for rows in parts:
         if len(rows.lengths):
-            spans.append(
-                HeldSpan(
+            ranges.append(
+                HeldRows(
                     path=where,
                     stamp=None,
                     first_row=index,
                     first_index=index,
                     num_rows=len(rows.lengths),
                     columns=chosen,
-                    skips_bad_rows=skips_bad_rows,
                     rows=rows,
                 )
             )
@@ -72,10 +67,10 @@ def open_held(lengths: Any, columns: InputColumns, *, skips_bad_rows: bool, wher
         first_rows = accumulate(map(len, kept), initial=0)
         chunks = [KeyChunk(where, row, values) for row, values in zip(first_rows, kept, strict=False)]
         keys = KeyColumn.of_chunks(chosen.key, lambda: iter(chunks))
-    return Opened(kind=type(lengths).__name__, spans=spans, files=[], columns=chosen, keys=keys)
+    return Opened(kind=type(lengths).__name__, ranges=ranges, files=[], columns=chosen, keys=keys)
 
 
-def _pieces(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], InputColumns]:
+def _parts(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], InputColumns]:
     """Returns the rows of an object, some at a time, and its columns; what names them is added to `keys`."""
     if isinstance(lengths, list | tuple):
         lengths = np.asarray(lengths)
@@ -107,13 +102,13 @@ def _of_batches(
 ) -> tuple[Iterator[RawRows], InputColumns]:
     chosen, is_list = chosen_columns(reader.schema, columns, where)
 
-    def pieces() -> Iterator[RawRows]:
+    def parts() -> Iterator[RawRows]:
         for batch in reader:
             if chosen.key is not None:
                 keys.append(batch.column(batch.schema.get_field_index(chosen.key)))
             yield _kept(arrow_rows(batch, chosen, is_list))
 
-    return _joined(pieces()), chosen
+    return _joined(parts()), chosen
 
 
 def _of_arrays(array: Any, columns: InputColumns, where: str) -> tuple[Iterator[RawRows], InputColumns]:
@@ -146,11 +141,11 @@ def _kept(rows: RawRows) -> RawRows:
     return rows.each(np.array)
 
 
-def _joined(pieces: Iterator[RawRows]) -> Iterator[RawRows]:
-    """Yields larger pieces, so that thousands of small record batches are no thousands of tasks."""
+def _joined(parts: Iterator[RawRows]) -> Iterator[RawRows]:
+    """Yields larger parts, so that thousands of small record batches are no thousands of tasks."""
     held: list[RawRows] = []
     size = 0
-    for rows in pieces:
+    for rows in parts:
         held.append(rows)
         size += len(rows.lengths)
         if size >= BATCH_ROWS:
@@ -160,12 +155,12 @@ def _joined(pieces: Iterator[RawRows]) -> Iterator[RawRows]:
         yield _concatenated(held)
 
 
-def _concatenated(pieces: list[RawRows]) -> RawRows:
+def _concatenated(parts: list[RawRows]) -> RawRows:
     def joined(number: int) -> NDArray[Any] | None:
-        if all(piece[number] is None for piece in pieces):
+        if all(part[number] is None for part in parts):
             return None
-        no_nulls = (np.zeros(len(piece.lengths), dtype=bool) for piece in pieces)
-        return np.concatenate([b if a[number] is None else a[number] for a, b in zip(pieces, no_nulls, strict=True)])
+        no_nulls = (np.zeros(len(part.lengths), dtype=bool) for part in parts)
+        return np.concatenate([b if a[number] is None else a[number] for a, b in zip(parts, no_nulls, strict=True)])
 
-    lengths = np.concatenate([np.empty(0, dtype=np.int64), *(piece.lengths for piece in pieces)])
+    lengths = np.concatenate([np.empty(0, dtype=np.int64), *(part.lengths for part in parts)])
     return RawRows(lengths, *(joined(number) for number in range(1, len(RawRows._fields))))

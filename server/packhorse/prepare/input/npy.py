@@ -1,19 +1,21 @@
 """NumPy files of lengths: one array of integers, or of records with a field of lengths and one of ids."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset import is_seqpack_layout, load_seqpack_layout
 from packhorse.formats.arrow import listed
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
-from packhorse.prepare.input._arrow_rows import PARSING, map_array
-from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, Span, WholeFiles, changed, cut
+from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, changed
 from packhorse.prepare.input._rows import InputColumns, RawRows
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
@@ -25,7 +27,7 @@ _HEADER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NpySpan(Span):
+class NpyRows(RowRange):
     """Consecutive elements of an array file."""
 
     def _read(self) -> Iterator[RawRows]:
@@ -55,30 +57,19 @@ class NpyReader(WholeFiles):
                     )
         return found
 
-    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """See `Reader`."""
-        spans: list[Span] = []
+        ranges: list[RowRange] = []
         files: list[InputFile] = []
         first_index = 0
         for path in paths:
             stamp = FileStamp.of(path)
             array = load_npy(path)
             check_array(array, columns, without_secrets(path))
-            spans.extend(
-                NpySpan(
-                    path=path,
-                    stamp=stamp,
-                    first_row=first,
-                    first_index=first_index + first,
-                    num_rows=size,
-                    columns=columns,
-                    skips_bad_rows=skips_bad_rows,
-                )
-                for first, size in cut(len(array))
-            )
             files.append(InputFile(path=path, stamp=stamp, num_rows=len(array)))
+            ranges += files[-1].ranges(NpyRows, columns, first_index)
             first_index += len(array)
-        return Opened(kind=self.kind, spans=spans, files=files, columns=columns)
+        return Opened(kind=self.kind, ranges=ranges, files=files, columns=columns)
 
 
 class _StoredArray:
@@ -134,13 +125,13 @@ def check_array(array: "NDArray[Any] | _StoredArray", columns: InputColumns, whe
     if names is None:
         if columns.names or columns.key:
             raise ValueError(
-                f"{where} is one array of {array.dtype}, which has no columns: leave out --length-column/--id-column/"
-                "--group-column"
+                f"{where} is one array of {array.dtype}, which has no columns: leave out length_column/id_column/"
+                "group_column"
             )
         kinds = {"lengths": array.dtype}
     else:
         if columns.length is None:
-            raise ValueError(f"{where} has fields {listed(map(repr, names))}: --length-column must name the lengths")
+            raise ValueError(f"{where} has fields {listed(map(repr, names))}: length_column must name the lengths")
         wanted = columns.names
         for name in wanted:
             if name not in names:
@@ -154,7 +145,7 @@ def check_array(array: "NDArray[Any] | _StoredArray", columns: InputColumns, whe
 def array_rows(
     array: "NDArray[Any] | _StoredArray", columns: InputColumns, first: int = 0, end: int | None = None
 ) -> Iterator[RawRows]:
-    """Yields the rows [first, end) of an array that `check_array` let pass, in pieces; end None is the last."""
+    """Yields the rows [first, end) of an array that `check_array` let pass, in parts; end None is the last."""
     end = len(array) if end is None else end
     for begin in range(first, end, BATCH_ROWS):
         rows = array[begin : min(begin + BATCH_ROWS, end)]
@@ -163,3 +154,83 @@ def array_rows(
         else:
             ids, groups = (None if name is None else np.ascontiguousarray(rows[name]) for name in columns.integers)
             yield RawRows(np.ascontiguousarray(rows[columns.length]), ids=ids, groups=groups)
+
+
+_COUNTS, _POOLS = "counts.json", "pools"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeqpackRows(RowRange):
+    """Consecutive ids of one length."""
+
+    length: int
+
+    def _read(self) -> Iterator[RawRows]:
+        ids = map_array(self.path)
+        end = self.first_row + self.num_rows
+        if len(ids) < end:
+            raise changed(self.path)
+        for begin in range(self.first_row, end, BATCH_ROWS):
+            some = np.array(ids[begin : min(begin + BATCH_ROWS, end)])
+            yield RawRows(np.full(len(some), self.length), ids=some)
+
+
+class SeqpackReader(WholeFiles):
+    """See the top of the file."""
+
+    kind = "seqpack"
+    takes = "one folder that seqpack.prepare wrote; --id-column names the column that its ids came from, if any"
+    is_alone = True
+    suffixes = (_COUNTS,)
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        return not is_url(path) and is_seqpack_layout(Path(path)) and os.path.isfile(os.path.join(path, _COUNTS))
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        return super().files(os.path.join(source, _COUNTS))
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        return [str(path) for counts in paths for path in sorted((Path(counts).parent / _POOLS).glob("*.npy"))]
+
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
+        """See `Reader`."""
+        (counts,) = paths
+        if columns.length is not None:
+            raise ValueError(f"{counts} is of a folder of seqpack, which has no columns: leave out length_column")
+        folder = Path(counts).parent
+        _, _, _, pools = load_seqpack_layout(folder)
+        ranges: list[RowRange] = []
+        files: list[InputFile] = []
+        first_index = 0
+        for length, ids in sorted(pools.items()):
+            path = str(folder / _POOLS / f"{length}.npy")
+            files.append(InputFile(path=path, stamp=FileStamp.of(path), num_rows=len(ids)))
+            ranges += files[-1].ranges(SeqpackRows, columns, first_index, length=length)
+            first_index += len(ids)
+        return Opened(kind=self.kind, ranges=ranges, files=files, columns=columns, gives_ids=True)
+
+
+PARSING = Lock()
+"""Held while a header is read."""
+
+
+def map_array(path: str | Path, *, writable: bool = False) -> NDArray[Any]:
+    """Maps an array file; many threads may do so at once.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(Path(folder, "lengths.npy"), [5, 3])
+        ...     map_array(Path(folder, "lengths.npy")).tolist()
+        [5, 3]
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is no array, or holds Python objects.
+    """
+    with PARSING:
+        array: NDArray[Any] = np.load(path, mmap_mode="r+" if writable else "r", allow_pickle=False)
+    return array

@@ -12,21 +12,26 @@ from packhorse.formats import require
 from packhorse.formats.arrow import column_type
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
-from packhorse.prepare.input._arrow_rows import arrow_rows, with_integers
 from packhorse.prepare.input._base import (
     BATCH_ROWS,
     InputFile,
     Opened,
-    Span,
+    RowRange,
     WholeFiles,
     cut,
     is_wide,
     keys_of_files,
-    piece,
 )
 from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
 from packhorse.prepare.input._rows import InputColumns, RawRows
-from packhorse.prepare.input._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
+from packhorse.prepare.input._tables import (
+    LARGEST_TOKEN,
+    arrow_rows,
+    chosen_columns,
+    is_tokens,
+    refuse_other_ids,
+    with_integers,
+)
 
 _WIDE = ("int64", "uint64", "uint32")
 """Types whose values may be no token ids."""
@@ -36,27 +41,27 @@ _BATCH_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetSpan(Span):
+class ParquetRows(RowRange):
     """Consecutive row groups of a Parquet file."""
 
     row_groups: tuple[int, int]
     """First row group, and the exclusive end."""
 
-    def follows(self, before: Span) -> bool:
-        """See `Span`."""
+    def follows(self, before: RowRange) -> bool:
+        """See `RowRange`."""
         return (
-            isinstance(before, ParquetSpan)
+            isinstance(before, ParquetRows)
             and before.path == self.path
             and before.first_row + before.num_rows == self.first_row
         )
 
     def through(self, last: Self) -> Self:
-        """See `Span`."""
-        joined = Span.through(self, last)
+        """See `RowRange`."""
+        joined = RowRange.through(self, last)
         return replace(joined, row_groups=(self.row_groups[0], last.row_groups[1]))
 
     def part(self, row: int) -> str:
-        """See `Span`."""
+        """See `RowRange`."""
         try:
             with open_parquet(self.path) as file:
                 metadata = file.metadata
@@ -105,7 +110,7 @@ class ParquetSpan(Span):
                 table = file.read_row_group(group, columns=integers, use_threads=False)
                 rows = with_integers(rows, table, self.columns)
             for first, size in cut(metadata.num_rows, BATCH_ROWS):
-                yield rows.each(partial(piece, first=first, size=size))
+                yield rows.part(first, size)
 
     def _decoded(self, file: Any, row_groups: tuple[int, int]) -> Iterator[RawRows]:
         """Reads the columns as pyarrow does."""
@@ -130,9 +135,9 @@ class ParquetReader(WholeFiles):
     suffixes = (".parquet", ".pq")
     magic = b"PAR1"
 
-    def open(self, paths: Sequence[str], columns: InputColumns, *, skips_bad_rows: bool) -> Opened:
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """See `Reader`."""
-        spans: list[Span] = []
+        ranges: list[RowRange] = []
         files: list[InputFile] = []
         first_index = 0
         chosen = columns
@@ -147,8 +152,8 @@ class ParquetReader(WholeFiles):
             if is_list and chosen.length in large:
                 _refuse_large_tokens(path, str(chosen.length), large[chosen.length])
             first_rows = accumulate(sizes, initial=0)
-            spans.extend(
-                ParquetSpan(
+            ranges.extend(
+                ParquetRows(
                     path=path,
                     stamp=stamp,
                     row_groups=(group, group + 1),
@@ -157,7 +162,6 @@ class ParquetReader(WholeFiles):
                     num_rows=size,
                     columns=chosen,
                     is_list=is_list,
-                    skips_bad_rows=skips_bad_rows,
                 )
                 for group, (first_row, size) in enumerate(zip(first_rows, sizes, strict=False))
                 if size
@@ -165,7 +169,7 @@ class ParquetReader(WholeFiles):
             files.append(InputFile(path=path, stamp=stamp, num_rows=sum(sizes)))
             first_index += files[-1].num_rows
         keys = keys_of_files(chosen, paths, column_of)
-        return Opened(kind=self.kind, spans=spans, files=files, columns=chosen, keys=keys)
+        return Opened(kind=self.kind, ranges=ranges, files=files, columns=chosen, keys=keys)
 
 
 def _look(path: str) -> tuple[FileStamp, Any, list[int], dict[str, int]]:

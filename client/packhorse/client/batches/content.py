@@ -1,0 +1,259 @@
+"""What a batch's tensors hold, position by position: tokens, position ids, labels, and the values of each sequence.
+
+Owns writing them, how many tokens of a sequence go into its room, and the checks that a token source fits the plan;
+leaves finding tokens to `sources`, where sequences lie to `layout`, and the order of these steps to `batch`.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout
+from packhorse.client.batches.row_format import MAX_TOKEN_ID, Separators
+from packhorse.client.sources import TokenSource, TokenSourceError
+from packhorse.client.sources.base import Gather, refuse_length
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED
+from packhorse.topology import RoomRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Content:
+    """What goes into the rooms of n sequences."""
+
+    ids: NDArray[np.int64]
+    """Ids of the sequences: int64 [n]."""
+    rooms: NDArray[np.int64]
+    """Tokens of the rooms: int64 [n]."""
+    lengths: NDArray[np.int64]
+    """Tokens of the sequences, separators included: int64 [n]."""
+    tokens: Gather
+    """Writes their tokens."""
+    mask: Gather | None
+    """Writes their loss mask; None where every token is predicted."""
+    first: int = 0
+    """Index of the first sequence among those of `tokens` and `mask`."""
+    first_tokens: NDArray[np.int64] | None = None
+    """First token of each piece in its sequence: int64 [n]; None where all begin at token 0."""
+    held: NDArray[np.int64] | None = None
+    """Tokens of the whole sequences in the source: int64 [n]; None where each comes whole."""
+    has_bos: NDArray[np.bool_] | None = None
+    """Which begin with a separator: bool [n]; None for none."""
+    has_eos: NDArray[np.bool_] | None = None
+    """Which end with a separator: bool [n]; None for none."""
+    component_ids: NDArray[np.int32] | None = None
+    """The mixture's component of each sequence: int32 [n]; None for a single dataset."""
+    redactions: NDArray[np.int64] | None = None
+    """What is redacted in each, as in a block: int64 [n]; None where nothing is."""
+
+    def slice(self, first: int, last: int) -> "Content":
+        """Returns the sequences [first, last), as views."""
+
+        def part(values: Any) -> Any:
+            return None if values is None else values[first:last]
+
+        return Content(
+            ids=part(self.ids),
+            rooms=part(self.rooms),
+            lengths=part(self.lengths),
+            tokens=self.tokens,
+            mask=self.mask,
+            first=self.first + first,
+            first_tokens=part(self.first_tokens),
+            held=part(self.held),
+            has_bos=part(self.has_bos),
+            has_eos=part(self.has_eos),
+            component_ids=part(self.component_ids),
+            redactions=part(self.redactions),
+        )
+
+    def write_tokens(self, out: NDArray[np.int64], starts: NDArray[np.int64], separators: Separators) -> None:
+        """Writes tokens and separators of each sequence from its start on."""
+        self._write(self.tokens, out, starts)
+        for i in self.redacted():
+            assert self.redactions is not None
+            if (token := int(self.redactions[i])) != MASKED:
+                out[starts[i] : starts[i] + self.lengths[i]] = token
+        if self.has_bos is not None and separators.bos_token_id is not None:
+            out[starts[self.has_bos]] = separators.bos_token_id
+        if self.has_eos is not None and separators.eos_token_id is not None:
+            out[self._eos_indices(starts)] = separators.eos_token_id
+
+    def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
+        """Writes the loss mask of each sequence; an end separator is predicted if the token before it is."""
+        assert self.mask is not None
+        if self.held is not None:
+            masked = loss_mask.of_sequences(self.component_ids).lengths(self.ids)
+            if (masked != self.held).any():
+                i = int((masked != self.held).argmax())
+                raise TokenSourceError(
+                    f"sequence {self.ids[i]}: the loss mask in {loss_mask.where} holds {masked[i]} values for "
+                    f"its {self.held[i]} tokens; use the mask that was written with these tokens"
+                )
+        self._write(self.mask, out, starts)
+        if self.has_bos is not None:
+            out[starts[self.has_bos]] = 0
+        if self.has_eos is not None:
+            last = self._eos_indices(starts)
+            out[last] = out[last - 1]
+
+    def redacted(self) -> list[int]:
+        """Indices of the redacted sequences, whose tokens are not predicted."""
+        return [] if self.redactions is None else np.flatnonzero(self.redactions != AS_IT_IS).tolist()
+
+    def _write(self, gather: Gather, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
+        gather(self.first, self.first + len(self.ids), out, starts if self.has_bos is None else starts + self.has_bos)
+
+    def _eos_indices(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (starts + self.lengths - 1)[self.has_eos]
+
+
+def own_lengths(
+    rule: RoomRule,
+    ids: NDArray[np.int64],
+    planned: NDArray[np.int64],
+    held: NDArray[np.int64],
+    first_tokens: NDArray[np.int64] | None,
+    *,
+    longest: int | NDArray[np.int64] | None,
+) -> NDArray[np.int64]:
+    """Returns how many of its own tokens each sequence, or piece, puts into its room: int64 [S], at least 1.
+
+    With `longest`, what is left of a sequence from its piece's first token on either has at least that length and fills
+    a whole room, or needs exactly the planned room. A source whose sequence continues after its last planned piece is
+    not noticed here, but by the piece that follows.
+
+    Args:
+        rule: how a room follows from a length.
+        ids: int64 [S].
+        planned: each room in tokens: int64 [S].
+        held: length of each whole sequence in the source, in tokens: int64 [S].
+        first_tokens: first token of each piece: int64 [S]; None for all 0.
+        longest: the length to which longer sequences were truncated or split: one for all, or int64 [S]. None where
+            none was cut.
+
+    Raises:
+        TokenSourceError: a sequence's length in the source does not need the planned room.
+    """
+    left = held if first_tokens is None else held - first_tokens
+    own = left if longest is None else np.minimum(left, longest)
+    needed = rule.room(own)
+    is_wrong = (own < 1) | (needed != planned)
+    if is_wrong.any():
+        i = int(is_wrong.argmax())
+        first = 0 if first_tokens is None else int(first_tokens[i])
+        if rule.is_plain:
+            refuse_length(int(ids[i]), int(planned[i]), int(held[i]), start=first, is_whole=False)
+        piece = f" from token {first} on" if first else ""
+        raise TokenSourceError(
+            f"sequence {ids[i]}: the plan has a room of {planned[i]} tokens for it{piece}, but the {held[i]} tokens "
+            f"that the source holds need {needed[i]} with align {rule.align} and extra_tokens {rule.extra_tokens}; use "
+            "the token file that the dataset was prepared from"
+        )
+    return own
+
+
+def write_position_ids(position_ids: NDArray[np.int64], layout: PackLayout) -> None:
+    """Writes 0, 1, 2, … within each extent of a layout of T tokens: int64 [T]."""
+    np.subtract(_integers(len(position_ids)), layout.extent_starts.repeat(layout.extent_lengths), out=position_ids)
+
+
+def continue_positions(
+    position_ids: NDArray[np.int64], layout: PackLayout, first_tokens: NDArray[np.int64], num_before: int
+) -> None:
+    """Adds each piece's first token in its sequence, int64 [n], to its positions.
+
+    A separator before the whole sequence has position 0, so later pieces move by `num_before` more.
+    """
+    is_later = first_tokens > 0
+    ranges = zip(layout.starts[is_later].tolist(), layout.rooms[is_later].tolist(), strict=True)
+    for (start, room), first_token in zip(ranges, first_tokens[is_later].tolist(), strict=True):
+        position_ids[start : start + room] += first_token + num_before
+
+
+def follow_prefixes(position_ids: NDArray[np.int64], layout: PackLayout) -> None:
+    """Lets the positions of sequences that see a prefix continue where it ends: int64 [T]."""
+    for sequence in np.flatnonzero(layout.prefixes >= 0).tolist():
+        start = int(layout.starts[sequence])
+        position_ids[start : start + int(layout.rooms[sequence])] += layout.lengths[layout.prefixes[sequence]]
+
+
+def write_causal_labels(
+    labels: NDArray[np.int64],
+    input_ids: NDArray[np.int64],
+    layout: PackLayout,
+    *,
+    is_predicted: NDArray[np.bool_] | None = None,
+    shift: bool,
+) -> None:
+    """Writes labels for next-token prediction, in which no sequence predicts its successor's first token.
+
+    Legend: T tokens of all rows end to end.
+
+    Unshifted labels are for models that shift inside, as Hugging Face's do: `labels[t]` is `input_ids[t]`, and the
+    first token of each sequence is left out. Shifted labels are for losses that compare logits and labels of the same
+    index: `labels[t]` is `input_ids[t + 1]`, and the last token of each sequence is left out. Either way a sequence of
+    n tokens has at most n - 1 targets, and shifting twice would train on the token after the next.
+
+    Args:
+        labels: receives them, -100 on what is left out: int64 [T].
+        input_ids: int64 [T].
+        layout: where sequences and padding lie.
+        is_predicted: tokens that the loss mask chooses: bool [T]; None for all.
+        shift: whether `labels[t]` is the token after `t`.
+    """
+    labels[:] = input_ids if is_predicted is None else np.where(is_predicted, input_ids, IGNORE_INDEX)
+    for start, end in layout.padding_ranges:
+        labels[start:end] = IGNORE_INDEX
+    labels[layout.starts] = IGNORE_INDEX
+    if shift:
+        labels[:-1] = labels[1:]
+        labels[-1:] = IGNORE_INDEX
+
+
+def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[np.int64], source: TokenSource) -> None:
+    """Refuses tokens of all rows end to end, int64 [T], that no model has; `ids` are the sequences', int64 [n].
+
+    Raises:
+        TokenSourceError: a token is outside [0, 2^31); names its sequence.
+    """
+    if not source.may_be_out_of_range:
+        return
+    unsigned = input_ids.view(np.uint64)  # negative tokens are the largest, so one comparison finds both
+    if unsigned.max(initial=0) > MAX_TOKEN_ID:
+        at = int(unsigned.argmax())
+        raise TokenSourceError(
+            f"sequence {_id_at(at, layout, ids)}: {source.where} holds the token {input_ids[at]} there, but token ids "
+            "are in [0, 2^31); write the file again without it"
+        )
+
+
+def check_loss_mask(values: NDArray[np.int64], layout: PackLayout, ids: NDArray[np.int64], source: TokenSource) -> None:
+    """Refuses a loss mask of all rows end to end, int64 [T], that is not 0 or 1, as when a token file is given for it.
+
+    Raises:
+        TokenSourceError: a value is neither; names its sequence.
+    """
+    if values.min(initial=0) < 0 or values.max(initial=0) > 1:
+        at = int(((values < 0) | (values > 1)).argmax())
+        raise TokenSourceError(
+            f"sequence {_id_at(at, layout, ids)}: the loss mask in {source.where} holds {values[at]} there, but it may "
+            "hold only 1 (predict this token) and 0 (do not); is it a token file?"
+        )
+
+
+def _integers(count: int) -> NDArray[np.int64]:
+    """Returns 0, 1, 2, …, int64 [count], in memory that all batches share; do not write to it."""
+    return _integers_below(1 << count.bit_length())[:count]
+
+
+@lru_cache(maxsize=1)
+def _integers_below(end: int) -> NDArray[np.int64]:
+    return np.arange(end)
+
+
+def _id_at(index: int, layout: PackLayout, ids: NDArray[np.int64]) -> int:
+    """Returns the id of the sequence at an index in T."""
+    return int(ids[np.searchsorted(layout.starts, index, side="right") - 1])

@@ -1,0 +1,29 @@
+"""The names of `packhorse.analysis`, each loaded when it is first used."""
+
+from .activity import activity_between as activity_between
+from .context_lengths import ContextLength as ContextLength
+from .context_lengths import WaitingRow as WaitingRow
+from .context_lengths import context_lengths as context_lengths
+from .context_lengths import waiting_rows as waiting_rows
+from .counts import HistogramInput as HistogramInput
+from .counts import fit as fit
+from .counts import lengths_before as lengths_before
+from .counts import options_of as options_of
+from .counts import read_histogram as read_histogram
+from .counts import rule_of as rule_of
+from .packers import PackerComparison as PackerComparison
+from .packers import PackerResult as PackerResult
+from .packers import compare_packers as compare_packers
+from .packers import options_for as options_for
+from .report import DatasetReport as DatasetReport
+from .report import dataset_report as dataset_report
+from .report import quality_rows as quality_rows
+from .report import stats_of as stats_of
+from .report import version_facts as version_facts
+from .unpacked import ROWS_PER_BATCH as ROWS_PER_BATCH
+from .unpacked import Unpacked as Unpacked
+from .unpacked import concatenated as concatenated
+from .unpacked import padded as padded
+from .unpacked import random_order as random_order
+from .unpacked import sorted_batches as sorted_batches
+from .unpacked import ways_without_packing as ways_without_packing

@@ -1,0 +1,168 @@
+"""Counts: read from a prepared folder or a histogram, before and after an over-length policy.
+
+Works on histograms: O(distinct lengths), however many sequences there are. Leaves rooms to
+`packhorse.topology.RoomRule` and the sequences themselves to `packhorse.prepare`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from packhorse.dataset import OverLength, PlanOptions, PreparedDataset, open_prepared
+from packhorse.formats import require
+from packhorse.topology import RoomRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramInput:
+    """Counts, and where they come from."""
+
+    name: str
+    """Of the dataset or the file, for tables and plots."""
+    counts: Counter[int]
+    """Length in tokens → number of sequences, before the over-length policy."""
+    options: PlanOptions | None
+    """The options of a prepared folder's plan; None for a histogram."""
+
+
+def read_histogram(path: Path) -> HistogramInput:
+    """Reads a prepared folder, or a histogram as JSON or Parquet.
+
+    A JSON histogram is an object of length → count, or a list whose entry i counts length i + 1. A Parquet histogram
+    has two columns of integers, the lengths and their counts in this order, as `SELECT length, count(*) … GROUP BY
+    length` writes them.
+
+    Raises:
+        ValueError: the path is none of these; the message says why.
+
+    Example:
+        >>> read_histogram(Path("datasets/corpus")).counts
+        Counter({3: 2, 5: 2})
+    """
+    if path.is_dir():
+        dataset = open_prepared(path, check_pool=False)
+        return HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options_of(dataset))
+    if path.suffix == ".parquet":
+        return _of_entries(path, _parquet_entries(path))
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path.name} is not JSON: {error}") from None
+    match content:
+        case dict():
+            entries = list(content.items())
+        case list():
+            entries = list(enumerate(content, start=1))
+        case _:
+            raise ValueError(f"{path.name} is neither an object of length -> count nor a list of counts")
+    return _of_entries(path, entries)
+
+
+def _parquet_entries(path: Path) -> list[tuple[object, object]]:
+    pa, pq = require("pyarrow"), require("pyarrow.parquet")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path.name} cannot be read as a Parquet file: {error}") from None
+    if table.num_columns != 2 or not all(pa.types.is_integer(kind) for kind in table.schema.types):
+        held = ", ".join(f"{field.name!r} ({field.type})" for field in table.schema)
+        raise ValueError(
+            f"{path.name} is no histogram: it must have two columns of integers, lengths and their counts, and it has "
+            f"{held}"
+        )
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def _of_entries(path: Path, entries: Iterable[tuple[object, object]]) -> HistogramInput:
+    counts: Counter[int] = Counter()
+    for length, count in entries:
+        if not str(length).isdecimal() or isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"{path.name}: {length!r}: {count!r} is not a length and its number of sequences")
+        if count:
+            counts[int(str(length))] += count
+    if not counts:
+        raise ValueError(f"{path.name} counts no sequence")
+    return HistogramInput(name=path.stem, counts=counts, options=None)
+
+
+def fit(counts: Mapping[int, int], longest: int, policy: OverLength) -> Counter[int]:
+    """Applies an over-length policy to counts.
+
+    Args:
+        counts: length in tokens → number of sequences.
+        longest: the most tokens that fit a bin.
+        policy: "drop" leaves longer sequences out, "split" cuts them into pieces, any other truncates them.
+
+    Returns:
+        Length in tokens → number of sequences and pieces; no length is over `longest`.
+
+    Raises:
+        ValueError: longest is below 1.
+
+    Example:
+        >>> fit({4: 3, 25: 1}, 10, "split")
+        Counter({4: 3, 10: 2, 5: 1})
+    """
+    if longest < 1:
+        raise ValueError("not one token of a sequence fits a bin: raise max_seq_len, or lower align or extra_tokens")
+    fitting: Counter[int] = Counter()
+    for length, count in counts.items():
+        if length <= longest:
+            fitting[length] += count
+        elif policy == "split":
+            whole, rest = divmod(length, longest)
+            fitting[longest] += whole * count
+            if rest:
+                fitting[rest] += count
+        elif policy != "drop":
+            fitting[longest] += count
+    return fitting
+
+
+def options_of(dataset: PreparedDataset) -> PlanOptions:
+    """Returns the options that apply to the planned items: a group takes the sum of its rooms, and is never cut.
+
+    Example:
+        >>> options_of(open_prepared("datasets/corpus")).max_seq_len
+        8
+    """
+    options = dataset.manifest.options
+    return replace(options, align=1, extra_tokens=0, over_length="drop") if dataset.has_groups else options
+
+
+def rule_of(dataset: PreparedDataset) -> RoomRule:
+    """Returns how rooms follow from lengths in a prepared dataset.
+
+    Example:
+        >>> rule_of(open_prepared("datasets/corpus")).room(5)
+        5
+    """
+    return options_of(dataset).rooms
+
+
+def lengths_before(dataset: PreparedDataset) -> Counter[int]:
+    """Returns the lengths that a dataset was prepared from: length in tokens → number of sequences.
+
+    The folder holds rooms, and the lengths of the sequences that were too long. Each room becomes the longest length
+    that has it: the length itself, unless the dataset was prepared with `align`, where it may be up to align - 1 tokens
+    too long. For a grouped dataset these are the rooms of its groups, without those that were left out.
+
+    Example:
+        >>> lengths_before(open_prepared("datasets/corpus"))
+        Counter({3: 2, 5: 2})
+    """
+    if dataset.has_groups:
+        return Counter(dataset.counts)
+    rule = rule_of(dataset)
+    lengths, counts = np.unique(dataset.over_length()[:, 1], return_counts=True)
+    too_long = Counter(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
+    rooms = Counter(dataset.counts)
+    for length, count in fit(too_long, rule.longest, dataset.manifest.options.over_length).items():
+        rooms[rule.room(length)] -= count
+    before = Counter({rule.longest_in(room): count for room, count in rooms.items() if count})
+    before.update(too_long)
+    return before

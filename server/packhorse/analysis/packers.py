@@ -1,0 +1,196 @@
+"""Packers side by side on the same counts, and beside training without packing.
+
+Owns the comparison that `packhorse plan compare` prints. Leaves planning to `packhorse.packing`.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from packhorse.analysis.counts import HistogramInput, fit
+from packhorse.analysis.unpacked import Unpacked, ways_without_packing
+from packhorse.dataset import PlanOptions
+from packhorse.epoch import PlanIndex, bin_mates_again
+from packhorse.jobs import Progress
+from packhorse.packing import (
+    DEFAULT_TIME_LIMIT_SECONDS,
+    PACKERS,
+    PackingPlan,
+    PackingStats,
+    counts_of_templates,
+    pack_histogram,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackerResult:
+    """What one packer made of the counts."""
+
+    algorithm: str
+    """The packer asked for."""
+    made_by: str
+    """The packer that made the plan ("auto" chooses one)."""
+    bins: int
+    """Bins in an epoch."""
+    efficiency: float
+    """Tokens per token of capacity."""
+    gap: float
+    """Bins beyond the best bound that any packer proved, as a share of it."""
+    lower_bound: int
+    """That bound."""
+    seconds: float
+    """Time to plan."""
+    cut_off: bool
+    """Whether the time limit ended planning early."""
+    templates: int
+    """Distinct templates."""
+    padding_tokens: int
+    """Tokens of capacity that stay empty in an epoch."""
+    padding_ratio: float
+    """The share of GPU time spent on padding, in [0, 1]."""
+    bin_mates_again: float
+    """Expected share of sequences that share a bin which do so again an epoch later, in [0, 1]."""
+    gpu_hours: float | None = None
+    """GPU-hours that the user's run spends on padding; None without the run's figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackerComparison:
+    """Packers, and ways without packing, on the same sequences."""
+
+    name: str
+    """Of the dataset or histogram."""
+    options: PlanOptions
+    """What every packer planned for."""
+    packers: list[PackerResult]
+    """By bins, the fewest first."""
+    without_packing: list[Unpacked]
+    """The usual ways to train without packing."""
+
+    @property
+    def lower_bound(self) -> int:
+        """The best proven bound: no packing has fewer bins."""
+        return self.packers[0].lower_bound
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the comparison as JSON can hold it."""
+        return {
+            "packers": [asdict(each) for each in self.packers],
+            "without_packing": [asdict(way) for way in self.without_packing],
+        }
+
+
+def options_for(
+    source: HistogramInput,
+    *,
+    max_seq_len: int | None = None,
+    max_sequences_per_bin: int | None = None,
+    align: int | None = None,
+    extra_tokens: int | None = None,
+) -> PlanOptions:
+    """Returns the options to plan with: a prepared folder's own, or a histogram's defaults, with what is given instead.
+
+    Raises:
+        ValueError: a histogram needs max_seq_len, or the folder's rooms do not fit `align` and `extra_tokens`.
+
+    Example:
+        >>> from collections import Counter
+        >>> source = HistogramInput(name="counts", counts=Counter({3: 2}), options=None)
+        >>> options_for(source, max_seq_len=8).align
+        1
+    """
+    own = source.options
+    if own is None:
+        if max_seq_len is None:
+            raise ValueError(f"{source.name} is a histogram; give max_seq_len")
+        own = PlanOptions(max_seq_len=max_seq_len)
+    options = replace(
+        own,
+        max_seq_len=max_seq_len or own.max_seq_len,
+        max_sequences_per_bin=max_sequences_per_bin or own.max_sequences_per_bin,
+        align=align or own.align,
+        extra_tokens=own.extra_tokens if extra_tokens is None else extra_tokens,
+    )
+    if own.align > 1 and (options.align % own.align or options.extra_tokens != own.extra_tokens):
+        raise ValueError(
+            f"{source.name} was prepared with align={own.align} and extra_tokens={own.extra_tokens}, and so knows "
+            f"rooms only: keep extra_tokens, and give a multiple of {own.align} as align, or a histogram of lengths"
+        )
+    return options
+
+
+def compare_packers(
+    source: HistogramInput,
+    options: PlanOptions,
+    *,
+    algorithms: Sequence[str] = (),
+    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
+    tokens_per_gpu_second: float | None = None,
+    epochs: int = 1,
+    progress: Progress | None = None,
+) -> PackerComparison:
+    """Plans the same counts with several packers.
+
+    Example:
+        >>> from collections import Counter
+        >>> source = HistogramInput(name="counts", counts=Counter({3: 2, 5: 2}), options=None)
+        >>> made = compare_packers(source, options_for(source, max_seq_len=8), algorithms=["best-fit"])
+        >>> made.packers[0].bins, made.lower_bound
+        (2, 2)
+
+    Args:
+        source: what is planned; what its options did to sequences that are too long is done again.
+        options: from `options_for`.
+        algorithms: packers; every one where none is given.
+        time_limit_seconds: for each packer that improves its plan step by step.
+        tokens_per_gpu_second: speed of the user's training, padding included, for GPU-hours.
+        epochs: of the user's training.
+        progress: shows how far it is.
+    """
+    rule, limit = options.rooms, options.max_sequences_per_bin
+    counts = source.counts if source.options is None else fit(source.counts, rule.longest, options.over_length)
+    names = algorithms or ("auto", *sorted(PACKERS))
+    plans: list[tuple[str, PackingPlan, float]] = []
+    for name in names if progress is None else progress.track(names, "planning", len(names), "packers"):
+        started = time.perf_counter()
+        plan = pack_histogram(
+            counts,
+            options.max_seq_len,
+            algorithm=name,
+            max_sequences_per_bin=limit,
+            align=options.align,
+            extra_tokens=options.extra_tokens,
+            time_limit_seconds=time_limit_seconds,
+        )
+        plans.append((name, plan, time.perf_counter() - started))
+    bound = max(plan.lower_bound for _, plan, _ in plans)
+    tokens_per_hour = None if tokens_per_gpu_second is None else tokens_per_gpu_second * 3600 / epochs
+    results = [_result(name, plan, seconds, bound, tokens_per_hour) for name, plan, seconds in plans]
+    return PackerComparison(
+        name=source.name,
+        options=options,
+        packers=sorted(results, key=lambda result: result.bins),
+        without_packing=ways_without_packing(source.counts, rule, options.over_length, limit),
+    )
+
+
+def _result(name: str, plan: PackingPlan, seconds: float, bound: int, tokens_per_hour: float | None) -> PackerResult:
+    stats = PackingStats.from_templates(plan.templates, plan.max_seq_len, proven_bound=plan.lower_bound)
+    return PackerResult(
+        algorithm=name,
+        made_by=plan.algorithm,
+        bins=plan.num_bins,
+        efficiency=plan.efficiency,
+        gap=(plan.num_bins - bound) / bound,
+        lower_bound=bound,
+        seconds=seconds,
+        cut_off=plan.cut_off,
+        templates=len(plan.templates),
+        padding_tokens=stats.padding_tokens,
+        padding_ratio=stats.padding_ratio,
+        bin_mates_again=bin_mates_again(
+            PlanIndex.build(plan.templates, counts_of_templates(plan.templates), plan.max_seq_len)
+        ),
+        gpu_hours=None if tokens_per_hour is None else stats.padding_tokens / tokens_per_hour,
+    )

@@ -1,0 +1,172 @@
+"""A prepared dataset in figures: what `packhorse inspect` prints, for Python and other pages as well.
+
+Owns the figures of the dataset's own plan and of its locality windows. Leaves sweeps to `context_lengths`, ways without
+packing to `unpacked`, and pictures to `analysis.plots`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from packhorse.analysis.context_lengths import ContextLength, WaitingRow, context_lengths, waiting_rows
+from packhorse.analysis.counts import lengths_before
+from packhorse.analysis.unpacked import Unpacked, ways_without_packing
+from packhorse.dataset import Manifest, PreparedDataset, Version, versions_of
+from packhorse.epoch import Groups, ShuffleQuality, bin_mates_again, shuffle_quality
+from packhorse.packing import PackingStats, Template
+from packhorse.topology import Topology
+
+_QUANTILES = (0.1, 0.5, 0.9, 0.99)
+_NUM_WINDOWS = (1, 8, 32, 128, 512)
+_LEAST_BINS = 16
+"""Windows of fewer bins are not compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetReport:
+    """A prepared dataset in figures."""
+
+    dataset: PreparedDataset
+    stats: PackingStats
+    """Bins, padding, and the distance to the proven bound."""
+    quantiles: dict[float, int]
+    """Share → the room in tokens that this share of what is planned (sequences, or groups) does not exceed."""
+    mean_room: float
+    """Tokens in a room, on average."""
+    real_token_efficiency: float
+    """The sequences' own tokens per token of capacity, without `extra_tokens` and alignment."""
+    bin_mates_again: float
+    """Expected share of sequences that share a bin which do so again an epoch later, in [0, 1]."""
+    context_lengths: list[ContextLength]
+    """Other context lengths beside the dataset's own."""
+    without_packing: list[Unpacked]
+    """The usual ways to train without packing."""
+    run: Topology | None
+    """The run whose waiting is shown."""
+    waiting: list[WaitingRow]
+    """What waiting costs that run; empty without a run."""
+    windows: list[ShuffleQuality]
+    """How well locality windows shuffle; empty unless they were asked for."""
+
+    @property
+    def own_waiting(self) -> WaitingRow | None:
+        """The row of the run itself."""
+        if self.run is None:
+            return None
+        own = (self.dataset.manifest.max_seq_len, self.run.world_size)
+        return next(row for row in self.waiting if (row.max_seq_len, row.world_size) == own)
+
+    def facts(self, num_templates: int = 10) -> dict[str, Any]:
+        """Returns everything as JSON can hold it, with the most used templates."""
+        return {
+            "manifest": json.loads(self.dataset.manifest.render()),
+            "versions": [version_facts(version) for version in versions_of(self.dataset.path)],
+            "stats": asdict(self.stats),
+            "bin_mates_again": self.bin_mates_again,
+            "real_token_efficiency": self.real_token_efficiency,
+            "templates": [[list(t), m] for t, m in self.dataset.templates.most_common(num_templates)],
+            "context_lengths": [choice.facts() for choice in self.context_lengths],
+            "without_packing": [asdict(way) for way in self.without_packing],
+            "waiting": [row.facts() for row in self.waiting],
+            "windows": [asdict(quality) for quality in self.windows],
+        }
+
+
+def dataset_report(dataset: PreparedDataset, *, run: Topology | None = None, windows: bool = False) -> DatasetReport:
+    """Returns a dataset's figures.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> report = dataset_report(open_prepared("datasets/corpus"))
+        >>> report.stats.n_bins, report.mean_room, report.quantiles[0.5]
+        (2, 4.0, 3)
+
+    Args:
+        dataset: what was prepared.
+        run: the shape of a run whose waiting is measured; None for none.
+        windows: whether locality windows are compared, which reads every sequence.
+    """
+    manifest, plan = dataset.manifest, dataset.plan
+    ends = np.cumsum(plan.counts)
+    choices = context_lengths(dataset)
+    return DatasetReport(
+        dataset=dataset,
+        stats=stats_of(manifest, dataset.templates),
+        quantiles={q: int(plan.lengths[np.searchsorted(ends, q * ends[-1])]) for q in _QUANTILES},
+        mean_room=manifest.total_tokens / plan.num_sequences,
+        real_token_efficiency=manifest.own_tokens / manifest.total_capacity,
+        bin_mates_again=bin_mates_again(plan),
+        context_lengths=choices,
+        without_packing=ways_without_packing(
+            lengths_before(dataset) if dataset.groups is None else _lengths_of_members(dataset.groups),
+            manifest.options.rooms,
+            manifest.options.over_length,
+            manifest.options.max_sequences_per_bin,
+        ),
+        run=run,
+        waiting=[] if run is None else waiting_rows(choices, dataset, run),
+        windows=quality_rows(dataset) if windows else [],
+    )
+
+
+def stats_of(manifest: Manifest, templates: Mapping[Template, int]) -> PackingStats:
+    """Returns the packing quality of a prepared folder's plan; of groups it counts the sequences.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> dataset = open_prepared("datasets/corpus")
+        >>> stats_of(dataset.manifest, dataset.templates).efficiency
+        1.0
+    """
+    stats = PackingStats.from_templates(
+        templates,
+        manifest.max_seq_len,
+        max_sequences_per_bin=manifest.options.max_sequences_per_bin,
+        proven_bound=manifest.lower_bound,
+    )
+    return replace(stats, n_sequences=manifest.n_sequences)
+
+
+def version_facts(version: Version) -> dict[str, Any]:
+    """Returns a version of a dataset as JSON can hold it.
+
+    Example:
+        >>> from packhorse.dataset import versions_of
+        >>> [version_facts(version)["n_bins"] for version in versions_of("datasets/corpus")]
+        [2]
+    """
+    manifest = version.manifest
+    return {
+        "version": version.number,
+        "is_current": version.is_current,
+        "n_sequences": manifest.n_sequences,
+        "n_bins": manifest.n_bins,
+        "digest": manifest.digest,
+        "path": str(version.path),
+    }
+
+
+def quality_rows(dataset: PreparedDataset) -> list[ShuffleQuality]:
+    """Measures how a dataset's first epochs are shuffled with several numbers of locality windows.
+
+    A group counts as one sequence. Windows of fewer than 16 bins are left out.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> [row.num_windows for row in quality_rows(open_prepared("datasets/corpus"))]
+        [1]
+    """
+    return [
+        shuffle_quality(dataset.plan, dataset.pool, num_windows, first_tokens=dataset.first_tokens)
+        for num_windows in _NUM_WINDOWS
+        if num_windows == 1 or dataset.plan.num_bins >= _LEAST_BINS * num_windows
+    ]
+
+
+def _lengths_of_members(groups: Groups) -> Counter[int]:
+    lengths, counts = np.unique(groups.members[:, 1], return_counts=True)
+    return Counter(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))

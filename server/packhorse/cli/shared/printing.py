@@ -1,0 +1,135 @@
+"""How commands print: the console, tables, and sentences about a dataset or a plan.
+
+Owns how a table is laid out and shown where it is too wide for the terminal. Leaves every figure to
+`packhorse.analysis`.
+"""
+
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+
+from packhorse.topology.choices import counted
+
+_WIDTH_IN_FILES = 1_000_000
+"""In a file or a pipe a table is as wide as its cells, so that whole digests and names can be read from it."""
+
+
+class OutputConsole(Console):
+    """A console that never cuts a number or a name.
+
+    A table that is wider than the terminal loses its frame, and its cells wrap between words. Where that is not enough,
+    each row is shown by itself, a line for each column.
+
+    Example:
+        >>> import io
+        >>> console = OutputConsole(file=io.StringIO(), width=30, soft_wrap=True)
+        >>> console.print(table("packer", "bins", rows=[("worst-fit-decreasing", "1,234,567")]))
+        >>> print(console.file.getvalue().rstrip())
+        packer  worst-fit-decreasing
+        bins    1,234,567
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Prints, and fits each table to the width."""
+        super().print(*(self._fitting(each) if isinstance(each, Table) else each for each in objects), **options)
+
+    def rule(self, title: Any = "", **options: Any) -> None:
+        """Prints a heading: a line across a terminal, a short one elsewhere."""
+        if self.is_terminal:
+            super().rule(title, **options)
+        else:
+            self.print(f"--- {title}" if title else "---")
+
+    def _fitting(self, table: Table) -> Table:
+        if self.measure(table, options=self.options.update(max_width=_WIDTH_IN_FILES)).maximum <= self.width:
+            return table
+        cells = [[column.header, *column.cells] for column in table.columns]
+        needs = [[Measurement.get(self, self.options, cell) for cell in column] for column in cells]
+        least = [max(need.minimum for need in column) for column in needs]
+        widths = [max(need.maximum for need in column) for column in needs]
+        num_gaps = max(1, len(widths) - 1)
+        gap = min(2, (self.width - sum(least)) // num_gaps)
+        if gap < 1 and table.show_header:
+            return _records(table, cells)
+        left = self.width - gap * num_gaps
+        while sum(widths) > left and widths != least:
+            widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
+            widths[widest] -= 1
+        table.box, table.pad_edge, table.padding = None, False, (0, gap, 0, 0)
+        for column, width in zip(table.columns, widths, strict=True):
+            column.width, column.overflow = width, "fold"
+        table.columns[-1].width = None  # a fact that is longer than the terminal is folded
+        return table
+
+
+def _records(table: Table, cells: list[list[RenderableType]]) -> Table:
+    """Shows each row as lines of a header and a cell."""
+    records = Table(box=None, show_header=False, pad_edge=False, title=table.title, title_justify="left")
+    records.add_column(no_wrap=True)
+    records.add_column(overflow="fold")
+    for row in range(1, table.row_count + 1):
+        if row > 1:
+            records.add_row()
+        for column in cells:
+            records.add_row(column[0], column[row])
+    return records
+
+
+def output_console() -> OutputConsole:
+    """Returns a console on stdout: as wide as the terminal, or as wide as any table where there is none."""
+    return OutputConsole(width=None if sys.stdout.isatty() else _WIDTH_IN_FILES, soft_wrap=True, highlight=False)
+
+
+def table(
+    *columns: str,
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    left: Collection[str] = (),
+    is_plain: bool = False,
+) -> Table:
+    """Returns a table. The first column is aligned to the left, numbers in the others to the right.
+
+    Args:
+        columns: headers.
+        rows: cells of each row.
+        title: above the table.
+        left: further columns that hold words.
+        is_plain: whether there is no frame.
+    """
+    look: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold"} if is_plain else {}
+    made = Table(title=title, **look)
+    for number, name in enumerate(columns):
+        made.add_column(name, justify="left" if number == 0 or name in left else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def facts_table(facts: Mapping[str, str]) -> Table:
+    """Returns a table of names and values, without a header."""
+    made = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in facts.items():
+        made.add_row(name, value)
+    return made
+
+
+def percent(share: float) -> str:
+    """Returns a share as a sentence has it, with one digit more below ten percent and two below one.
+
+    Example:
+        >>> percent(0.345), percent(0.0204), percent(0.00001)
+        ('34 %', '2.0 %', '< 0.01 %')
+    """
+    value = 100 * share
+    if value < 0.01:
+        return "< 0.01 %"
+    return f"{value:.{0 if value >= 10 else 1 if value >= 1 else 2}f} %"
+
+
+def streams_shape(world_size: int, workers_per_rank: int) -> str:
+    """Returns the streams of a run: "2 ranks × 4 workers"."""
+    return f"{counted(world_size, 'rank')} × {counted(workers_per_rank, 'worker')}"

@@ -1,0 +1,210 @@
+"""Changing the files of mixtures and takedowns: appending a stage, adding a redaction.
+
+Owns editing a file's text, and the order of locking, reading, checking and replacing. Leaves fields to `mixture_file`
+and `takedown_file`.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace as changed
+from pathlib import Path
+
+from packhorse.dataset.files.mixture_file import (
+    MIXTURE_SUFFIX,
+    MOST_MIXTURE_BYTES,
+    MixtureError,
+    MixtureFile,
+    StageEntry,
+    render_stage,
+)
+from packhorse.dataset.files.open_mixture import MixtureDataset
+from packhorse.dataset.files.takedown_file import (
+    MOST_TAKEDOWN_BYTES,
+    ReadIds,
+    Redaction,
+    TakedownError,
+    TakedownFile,
+    read_ids_of,
+    takedown_text,
+)
+from packhorse.dataset.files.toml_files import text_of
+from packhorse.dataset.load import PreparedDataset
+from packhorse.storage import hold_lock, replace_bytes
+
+_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
+_ANY_HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
+_END = re.compile(r"^[ \t]*until_\w+[ \t]*=[^\n]*\n?", re.MULTILINE)
+
+
+def append_to_mixture(
+    path: Path,
+    stage: StageEntry | None,
+    from_position: int,
+    dataset_of: Callable[[str], PreparedDataset],
+    *,
+    replace: bool = False,
+) -> tuple[MixtureDataset, MixtureDataset]:
+    r"""Adds a stage to a mixture's file, which is replaced as a whole: servers read the old text or the new one.
+
+    Example:
+        >>> from packhorse.dataset import StageEntry, open_prepared
+        >>> path = Path("some.mixture.toml")
+        >>> _ = path.write_text("epoch_bins = 8\n\n[[stages]]\nweights = {corpus = 1}\n")
+        >>> stage, dataset_of = StageEntry(weights={"corpus": 2}), lambda name: open_prepared(f"datasets/{name}")
+        >>> before, after = append_to_mixture(path, stage, 20, dataset_of)
+        >>> [first for first, _ in before.chain], [first for first, _ in after.chain]
+        ([0], [0, 20])
+        >>> _, after = append_to_mixture(path, None, 20, dataset_of, replace=True)
+        >>> [first for first, _ in after.chain]
+        [0]
+
+    Args:
+        path: of the file.
+        stage: the weights from there on; None adds none.
+        from_position: of the run, epoch · num_bins + position; after the beginning of the last stage that stays.
+        dataset_of: opens the dataset of a name.
+        replace: whether stages that begin at `from_position` or later are taken back first.
+
+    Returns:
+        The mixture as it was, and as it is now. They are the same up to `from_position`.
+
+    Raises:
+        MixtureError: the file, the stage or the position is wrong; the file stays as it was.
+        OSError: it cannot be written.
+    """
+    with hold_lock(path.parent):
+        name = path.name.removesuffix(MIXTURE_SUFFIX)
+        text = text_of(path, MOST_MIXTURE_BYTES, MixtureError)
+        before = _opened(name, text, path.name, dataset_of)
+        firsts = [first for first, _ in before.chain]
+        num_left = sum(first < max(from_position, 1) for first in firsts) if replace else len(firsts)
+        last = firsts[num_left - 1]
+        if stage is not None and from_position <= last:
+            raise MixtureError(
+                f"position {from_position} is not after {last}, where the last stage of {name} begins: choose a later "
+                "position, or replace that stage if no run has reached it"
+            )
+        edited = text if num_left == len(firsts) else _cut(text, path.name, num_left)
+        if stage is not None:
+            edited = _with_stage(edited, path.name, stage, from_position)
+        after = _opened(name, edited, path.name, dataset_of)
+        if edited != text:
+            replace_bytes(path, edited.encode())
+        return before, after
+
+
+def _opened(name: str, text: str, file: str, dataset_of: Callable[[str], PreparedDataset]) -> MixtureDataset:
+    content = MixtureFile.parse(text, file)
+    return MixtureDataset(name, content, [dataset_of(component) for component in content.names])
+
+
+def _with_stage(text: str, file: str, stage: StageEntry, from_position: int) -> str:
+    """Returns a file's text with one more stage at its end; the stage before it ends at `from_position` of the run."""
+    before = MixtureFile.parse(text, file)
+    try:
+        wanted = before.appended(stage, from_position)
+    except ValueError as error:
+        raise MixtureError(f"{file}: {error}") from None
+    headers = list(_HEADER.finditer(text))
+    if headers:
+        at = headers[-1].end()
+        edited = f"{text[:at]}\nuntil_bins = {from_position}{text[at:].rstrip()}\n\n{render_stage(stage)}"
+        if _says(edited, file, wanted):
+            return edited
+    raise MixtureError(
+        f"{file}: stages must be [[stages]] tables for one to be appended; write them like that, or append by hand"
+    )
+
+
+def _cut(text: str, file: str, num_stages: int) -> str:
+    """Returns a file's text with its first stages alone, at least one; the last of them no longer ends."""
+    wanted = MixtureFile.parse(text, file).cut(num_stages)
+    starts = [header.start() for header in _HEADER.finditer(text)]
+    edited = text
+    for start in reversed(starts[num_stages:]):
+        following = _ANY_HEADER.search(edited, edited.index("\n", start) if "\n" in edited[start:] else len(edited))
+        edited = edited[:start] + (edited[following.start() :] if following else "")
+    if num_stages <= len(starts):
+        last = starts[num_stages - 1]
+        edited = edited[:last] + _END.sub("", edited[last:], count=1)
+        edited = f"{edited.rstrip()}\n"
+        if _says(edited, file, wanted):
+            return edited
+    raise MixtureError(
+        f"{file}: stages can be taken back if they are [[stages]] tables, and no other table names a component that "
+        "goes with them; edit the file by hand"
+    )
+
+
+def _says(text: str, file: str, wanted: MixtureFile) -> bool:
+    try:
+        return MixtureFile.parse(text, file) == wanted
+    except MixtureError:
+        return False
+
+
+def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], object]) -> TakedownFile:
+    r"""Adds a redaction to a takedown's file, which is replaced as a whole: servers read the old text or the new one.
+
+    Example:
+        >>> import numpy as np
+        >>> path = Path("some.takedown.toml")
+        >>> redact(path, Redaction(ids=np.array([4])), lambda file: None).redactions[0].ids.tolist()
+        [4]
+
+    Args:
+        path: of the file, which is made if it is missing.
+        redaction: the new one.
+        check: raises if the dataset cannot do what the file then says.
+
+    Returns:
+        What the file says now.
+
+    Raises:
+        TakedownError: the file or the redaction is wrong; the file stays as it was.
+        OSError: it cannot be written.
+    """
+    with hold_lock(path.parent):
+        text = takedown_text(path) if path.exists() else ""
+        read_ids = read_ids_of(path)
+        edited = _with_redaction(text, path.name, redaction, read_ids)
+        if len(edited.encode()) > MOST_TAKEDOWN_BYTES:
+            raise TakedownError(f"{path.name} would have more than {MOST_TAKEDOWN_BYTES:,} bytes; use ids_file there")
+        after = TakedownFile.parse(edited, path.name, read_ids)
+        check(after)
+        replace_bytes(path, edited.encode())
+    return after
+
+
+def _with_redaction(text: str, file: str, redaction: Redaction, read_ids: ReadIds | None) -> str:
+    """Returns a file's text with one more redaction at its end; the rest of the text stays as it is."""
+    before = TakedownFile.parse(text, file, read_ids)
+    edited = f"{text.rstrip()}\n\n{_render(redaction)}".lstrip()
+    wanted = changed(before, redactions=(*before.redactions, redaction))
+    try:
+        is_right = TakedownFile.parse(edited, file, read_ids).is_same(wanted)
+    except TakedownError:
+        is_right = False
+    if not is_right:
+        raise TakedownError(f"{file}: redactions must be [[redact]] tables for one to be added; write them like that")
+    return edited
+
+
+def _render(redaction: Redaction) -> str:
+    lines = ["[[redact]]"]
+    if redaction.component:
+        lines.append(f"component = {_quoted(redaction.component)}")
+    lines.append(f"ids = [{', '.join([*map(str, redaction.ids.tolist()), *map(_quoted, redaction.keys)])}]")
+    if redaction.token is not None:
+        lines += ['action = "replace"', f"token = {redaction.token}"]
+    if redaction.seed is not None:
+        lines += [f"seed = {redaction.seed}", f"from_position = {redaction.from_position}"]
+    if redaction.reason:
+        lines.append(f"reason = {_quoted(redaction.reason)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """Returns text as a TOML string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

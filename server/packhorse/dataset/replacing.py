@@ -1,0 +1,349 @@
+"""A folder that appears whole or not at all, and takes the name of an older one in one step.
+
+Owns the lock of whoever writes it, the order of writing beside, making durable and renaming, and which folders may be
+replaced. Leaves files by themselves to `packhorse.storage`.
+"""
+
+import ctypes
+import errno
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from packhorse.dataset.layout import (
+    COUNTS,
+    FILES,
+    MANIFEST,
+    SEQPACK_POOLS,
+    TEMPLATES,
+    VERSIONS,
+    PreparedDatasetError,
+    read_file,
+)
+from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
+from packhorse.jobs import held_signals
+from packhorse.storage import LockHeldError, hold_lock, sync
+
+LOCK = "lock"
+"""The file of the work folder that is locked, and names the holder."""
+
+_LOG = logging.getLogger(__name__)
+_ASIDE = ".replaced"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+_OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})
+_SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
+_SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
+_VERSION = re.compile(r"[1-9][0-9]*")
+_SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[Path]:
+    """Holds the lock of a folder to be written, and gives the hidden work folder beside it.
+
+    The system releases the lock when the process ends, however it ends. A work folder that is empty afterwards is
+    removed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with locked(Path(folder, "set")) as work:
+        ...         work.name, [path.name for path in work.iterdir()]
+        ...     work.exists()
+        ('.set.work', ['lock'])
+        False
+
+    Args:
+        output: the folder to be; symbolic links are followed.
+
+    Raises:
+        BlockingIOError: another process holds it; the message says which, where, and since when.
+        OSError: of the work, such as a full disk; it names the output.
+    """
+    work = output.resolve()
+    work = work.with_name(f".{work.name}.work")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold_lock(work / LOCK, wait_seconds=0))
+        except LockHeldError as error:
+            raise BlockingIOError(
+                f"{output} is being prepared already, by {error.holder}; wait until it is done, or give another output"
+            ) from None
+        try:
+            yield work
+        except OSError as error:  # such as of a full disk: users know the output, and not the folder beside it
+            if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
+                error.filename = str(output)
+            raise
+        finally:
+            with held_signals():
+                if os.listdir(work) == [LOCK]:
+                    shutil.rmtree(work)
+
+
+@contextmanager
+def written_whole(
+    output: Path,
+    *,
+    overwrite: bool = False,
+    keeps_versions: bool = False,
+    partial: Path | None = None,
+    meanwhile: Path | None = None,
+) -> Iterator[Path]:
+    """Gives a folder beside `output` to write into, and renames it to `output` at the end.
+
+    After an exception nothing is left behind and an existing `output` is unchanged. Files are made durable before the
+    rename, so a crash leaves the old folder or the new one, never half of one; after a crash between two renames, the
+    next call gives the old folder its name back. Signals wait while folders are exchanged and leftovers are removed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with written_whole(Path(folder, "set")) as partial:
+        ...         _ = Path(partial, "manifest.json").write_text("{}")
+        ...         before = Path(folder, "set").exists()
+        ...     before, Path(folder, "set", "manifest.json").exists()
+        (False, True)
+
+    Args:
+        output: the folder to be.
+        overwrite: whether a prepared folder at `output` may be replaced.
+        keeps_versions: whether it may be replaced together with its earlier versions, because the new one holds them.
+        partial: the folder to write into, on the same file system, which is not there yet; None for one of a random
+            hidden name beside `output`.
+        meanwhile: a folder of files that are needed until the output is whole, and take space of the same disk.
+
+    Raises:
+        FileExistsError: `output` exists and may not be replaced; looked at now, and again at the end.
+        OSError: the disk is full; the message names the folder, the bytes that are needed and those that are free.
+    """
+    output = output.resolve()
+    _mend(output)
+    refuse_output(output, overwrite=overwrite, keeps_versions=keeps_versions)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if partial is None:
+        partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.mkdir()
+        yield partial
+        for path in [*partial.rglob("*"), partial]:
+            sync(path)
+        with held_signals():
+            refuse_output(output, overwrite=overwrite, keeps_versions=keeps_versions)
+            if output.exists():
+                swap(partial, output)
+                shutil.rmtree(partial, ignore_errors=True)  # the old one
+            else:
+                partial.rename(output)
+            sync(output.parent)
+    except BaseException as error:
+        with held_signals():
+            needed_bytes = _size_bytes(partial) + (_size_bytes(meanwhile) if meanwhile else 0)
+            shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_full(output, needed_bytes, meanwhile) from None
+        raise
+
+
+def _mend(output: Path) -> None:
+    """Repairs a crash between two renames: the old folder gets its name back, or goes if a new one has it."""
+    aside = aside_of(output)
+    if not (aside / MANIFEST).is_file():
+        return
+    if output.exists():
+        shutil.rmtree(aside)
+    else:
+        aside.rename(output)
+        _LOG.warning("%s is back: a crash had left it as %s while it was replaced", output, aside.name)
+
+
+def _disk_full(output: Path, needed_bytes: int, meanwhile: Path | None) -> OSError:
+    free_bytes = shutil.disk_usage(output.parent).free
+    if meanwhile is not None:
+        free_bytes += sum(512 * path.lstat().st_blocks for path in meanwhile.rglob("*"))
+    error = OSError(
+        f"{output.parent} has too little space: {output.name} needs at least {needed_bytes:,} bytes and "
+        f"{free_bytes:,} are free; make room, or give an output on another disk"
+    )
+    error.errno = errno.ENOSPC
+    return error
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+def aside_of(folder: Path) -> Path:
+    """Returns where a folder is while another takes its name, on systems that need several renames for that.
+
+    Example:
+        >>> aside_of(Path("/data/corpus"))
+        PosixPath('/data/.corpus.replaced')
+    """
+    return folder.with_name(f".{folder.name}{_ASIDE}")
+
+
+def left_aside(folder: Path) -> Path | None:
+    """Returns the name that a crash between two renames took from a folder; None where `folder` has its own name.
+
+    Example:
+        >>> left_aside(Path("/data/.corpus.replaced"))
+        PosixPath('/data/corpus')
+    """
+    name = folder.name
+    if not (name.startswith(".") and name.endswith(_ASIDE)):
+        return None
+    whole = folder.with_name(name[1 : -len(_ASIDE)])
+    return None if whole.exists() else whole
+
+
+def swap(new: Path, old: Path) -> None:
+    """Exchanges the names of two folders of one file system.
+
+    Where Linux and the file system can, there is always a folder at `old`. Elsewhere there is none for a moment, but
+    never after a failure, which moves the old folder back.
+
+    Raises:
+        OSError: the exchange failed; both folders have their old names.
+    """
+    try:
+        _exchange(new, old)
+    except OSError as error:
+        if error.errno not in _CANNOT_EXCHANGE:
+            raise
+        aside = aside_of(old)
+        old.rename(aside)
+        try:
+            new.rename(old)
+        except BaseException:
+            aside.rename(old)
+            raise
+        aside.rename(new)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # not Linux, or an old C library
+        raise OSError(errno.ENOSYS, "renameat2 is not there") from None
+    if renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), ctypes.c_uint(_RENAME_EXCHANGE)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(new), None, str(old))
+
+
+def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False) -> None:
+    """Refuses to write to a name that is taken, unless by a dataset that may be replaced.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     refuse_output(Path(folder, "new"), overwrite=False)  # nothing is there
+        ...     try:
+        ...         refuse_output(Path(folder), overwrite=True)
+        ...     except FileExistsError as error:
+        ...         print("has no manifest.json of a dataset" in str(error))
+        True
+
+    Args:
+        output: the folder to be.
+        overwrite: whether a prepared folder, ours or seqpack's, may be replaced. Nothing else ever is.
+        keeps_versions: whether the new folder holds the earlier versions of the old one; else an old one that has some
+            is not replaced.
+
+    Raises:
+        FileExistsError: something is there; the message says what, and the way out.
+    """
+    if not os.path.lexists(output):
+        return
+    obstacle = _obstacle(output)
+    if obstacle:
+        raise FileExistsError(
+            f"{output} is there already and {obstacle}: overwrite=True replaces a prepared dataset and nothing else; "
+            "give another output, or move it away yourself"
+        )
+    if not overwrite:
+        raise FileExistsError(f"{output} exists already; give another output, or overwrite=True to replace it")
+    versions = output / VERSIONS
+    if versions.is_dir() and not keeps_versions:
+        kept = sorted(path.name for path in versions.iterdir())
+        flags = " ".join(f"--prune {name}" for name in kept)
+        raise FileExistsError(
+            f"{output} keeps earlier versions ({', '.join(kept)}), which overwrite=True would remove; remove them "
+            f"first with `packhorse inspect {output} {flags}`, or give another output"
+        )
+
+
+def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
+    """Refuses an output that is, or holds, an input or the working directory.
+
+    Example:
+        >>> try:
+        ...     refuse_holding(Path("/data"), [Path("/data/corpus.parquet")])
+        ... except FileExistsError as error:
+        ...     print(error)
+        output /data holds the input /data/corpus.parquet and would be replaced with it; give another output
+
+    Args:
+        output: the folder to be; symbolic links are followed, here and in `inputs`.
+        inputs: every file and folder that is read.
+
+    Raises:
+        FileExistsError: the output holds one of them, or the working directory.
+    """
+    folder = output.resolve()
+    for path, name in ((Path.cwd(), "the working directory"), *((path, f"the input {path}") for path in inputs)):
+        kept = path.resolve()
+        if folder == kept or folder in kept.parents:
+            relation = "is" if folder == kept else "holds"
+            raise FileExistsError(
+                f"output {output} {relation} {name} and would be replaced with it; give another output"
+            )
+
+
+def _obstacle(output: Path) -> str:
+    """Says why a folder is not a prepared dataset alone; empty where it is."""
+    if not output.is_dir():
+        return "is not a folder"
+    try:
+        fields = json.loads(read_file(output / MANIFEST, MOST_MANIFEST_BYTES))
+    except PreparedDatasetError:
+        return f"has no {MANIFEST} of a dataset"
+    except (ValueError, RecursionError):
+        fields = None
+    is_ours = isinstance(fields, dict) and fields.keys() >= _OUR_FIELDS
+    is_seqpack = isinstance(fields, dict) and fields.keys() >= _SEQPACK_FIELDS
+    if not is_ours and not is_seqpack:
+        return f"its {MANIFEST} is not a dataset's"
+    for entry in sorted(os.scandir(output), key=lambda entry: entry.name):
+        if entry.is_file(follow_symlinks=False):
+            belongs = entry.name in (FILES if is_ours else _SEQPACK_FILES)
+        elif is_ours and entry.name == VERSIONS:
+            belongs = _holds_versions_alone(entry)
+        else:
+            belongs = is_seqpack and entry.name == SEQPACK_POOLS and _holds_pools_alone(entry)
+        if not belongs:
+            return f"holds {entry.name!r}, which `packhorse prepare` does not write"
+    return ""
+
+
+def _holds_versions_alone(folder: "os.DirEntry[str]") -> bool:
+    return folder.is_dir(follow_symlinks=False) and all(
+        entry.is_dir(follow_symlinks=False)
+        and _VERSION.fullmatch(entry.name)
+        and all(file.is_file(follow_symlinks=False) and file.name in FILES for file in os.scandir(entry))
+        for entry in os.scandir(folder)
+    )
+
+
+def _holds_pools_alone(folder: "os.DirEntry[str]") -> bool:
+    return folder.is_dir(follow_symlinks=False) and all(
+        entry.is_file(follow_symlinks=False) and _SEQPACK_POOL.fullmatch(entry.name) for entry in os.scandir(folder)
+    )

@@ -1,0 +1,370 @@
+"""Which bins each rank gets at which step: an epoch divided by a topology.
+
+Owns `Assignment`, whose optimizer steps are balanced or in order, and how a last step that the epoch's bins do not fill
+is filled. Both are computed once and shared by the streams of all ranks. Leaves how bins are arranged in an optimizer
+step to `balance`, and how many steps travel together to `packhorse.server`.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.epoch.balance import arrange
+from packhorse.epoch.bins import Bins, joined
+from packhorse.epoch.permutation import GOLDEN, derive_key
+from packhorse.epoch.sources.source import Source
+from packhorse.packing import halve_into, laid_end_to_end
+from packhorse.storage import BoundedCache
+from packhorse.topology import ADDED, Balance, RemainderPolicy, Stretch, Topology
+
+_CHUNK_BINS = 8192  # about as many bins of optimizer steps are arranged together
+_MOST_BINS = 1 << 21  # of all optimizer steps that an assignment remembers: 16 MB
+_FEW_SEQUENCES = 1 << 16  # a last step with at most this many is filled within a few milliseconds
+_MOST_BINS_AT_ONCE = _MOST_BINS // 4
+"""Bins of one block's optimizer steps, all arranged before the block is made; ranks may be some blocks apart."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamLocations:
+    """Where sequences are streamed. Every array is int64 [n]; -1 before start_position and for a dropped bin."""
+
+    steps: NDArray[np.int64]
+    """Step, counted from start_position."""
+    ranks: NDArray[np.int64]
+    """Data-parallel rank."""
+    slots: NDArray[np.int64]
+    """Which of the rank's bins of that step."""
+    index_in_bin: NDArray[np.int64]
+    """The sequence's index within the bin as it is streamed."""
+
+
+class Assignment:
+    """An epoch divided by a topology. Safe to be used by many threads.
+
+    Args:
+        source: the epoch.
+        topology: in PARTITION mode, and where it has a schedule, `of_epoch`.
+        seed: of the run; with the epoch it decides which rank gets which share of a balanced optimizer step.
+        epoch: 0-based.
+
+    Raises:
+        ValueError: start_position lies beyond the epoch's end.
+    """
+
+    def __init__(self, source: Source, topology: Topology, *, seed: int = 0, epoch: int = 0) -> None:
+        self.source = source
+        self.topology = topology
+        self.num_steps = topology.num_steps(source.num_bins)
+        self._num_full_steps = topology.num_full_steps(source.num_bins)
+        num_tail = topology.num_tail_bins(source.num_bins)
+        self._num_full_bins = topology.num_left(source.num_bins) - num_tail
+        self._fills_long = num_tail * source.max_sequences_per_bin > _FEW_SEQUENCES
+        self._key = derive_key(seed, epoch, "balance")
+        self._arranging = threading.RLock()  # held while something is computed that others may wait for
+        self._filled_step: FilledStep | None = None
+        self._chunks: BoundedCache[int, _Chunk] = BoundedCache(_MOST_BINS, size_of=lambda chunk: chunk.offsets.size)
+
+    def bins(self, steps: range, rank: int) -> Bins:
+        """Returns a rank's bins of some steps, a batch for each, in order.
+
+        Args:
+            steps: ascending, within [0, num_steps).
+            rank: in [0, world_size).
+        """
+        offsets = self._offsets(steps, rank)
+        if self.is_in_order(steps):
+            return self.source.bins(self.topology.start_position + offsets)
+        num_full = self._num_full_bins
+        is_filled = offsets >= num_full
+        if not is_filled.any():
+            return self.source.bins(self.topology.start_position + offsets)
+        filled = self._filled.bins.take(offsets[is_filled] - num_full)
+        if is_filled.all():
+            return filled
+        both = joined((self.source.bins(self.topology.start_position + offsets[~is_filled]), filled))
+        order = np.empty(len(offsets), dtype=np.int64)
+        order[~is_filled] = np.arange(len(offsets) - len(filled))
+        order[is_filled] = np.arange(len(offsets) - len(filled), len(offsets))
+        return both if (np.diff(order) == 1).all() else both.take(order)
+
+    def is_in_order(self, steps: range) -> bool:
+        """Whether the topology alone decides the positions of a rank's bins of some steps."""
+        return self.topology.balance is Balance.NONE and (not steps or steps[-1] < self._num_full_steps)
+
+    @property
+    def most_steps(self) -> int | None:
+        """The most steps of a call of `bins` for which each optimizer step is arranged once; None for any number."""
+        is_balanced = self.topology.balance is not Balance.NONE
+        return max(1, _MOST_BINS_AT_ONCE // self.topology.bins_per_step) if is_balanced else None
+
+    def is_arranged(self, steps: range) -> bool:
+        """Whether everything that is computed once for all ranks is there for `bins` of some steps."""
+        return next(self._not_arranged(steps), None) is None
+
+    def arrange(self, steps: range) -> Iterator[None]:
+        """Computes what `bins` of some steps looks up; yields after every time slice, each of a few milliseconds.
+
+        An optimizer step of more than _CHUNK_BINS bins, or a last step that is not full, takes longer in proportion.
+        """
+        for stretch, of_chunk in self._not_arranged(steps):
+            if of_chunk.stop > self._num_full_steps:
+                _ = self._filled
+            if stretch is not None:
+                self._remembered(stretch, of_chunk)
+            yield
+
+    def _not_arranged(self, steps: range) -> Iterator[tuple[Stretch | None, range]]:
+        """Yields the chunks of some steps that are not remembered, and the last step where it is yet to be filled."""
+        if steps and steps[-1] >= self._num_full_steps and self._filled_step is None and self._fills_long:
+            yield None, range(self._num_full_steps, self.num_steps)
+        while self.topology.balance is not Balance.NONE and steps:
+            number = self.topology.stretch_number(steps[0])
+            of_chunk = self._steps_of_chunk(number, steps[0])
+            if self._chunks.find(of_chunk.start) is None:
+                yield self.topology.stretches[number], of_chunk
+            steps = steps[len(range(steps.start, min(steps.stop, of_chunk.stop), steps.step)) :]
+
+    def bins_to_locate(self) -> int:
+        """The most bins that are arranged to locate one sequence; 0 without a balance."""
+        topology = self.topology
+        return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_optimizer_step)
+
+    def locate(self, positions: NDArray[np.int64], index_in_bin: NDArray[np.int64]) -> StreamLocations:
+        """Returns where sequences are streamed, given their bins' positions and their indices in these bins.
+
+        Args:
+            positions: int64 [n]; -1 for a sequence that has none.
+            index_in_bin: int64 [n].
+        """
+        topology = self.topology
+        offsets = positions - topology.start_position
+        offsets = np.where((positions < 0) | (offsets < 0), -1, offsets)
+        index_in_bin = index_in_bin.copy()
+        in_tail = offsets >= self._num_full_bins
+        if in_tail.any():
+            if self.num_steps == self._num_full_steps:
+                offsets[in_tail] = -1
+            elif topology.remainder is RemainderPolicy.SPREAD:
+                first = self._num_full_bins
+                where, index_in_bin[in_tail] = self._filled.find(offsets[in_tail] - first, index_in_bin[in_tail])
+                offsets[in_tail] = first + where
+        is_there = offsets >= 0
+        if topology.balance is not Balance.NONE:
+            offsets[is_there] = self._moved(offsets[is_there])
+        stretches = topology.stretches
+        which = np.searchsorted([stretch.first_offset for stretch in stretches[1:]], offsets, side="right")
+        per_step, per_rank, first_steps, first_offsets = np.array(
+            [(each.bins_per_step, each.batch_size, each.first_step, each.first_offset) for each in stretches]
+        ).T[:, which]
+        steps, offsets = np.divmod(offsets - first_offsets, per_step)
+        steps += first_steps
+        ranks, slots = np.divmod(offsets, per_rank)
+        return StreamLocations(*(np.where(is_there, field, -1) for field in (steps, ranks, slots, index_in_bin)))
+
+    @property
+    def _filled(self) -> "FilledStep":
+        """The last step, filled once for all ranks."""
+        with self._arranging:
+            if self._filled_step is None:
+                self._filled_step = fill_last_step(self.source, self.topology)
+            return self._filled_step
+
+    def _offsets(self, steps: range, rank: int) -> NDArray[np.int64]:
+        """Returns a rank's bins in some steps, counted from start_position: int64 [bins].
+
+        Those after the last full step are the filled step's.
+        """
+        parts = []
+        for stretch, own in self.topology.by_stretch(steps):
+            if self.topology.balance is Balance.NONE:
+                of_rank = stretch.offset_of(own[0]) + rank * stretch.batch_size
+                slots = np.arange(of_rank, of_rank + stretch.batch_size, dtype=np.int64)
+                if len(own) > 1:
+                    stride = own.step * stretch.bins_per_step
+                    slots = (np.arange(0, len(own) * stride, stride, dtype=np.int64)[:, None] + slots).ravel()
+                parts.append(slots)
+            while self.topology.balance is not Balance.NONE and own:
+                chunk = self._chunk(own[0])
+                inside = range(own.start, min(own.stop, chunk.steps.stop), own.step)
+                of_chunk = slice(inside.start - chunk.steps.start, inside.stop - chunk.steps.start, own.step)
+                parts.append(chunk.offsets[rank, of_chunk].ravel())
+                own = own[len(inside) :]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def _moved(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns where balancing moves bins; they and the result are offsets from start_position: int64 [n]."""
+        moved = np.empty_like(offsets)
+        is_left = np.ones(len(offsets), dtype=bool)
+        while is_left.any():
+            offset = int(offsets[is_left.argmax()])
+            stretch = self.topology.stretch_at(offset)
+            step = stretch.first_step + (offset - stretch.first_offset) // stretch.bins_per_step
+            chunk = self._chunk(step)
+            first = stretch.offset_of(chunk.steps.start)
+            arranged = chunk.offsets.transpose(1, 0, 2).ravel()
+            inverse = np.empty_like(arranged)
+            inverse[arranged - first] = np.arange(first, first + len(arranged))
+            ours = is_left & (offsets >= first) & (offsets < first + len(arranged))
+            moved[ours] = inverse[offsets[ours] - first]
+            is_left &= ~ours
+        return moved
+
+    def _chunk(self, step: int) -> "_Chunk":
+        """Returns the optimizer steps that are arranged together with a step's, all of its stretch."""
+        number = self.topology.stretch_number(step)
+        return self._remembered(self.topology.stretches[number], self._steps_of_chunk(number, step))
+
+    def _steps_of_chunk(self, number: int, step: int) -> range:
+        """Returns the steps that are arranged together with a step of the stretch of that number.
+
+        The last optimizer step is arranged alone: it may have fewer steps, or a filled one.
+        """
+        stretches, per_optimizer_step = self.topology.stretches, self.topology.steps_per_optimizer_step
+        stretch = stretches[number]
+        per_chunk = max(1, _CHUNK_BINS // (per_optimizer_step * stretch.bins_per_step)) * per_optimizer_step
+        begin = stretch.first_step
+        end = stretches[number + 1].first_step if number + 1 < len(stretches) else self.num_steps
+        whole = begin + (min(end, self._num_full_steps) - begin) // per_optimizer_step * per_optimizer_step
+        if step >= whole:
+            return range(whole, min(end, self.num_steps))
+        first = begin + (step - begin) // per_chunk * per_chunk
+        return range(first, min(first + per_chunk, whole))
+
+    def _remembered(self, stretch: Stretch, steps: range) -> "_Chunk":
+        if (chunk := self._chunks.find(steps.start)) is not None:
+            return chunk
+        with self._arranging:  # the streams of other ranks need the same chunk, and wait for this thread
+            return self._chunks.get(steps.start, lambda: self._arranged(stretch, steps))
+
+    def _arranged(self, stretch: Stretch, steps: range) -> "_Chunk":
+        """Arranges the optimizer steps of some steps of a stretch: whole ones, or the last one alone."""
+        topology = self.topology
+        begin, end = (stretch.offset_of(min(each, self._num_full_steps)) for each in (steps.start, steps.stop))
+        positions = np.arange(topology.start_position + begin, topology.start_position + end)
+        costs = self.source.costs(positions, topology.cost_linear)
+        if steps.stop > self._num_full_steps:
+            costs = np.concatenate((costs, self._filled.bins.costs(topology.cost_linear)))
+        per_optimizer_step = min(topology.steps_per_optimizer_step, len(steps))
+        costs = costs.reshape(-1, per_optimizer_step * stretch.bins_per_step)
+        begins = begin + np.arange(len(costs)) * per_optimizer_step * stretch.bins_per_step
+        arranged = arrange(costs, topology.balance, per_optimizer_step, topology.world_size, self._keys(begins))
+        arranged += begins[:, None, None, None]
+        shape = (topology.world_size, len(steps), stretch.batch_size)
+        return _Chunk(steps, arranged.transpose(2, 0, 1, 3).reshape(shape))
+
+    def _keys(self, begins: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """One key for each optimizer step, from the offset where it begins: uint64 [n]."""
+        positions = begins.astype(np.uint64) + np.uint64(self.topology.start_position)
+        return (positions + np.uint64(1)) * GOLDEN ^ np.uint64(self._key)
+
+
+class _Chunk(NamedTuple):
+    """Optimizer steps that were arranged together."""
+
+    steps: range
+    offsets: NDArray[np.int64]
+    """Each rank's bins at each of these steps, counted from start_position: int64 [D, steps, b]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilledStep:
+    """A partial step that was filled."""
+
+    bins: Bins
+    """The step's bins by offset, as many as a full step has."""
+    tail_ends: NDArray[np.int64]
+    """Exclusive end of every bin of the partial step among its sequences: int64 [bins of the epoch in it]."""
+    new_index: NDArray[np.int64]
+    """Index into `bins.ids` of each sequence of the partial step: int64 [S]."""
+
+    def find(
+        self, offsets: NDArray[np.int64], index_in_bin: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the new bins of sequences, as offsets, and their indices in these.
+
+        Args:
+            offsets: int64 [n], of their bins in the partial step.
+            index_in_bin: int64 [n], in these bins.
+        """
+        starts = np.concatenate(([0], self.tail_ends))
+        new = self.new_index[starts[offsets] + index_in_bin]
+        found = np.searchsorted(self.bins.bin_ends, new, side="right")
+        return found, new - np.concatenate(([0], self.bins.bin_ends))[found]
+
+
+def fill_last_step(source: Source, topology: Topology) -> FilledStep:
+    """Fills the last, partial step of an epoch, under any policy but DROP: REPEAT and EMPTY add bins."""
+    num_tail = topology.num_tail_bins(source.num_bins)
+    tail = source.bins(np.arange(source.num_bins - num_tail, source.num_bins))
+    stretch = topology.stretch_at(topology.num_left(source.num_bins))
+    num_added = stretch.bins_per_step - num_tail
+    if topology.remainder is RemainderPolicy.SPREAD:
+        return _spread(tail, stretch)
+    if topology.remainder is RemainderPolicy.REPEAT:
+        added = source.bins(np.arange(num_added) % source.num_bins)
+        added = replace(added, positions=np.full(num_added, ADDED))
+    else:
+        added = replace(
+            tail.take(np.zeros(0, np.int64)),
+            bin_ends=np.zeros(num_added, np.int64),
+            positions=np.full(num_added, ADDED),
+            component_ids=None if tail.component_ids is None else np.full(num_added, -1, np.int32),
+            templates=None,
+        )
+    return FilledStep(joined((tail, added)), tail.bin_ends, np.arange(len(tail.ids)))
+
+
+def _spread(tail: Bins, stretch: Stretch) -> FilledStep:
+    """Spreads the sequences of a partial step over all bins of the step.
+
+    The fullest bin that still has two sequences is halved, again and again, until no bin is empty or every bin has one
+    sequence; a group counts as one. So no bin gets more tokens or sequences than it may hold. Bins of the epoch keep
+    their offsets, unless every bin has one sequence: then bins move until no rank has two more than another.
+    """
+    num_tail, num_bins = len(tail.bin_ends), stretch.bins_per_step
+    items = tail.items()
+    ends = np.searchsorted(items, tail.bin_ends)  # of every bin among the items
+    members = np.arange(len(items) - 1, dtype=np.int64)
+    sizes = np.concatenate((np.diff(ends, prepend=0), np.zeros(num_bins - num_tail, np.int64)))
+    starts = np.concatenate((ends, np.zeros(num_bins - num_tail, np.int64))) - sizes
+    tokens = np.diff(np.concatenate(([0], np.cumsum(tail.lengths, dtype=np.int64)))[items])
+    positions = np.concatenate((tail.positions, np.full(num_bins - num_tail, ADDED)))
+    offsets = np.arange(num_bins).reshape(-1, stretch.batch_size).T.ravel()  # every rank's slot 0, …
+    missing = offsets[offsets >= num_tail]
+    num_filled = halve_into(members, starts, sizes, tokens, missing)
+    empty, filled = missing[num_filled:], offsets[sizes[offsets] > 0][::-1]
+    pairs = min(len(empty), len(filled))
+    moves = int((filled[:pairs] % stretch.batch_size > empty[:pairs] % stretch.batch_size).sum())
+    old, new = filled[:moves], empty[:moves]
+    for values in (starts, sizes, positions):
+        values[new], values[old] = values[old], values[new]
+    item_order, item_ends = laid_end_to_end(members, starts, sizes)
+    item_sizes = np.diff(items)[item_order]
+    bounds = np.concatenate(([0], np.cumsum(item_sizes)))
+    order = np.repeat(items[item_order] - bounds[:-1], item_sizes) + np.arange(len(tail.ids))
+    bin_ends = bounds[item_ends]
+    new_index = np.empty(len(order), dtype=np.int64)
+    new_index[order] = np.arange(len(order))
+    bins = Bins(
+        **tail.sequences(order),
+        bin_ends=bin_ends,
+        positions=positions,
+        component_ids=None if tail.component_ids is None else _component_ids(tail, order, bin_ends),
+    )
+    return FilledStep(bins, tail.bin_ends, new_index)
+
+
+def _component_ids(tail: Bins, order: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Returns the component of every new bin, whose sequences come from one bin of the tail."""
+    assert tail.component_ids is not None
+    of_sequences = np.repeat(tail.component_ids, tail.sizes())[order]
+    sizes = np.diff(bin_ends, prepend=0)
+    component_ids = np.full(len(bin_ends), -1, dtype=np.int32)
+    component_ids[sizes > 0] = of_sequences[(bin_ends - sizes)[sizes > 0]]
+    return component_ids

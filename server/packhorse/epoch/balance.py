@@ -1,0 +1,334 @@
+"""Which rank takes which bin of an optimizer step at which step, so that ranks wait little for each other.
+
+Owns the two arrangements of `Balance`, as functions of costs and a key, and how long ranks wait under each. Leaves
+which optimizer steps an epoch has to `assignment`, and pictures to `packhorse.analysis`.
+
+Legend: n optimizer steps, W = A·D·b bins in each, A steps, D ranks, b bins in a rank's batch.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.compiling import kernel
+from packhorse.epoch.permutation import GOLDEN, mix
+from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.sources.prepared import EpochView
+from packhorse.epoch.sources.source import Source
+from packhorse.topology import Balance, Topology
+
+_INDEX_BITS = 20
+MAX_BINS_PER_OPTIMIZER_STEP = 1 << _INDEX_BITS
+"""The most bins of an optimizer step that can be balanced."""
+
+_SWAPS_PER_RANK = 16  # each about halves a difference
+_CLOSE_BITS = 12  # exchanges end where shares differ by less than one part in 2^12
+_SORTED_ROUNDS = 2  # last rounds of a deal, in which the shares are sorted; before, each round reverses their order
+_MOST_INSERTED = 64  # the most shares that are sorted by insertion
+_SAMPLED_BINS = 1 << 16  # bins that are measured, unless a single optimizer step has more
+_HALF = np.uint64(32)
+
+
+def arrange(
+    costs: NDArray[np.int64], balance: Balance, num_steps: int, world_size: int, keys: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """Returns which bin of its optimizer step each rank takes at each step.
+
+    MICRO_STEP sorts an optimizer step by cost and cuts it into steps, whose bins are dealt to ranks so that sums agree;
+    the steps then come in a keyed order. OPTIMIZER_STEP deals all of its bins to ranks at once. In both a key decides
+    which rank gets which share, so that no rank is always the slow one. Bins of equal cost are taken in the order of
+    positions, which is random already.
+
+    Example:
+        >>> costs, keys = np.array([[9, 1, 8, 2]]), np.zeros(1, np.uint64)
+        >>> taken = arrange(costs, Balance.MICRO_STEP, num_steps=2, world_size=2, keys=keys)
+        >>> sorted(sorted(costs[0, step].ravel().tolist()) for step in taken[0])
+        [[1, 2], [8, 9]]
+
+    Args:
+        costs: int64 [n, W], at least 0.
+        balance: MICRO_STEP or OPTIMIZER_STEP.
+        num_steps: A.
+        world_size: D.
+        keys: uint64 [n], one an optimizer step.
+
+    Returns:
+        int64 [n, A, D, b]: indices into the optimizer step, each once. A rank's bins lie together in memory.
+    """
+    num, num_bins = costs.shape
+    arranged = np.empty((world_size, num, num_steps, num_bins // (num_steps * world_size)), dtype=np.int64)
+    _fill(costs, _sorted(costs), balance is Balance.MICRO_STEP, keys, arranged)
+    return arranged.transpose(1, 2, 0, 3)
+
+
+def _sorted(costs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns each row in ascending order, as numbers that hold W - 1 - index in their last bits: int64 [n, W].
+
+    Cost and index are sorted as one number, which NumPy does several times faster than `argsort`. Costs beyond 43 bits
+    lose their last ones, which changes nothing that can be measured.
+    """
+    shift = max(0, int(costs.max(initial=0)).bit_length() - (63 - _INDEX_BITS))
+    packed = ((costs >> shift) << _INDEX_BITS) | np.arange(costs.shape[1] - 1, -1, -1)
+    packed.sort(axis=1)
+    return packed
+
+
+@kernel
+def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> None:
+    """Cuts every optimizer step's descending bins, deals each cut to the ranks, and writes them to `arranged`.
+
+    `packed` is from `_sorted`. A cut is a step where `is_micro`, else the whole optimizer step. Keys decide the step of
+    each cut and the rank of each share.
+    """
+    num_ranks, num_optimizer_steps, num_steps, batch = arranged.shape
+    num_bins = costs.shape[1]
+    num_cuts = num_steps if is_micro else 1
+    size = num_bins // num_cuts
+    bins, of_bins, rank_of = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(num_bins, np.int64)
+    dealt = np.empty((num_ranks, size // num_ranks), np.int64)
+    cuts, ranks, taken = np.empty(num_cuts, np.int64), np.empty(num_ranks, np.int64), np.empty(num_ranks, np.int64)
+    for number in range(num_optimizer_steps):
+        state = _shuffle(mix(keys[number]), cuts)
+        for step in range(num_cuts):
+            end = num_bins - cuts[step] * size
+            for i in range(size):
+                bins[i] = num_bins - 1 - (packed[number, end - 1 - i] & (MAX_BINS_PER_OPTIMIZER_STEP - 1))
+            state = _shuffle(state, ranks)
+            if is_micro and size == num_ranks:  # one bin a rank: there is nothing to even out
+                for i in range(size):
+                    arranged[ranks[i], number, step, 0] = bins[i]
+                continue
+            for i in range(size):
+                of_bins[i] = costs[number, bins[i]]
+            _deal(of_bins, dealt)
+            if is_micro:
+                for share in range(num_ranks):
+                    for i in range(batch):
+                        arranged[ranks[share], number, step, i] = bins[dealt[share, i]]
+        if not is_micro:  # a rank takes its bins in the order of positions, which is random
+            for share in range(num_ranks):
+                taken[share] = 0
+                for i in range(size // num_ranks):
+                    rank_of[bins[dealt[share, i]]] = ranks[share]
+            for i in range(num_bins):
+                rank = rank_of[i]
+                arranged[rank, number, taken[rank] // batch, taken[rank] % batch] = i
+                taken[rank] += 1
+
+
+@kernel
+def _deal(costs: Any, dealt: Any) -> None:
+    """Deals bins of descending costs, [V], into shares of as many bins and about equal cost: `dealt`, [D, V / D].
+
+    Each round gives every share one bin, in the opposite order of the round before. In the last rounds the emptiest
+    share takes the most expensive bin. Then the fullest and the emptiest share exchange bins.
+    """
+    num_shares, per_share = dealt.shape
+    shares = np.arange(num_shares)  # the emptiest first
+    ordered_sums = np.zeros(num_shares, np.int64)  # theirs
+    for number in range(per_share):
+        if number and number + _SORTED_ROUNDS < per_share:
+            _reverse(ordered_sums, shares)
+        elif number and num_shares > _MOST_INSERTED:
+            order = np.argsort(ordered_sums, kind="mergesort")
+            shares, ordered_sums = shares[order], ordered_sums[order]
+        elif number:
+            _insert(ordered_sums, shares)
+        for i in range(num_shares):
+            dealt[shares[i], number] = number * num_shares + i
+            ordered_sums[i] += costs[number * num_shares + i]
+    if per_share > 1:
+        sums = np.empty(num_shares, np.int64)
+        for i in range(num_shares):
+            sums[shares[i]] = ordered_sums[i]
+        _exchange(costs, dealt, sums)
+
+
+@kernel
+def _reverse(sums: Any, shares: Any) -> None:
+    """Reverses the order of shares, in place."""
+    num = len(shares)
+    for i in range(num // 2):
+        sums[i], sums[num - 1 - i] = sums[num - 1 - i], sums[i]
+        shares[i], shares[num - 1 - i] = shares[num - 1 - i], shares[i]
+
+
+@kernel
+def _insert(sums: Any, shares: Any) -> None:
+    """Sorts few shares by their sums, in place; they are mostly descending, so it reverses them first."""
+    _reverse(sums, shares)
+    for i in range(1, len(shares)):
+        own, share, j = sums[i], shares[i], i
+        while j and sums[j - 1] > own:
+            sums[j], shares[j] = sums[j - 1], shares[j - 1]
+            j -= 1
+        sums[j], shares[j] = own, share
+
+
+@kernel
+def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
+    """Exchanges the pair of bins that best evens the fullest and the emptiest share, again and again."""
+    num_shares, per_share = dealt.shape
+    for _ in range(_SWAPS_PER_RANK * num_shares):
+        high = low = 0
+        for share in range(num_shares):
+            if sums[share] > sums[high]:
+                high = share
+            if sums[share] < sums[low]:
+                low = share
+        difference = sums[high] - sums[low]
+        if difference <= sums[low] >> _CLOSE_BITS:
+            return
+        best, best_i, best_j = difference, -1, -1
+        j = 0
+        for i in range(per_share):  # both descend, so the partner moves one way
+            while j < per_share and costs[dealt[high, i]] - costs[dealt[low, j]] < difference // 2:
+                j += 1
+            for k in (j - 1, j):
+                if 0 <= k < per_share:
+                    left = abs(difference - 2 * (costs[dealt[high, i]] - costs[dealt[low, k]]))
+                    if left < best:
+                        best, best_i, best_j = left, i, k
+        if best_i < 0:
+            return
+        moved = costs[dealt[high, best_i]] - costs[dealt[low, best_j]]
+        dealt[high, best_i], dealt[low, best_j] = dealt[low, best_j], dealt[high, best_i]
+        sums[high] -= moved
+        sums[low] += moved
+        _sink(costs, dealt[high], best_i)
+        _sink(costs, dealt[low], best_j)
+
+
+@kernel
+def _sink(costs: Any, share: Any, at: int) -> None:
+    """Restores the descending order of a share in which one entry changed."""
+    while at + 1 < len(share) and costs[share[at]] < costs[share[at + 1]]:
+        share[at], share[at + 1] = share[at + 1], share[at]
+        at += 1
+    while at > 0 and costs[share[at]] > costs[share[at - 1]]:
+        share[at], share[at - 1] = share[at - 1], share[at]
+        at -= 1
+
+
+@kernel
+def _shuffle(state: Any, out: Any) -> Any:
+    """Writes a permutation of [0, len(out)) that the state decides (Fisher-Yates), and returns the next state."""
+    for i in range(len(out)):
+        state += GOLDEN
+        j = np.int64(((mix(state) >> _HALF) * np.uint64(i + 1)) >> _HALF)
+        out[i] = out[j]
+        out[j] = i
+    return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Time that waiting adds to the ranks' work, as a share of it: 0.5 is half as long again."""
+
+    at_steps: float
+    """Where they wait for each other at every step (FSDP, expert parallelism)."""
+    at_optimizer_steps: float
+    """Where they wait once in an optimizer step (DDP, ZeRO-1 with accumulation)."""
+
+    @classmethod
+    def of_costs(cls, costs: NDArray[np.int64]) -> "Waiting":
+        """Measures costs: int64 [n, A, D, b], not all 0.
+
+        Example:
+            >>> Waiting.of_costs(np.array([[[[3], [1]], [[1], [3]]]]))
+            Waiting(at_steps=0.5, at_optimizer_steps=0.0)
+        """
+        of_ranks = costs.sum(axis=3).astype(np.float64)
+        return cls(at_steps=_excess(of_ranks), at_optimizer_steps=_excess(of_ranks.sum(axis=1)))
+
+
+def _excess(of_ranks: NDArray[np.float64]) -> float:
+    """The slowest rank's time over the mean rank's, minus 1; ranks are the last axis."""
+    return float(max(of_ranks.max(axis=-1).sum() / of_ranks.mean(axis=-1).sum() - 1, 0.0))
+
+
+def idle_share(excess: float) -> float:
+    """Returns the share of GPU time that ranks spend waiting, in [0, 1).
+
+    Example:
+        >>> idle_share(1.0)
+        0.5
+
+    Args:
+        excess: time that waiting adds, as a share of the ranks' work; at least 0.
+    """
+    return excess / (1 + excess)
+
+
+def waiting_of(
+    source: Source, topology: Topology, balances: Collection[Balance] = tuple(Balance)
+) -> dict[Balance, Waiting] | None:
+    """Measures how long ranks wait, under some balances, on the first optimizer steps of a real epoch.
+
+    Example:
+        >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)
+        >>> epoch = EpochView(plan, np.arange(20), seed=0, epoch=0)
+        >>> waiting_of(epoch, Topology(world_size=2, accumulation=10, cost_linear=1))[Balance.MICRO_STEP]
+        Waiting(at_steps=0.0, at_optimizer_steps=0.0)
+
+    Args:
+        source: the epoch.
+        topology: of the run, with one batch size; its own balance does not matter.
+        balances: those to measure.
+
+    Returns:
+        Balance → waiting; None where the epoch has no full optimizer step.
+
+    Raises:
+        ValueError: an optimizer step has more bins than can be balanced.
+    """
+    size = topology.accumulation * topology.bins_per_step
+    if size > MAX_BINS_PER_OPTIMIZER_STEP:
+        raise ValueError(
+            f"world_size · batch_size · accumulation is {size:,}, over the {MAX_BINS_PER_OPTIMIZER_STEP:,} bins that "
+            "one optimizer step may have: lower one of them"
+        )
+    num_optimizer_steps = min(source.num_bins // size, max(1, _SAMPLED_BINS // size))
+    if not num_optimizer_steps:
+        return None
+    costs = source.costs(np.arange(num_optimizer_steps * size), topology.cost_linear)
+    return waiting_of_costs(costs.reshape(num_optimizer_steps, size), topology, balances)
+
+
+def waiting_of_plan(
+    plan: PlanIndex, topology: Topology, balances: Collection[Balance] = tuple(Balance)
+) -> dict[Balance, Waiting] | None:
+    """As `waiting_of`, from a plan alone, since waiting does not depend on ids.
+
+    Example:
+        >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)
+        >>> waiting = waiting_of_plan(plan, Topology(world_size=2, accumulation=10, cost_linear=1))
+        >>> waiting[Balance.MICRO_STEP]
+        Waiting(at_steps=0.0, at_optimizer_steps=0.0)
+
+    Args:
+        plan: the plan's tables.
+        topology: as in `waiting_of`.
+        balances: as in `waiting_of`.
+    """
+    no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)
+    return waiting_of(EpochView(plan, no_ids, seed=0, epoch=0), topology, balances)
+
+
+def waiting_of_costs(
+    costs: NDArray[np.int64], topology: Topology, balances: Collection[Balance] = tuple(Balance)
+) -> dict[Balance, Waiting]:
+    """As `waiting_of`, from the costs of bins in the order of an epoch: int64 [n optimizer steps, bins of one]."""
+    shape = (len(costs), topology.accumulation, topology.world_size, topology.stretches[0].batch_size)
+    keys = np.arange(len(costs), dtype=np.uint64)
+    found = {}
+    for balance in balances:
+        in_order = costs
+        if balance is not Balance.NONE:
+            arranged = arrange(costs, balance, topology.accumulation, topology.world_size, keys)
+            in_order = np.take_along_axis(costs, arranged.reshape(costs.shape), axis=1)
+        found[balance] = Waiting.of_costs(in_order.reshape(shape))
+    return found

@@ -1,0 +1,225 @@
+"""Values that are permuted together, each under parameters of its own: draws from pools, and positions.
+
+Owns the blocks in which many values go through the rounds of `permutation` at once. Leaves a round to `permutation`,
+and which values are drawn to `plan_kernels`.
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from packhorse.compiling import kernel, kernel_part
+from packhorse.epoch.instructions import count_lanes, fill_lanes
+from packhorse.epoch.permutation import (
+    FORM,
+    KEYS,
+    OFFSET,
+    SIZE,
+    SMALL,
+    TINY,
+    cell_at,
+    column_of,
+    extra_passes,
+    flipped,
+    line_of,
+    rotated,
+    rotation_of,
+    round_key,
+    walked,
+)
+
+BLOCK = 512
+"""Values that are permuted together: their parameters then fit a core's first cache."""
+
+MOST_IN_NARROW_WORDS = 2**31
+"""The largest pool that is permuted in words of 32 bits: a permutation's rectangle is a little larger."""
+
+_CHECKED_AT_ONCE = np.uint64(16)  # a divisor of BLOCK
+_LAST = np.uint64(BLOCK - 1)
+_ROUNDS = 6
+_U0, _U1, _U32 = np.uint64(0), np.uint64(1), np.uint64(32)
+_0, _1, _6 = np.uint32(0), np.uint32(1), np.uint32(_ROUNDS)
+
+# A block: values that go through six rounds together, each under parameters of its own. One array, uint32
+# [6 * BLOCK], in parts that begin here; the compiler then knows how far apart they are.
+_LINES, _COLUMNS, _SHIFTS, _NUM_LINES, _KEYS, _STEPS = (np.uint64(part * BLOCK) for part in range(6))
+
+# What is permuted: one array of words [3 * BLOCK], in parts that begin here.
+_SIZES, _OFFSETS, _VALUES = (np.uint64(part * BLOCK) for part in range(3))
+
+
+@numba.njit(inline="always")
+def _set_value(block: Any, s: Any, value: Any) -> None:
+    block[_LINES + s] = line_of(value, block[_SHIFTS + s])
+    block[_COLUMNS + s] = column_of(value, block[_SHIFTS + s])
+
+
+@numba.njit(inline="always")
+def _value(block: Any, s: Any) -> Any:
+    return cell_at(block[_LINES + s], block[_COLUMNS + s], block[_SHIFTS + s])
+
+
+@kernel_part
+def _six_rounds_each(block: Any, num: Any, rounds: Any) -> None:
+    """Six rounds of the first values of a block. `rounds` is an argument, lest the compiler unrolls the rounds.
+
+    Each round is a loop of its own: its iterations are short and independent, so they compile to vector instructions
+    and overlap, which takes a fraction of the time of one loop over all six.
+    """
+    for number in range(0, rounds, 2):
+        for s in range(num):
+            key, num_lines = round_key(block[_KEYS + s], block[_STEPS + s], number), block[_NUM_LINES + s]
+            block[_LINES + s] = rotated(block[_LINES + s], rotation_of(block[_COLUMNS + s], key, num_lines), num_lines)
+        for s in range(num):
+            key = round_key(block[_KEYS + s], block[_STEPS + s], number + 1)
+            block[_COLUMNS + s] ^= flipped(block[_LINES + s], key, block[_SHIFTS + s])
+
+
+class Draws(NamedTuple):
+    """Draws from pools that are permuted together; a kernel makes it once a call by `no_draws`."""
+
+    block: Any
+    """See _LINES: uint32 [6 * BLOCK]."""
+    words: Any
+    """Size and start of each draw's pool, and the draw, which its permuted value replaces: see _SIZES.
+
+    Words are uint32 where the pools' sizes and starts fit 31 bits, so that twice as many fit a vector instruction, else
+    uint64.
+    """
+    passes: Any
+    """Which six rounds of its permutation each value has had last: uint32 [BLOCK]."""
+    still: Any
+    """Indices of values that need more rounds: uint64 [BLOCK]."""
+
+
+@numba.njit(inline="always")
+def no_draws(words: Any) -> Any:
+    """Returns arrays for BLOCK draws of any pools, with words of the type of `words`."""
+    return Draws(
+        np.empty(6 * BLOCK, np.uint32),
+        np.empty(3 * BLOCK, words.dtype),
+        np.empty(BLOCK, np.uint32),
+        np.empty(BLOCK, np.uint64),
+    )
+
+
+@numba.njit(inline="always")
+def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
+    """Writes LANES draws of one pool, first, first + 1, …, from index s on, which is at most BLOCK - LANES.
+
+    The pool's parameters are a row of the table. Draws that are too many are overwritten later, or left out of `num`.
+    """
+    block, words = draws.block, draws.words
+    form, keys = table[row, FORM], table[row, KEYS]
+    fill_lanes(block, _SHIFTS + s, np.uint32(form))
+    fill_lanes(block, _NUM_LINES + s, np.uint32(form >> _U32))
+    fill_lanes(block, _KEYS + s, np.uint32(keys))
+    fill_lanes(block, _STEPS + s, np.uint32(keys >> _U32))
+    fill_lanes(words, _SIZES + s, table[row, SIZE])
+    fill_lanes(words, _OFFSETS + s, table[row, OFFSET])
+    count_lanes(words, _VALUES + s, first)
+
+
+@kernel_part
+def permute_pools(draws: Any, num: Any, entries: Any) -> None:
+    """Writes the first draws' indices into the pool array, offset + σ(draw): words [num]. Overwrites the draws.
+
+    Values that need more rounds, because their permutation is small or because they landed beyond its size, are
+    collected and go through the same loops again. They are rare, so _CHECKED_AT_ONCE values are checked at a time.
+    """
+    block, words, passes, still = draws
+    for s in range(num):
+        _set_value(block, s, words[_VALUES + s])
+    _six_rounds_each(block, num, _ROUNDS)
+    for s in range(num):
+        words[_VALUES + s] = _value(block, s)
+    middle, last, least = num >> _U1, (num - _U1) & _LAST, SMALL
+    if (words[_SIZES] < SMALL) & (words[_SIZES + middle] < SMALL) & (words[_SIZES + last] < SMALL):
+        _six_more_where_small(block, words, passes, num)  # most of them will be
+        least = TINY
+    num_still = _collect(words, passes, still, num, least)
+    for i in range(num_still):
+        s = still[i]
+        passes[s] = _move(block, i, s, passes[s], words[_SIZES + s])
+    while num_still:
+        _six_rounds_each(block, num_still, _ROUNDS)
+        num_left = _U0
+        for i in range(num_still):
+            s = still[i]
+            words[_VALUES + s] = _value(block, i)
+            is_last = passes[s] >= extra_passes(words[_SIZES + s])
+            passes[s] = _move(block, num_left, i, passes[s], words[_SIZES + s])
+            still[num_left] = s
+            num_left += np.uint64((not is_last) | (words[_VALUES + s] >= words[_SIZES + s]))
+        num_still = num_left
+    for s in range(num):
+        entries[s] = words[_VALUES + s] + words[_OFFSETS + s]
+
+
+@kernel_part
+def _six_more_where_small(block: Any, words: Any, passes: Any, num: Any) -> None:
+    """The second six rounds of small permutations, in place; other values do not change.
+
+    Where most permutations are small, this takes half the time of collecting their values.
+    """
+    for s in range(num):
+        passes[s] = np.uint32(words[_SIZES + s] < SMALL)
+        block[_KEYS + s] = round_key(block[_KEYS + s], block[_STEPS + s], _6 * passes[s])
+    _six_rounds_each(block, num, _ROUNDS)
+    for s in range(num):
+        words[_VALUES + s] = _value(block, s) if passes[s] else words[_VALUES + s]
+        _set_value(block, s, words[_VALUES + s])
+
+
+@numba.njit(inline="always")
+def _collect(words: Any, passes: Any, still: Any, num: Any, least: Any) -> Any:
+    """Writes indices and passes of the values that need more rounds, and returns their number.
+
+    Permutations of at least the size `least` have had all their rounds.
+    """
+    num_still = _U0
+    for first in range(_U0, num, _CHECKED_AT_ONCE):
+        is_any = False
+        for i in range(_CHECKED_AT_ONCE):
+            size = words[_SIZES + first + i]
+            is_any |= (size < least) | (words[_VALUES + first + i] >= size)
+        if is_any:
+            for s in range(first, min(first + _CHECKED_AT_ONCE, num)):
+                size = words[_SIZES + s]
+                passes[s] = np.uint32((size < SMALL) & (least != SMALL))
+                still[num_still] = s
+                num_still += np.uint64((size < least) | (words[_VALUES + s] >= size))
+    return num_still
+
+
+@kernel_part
+def _move(block: Any, to: Any, s: Any, which: Any, size: Any) -> Any:
+    """Moves a value of a block, with the keys of its next six rounds, and returns which rounds these are."""
+    following = which + _1 if which < extra_passes(size) else _0
+    block[_LINES + to], block[_COLUMNS + to] = block[_LINES + s], block[_COLUMNS + s]
+    block[_SHIFTS + to], block[_NUM_LINES + to] = block[_SHIFTS + s], block[_NUM_LINES + s]
+    step = block[_STEPS + s]
+    block[_STEPS + to] = step
+    block[_KEYS + to] = round_key(block[_KEYS + s], step, _6 * np.uint32(following - which))
+    return np.uint32(following)
+
+
+@kernel
+def permute_positions(row: Any, positions: Any, out: Any) -> None:
+    """out[p] = σ(positions[p]), all under one parameter row; positions and out are int64 [N]."""
+    block = np.empty(6 * BLOCK, np.uint32)
+    shift, num_lines = np.uint32(row[FORM]), np.uint32(row[FORM] >> _U32)
+    key, step = np.uint32(row[KEYS]), np.uint32(row[KEYS] >> _U32)
+    for s in range(_U0, np.uint64(min(BLOCK, len(positions)))):
+        block[_SHIFTS + s], block[_NUM_LINES + s], block[_STEPS + s] = shift, num_lines, step
+    for first in range(0, len(positions), BLOCK):
+        num = np.uint64(min(BLOCK, len(positions) - first))
+        for s in range(num):
+            _set_value(block, s, np.uint64(positions[first + s]))
+        for which in range(extra_passes(row[SIZE]) + 1):
+            for s in range(num):
+                block[_KEYS + s] = round_key(key, step, 6 * which)
+            _six_rounds_each(block, num, _ROUNDS)
+        for s in range(num):
+            out[first + s] = np.int64(walked(row, _value(block, s)))

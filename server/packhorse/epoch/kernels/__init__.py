@@ -1,1 +1,0 @@
-"""The compiled loops of an epoch: columns, draws, permutations, positions to ids and back."""

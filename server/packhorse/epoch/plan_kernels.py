@@ -1,0 +1,289 @@
+"""The compiled loops over a plan: from positions to bins and their ids, and from ids back to positions.
+
+Owns the loops that `EpochView` runs without the GIL, and `Column`, one type for arrays of 32 and of 64 bits, so that a
+kernel is compiled once for both. Leaves the plan's tables to `plan_index`.
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.compiling import kernel, kernel_part
+from packhorse.epoch.bins import read_only
+from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, set_draws
+from packhorse.epoch.instructions import LANES, fill_lanes, prefetch
+from packhorse.epoch.permutation import ROW_WIDTH, SIZE, backward
+
+_LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
+_PREFETCHED_AT_ONCE = np.uint64(4)
+"""Entries prefetched with each repeat of a block: more than its draws, on average, and a divisor of BLOCK."""
+
+_LINE_BYTES = 64  # of a cache
+_ROWS_IN_LINE = _LINE_BYTES // (8 * ROW_WIDTH)
+_LOADING_PAYS = 32  # a table is loaded unless it is this many times longer than the number of bins that read it
+_NO_32, _NO_64 = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
+_READ_32, _READ_64 = read_only(_NO_32), read_only(_NO_64)
+
+
+class Column(NamedTuple):
+    """Numbers of either width; at most one of the arrays has any."""
+
+    narrow: NDArray[np.uint32]
+    wide: NDArray[np.int64]
+
+
+def written(array: NDArray[np.uint32 | np.int64] | None) -> Column:
+    """Returns an array that a kernel writes as a column; an empty one for None."""
+    return _column(array, _NO_32, _NO_64)
+
+
+def read(array: NDArray[np.uint32 | np.int64] | None) -> Column:
+    """Returns a `read_only` array that a kernel reads as a column; an empty one for None."""
+    return _column(array, _READ_32, _READ_64)
+
+
+def _column(array: Any, no_32: NDArray[np.uint32], no_64: NDArray[np.int64]) -> Column:
+    if array is None:
+        return Column(no_32, no_64)
+    return Column(array, no_64) if array.dtype == np.uint32 else Column(no_32, array)
+
+
+@kernel_part
+def fetch_column(entries: Any, num: Any, begin: Any, column: Any, out: Any) -> None:
+    """out[begin + i] = column[entries[i]] for the first `num` entries; nothing for an empty column.
+
+    `column` and `out` are Columns; `out` is wide where `column` is.
+    """
+    if len(column.wide):
+        for i in range(num):
+            out.wide[begin + i] = column.wide[entries[i]]
+    elif len(out.narrow):
+        for i in range(num):
+            out.narrow[begin + i] = column.narrow[entries[i]]
+    elif len(column.narrow):
+        for i in range(num):
+            out.wide[begin + i] = column.narrow[entries[i]]
+
+
+@kernel_part
+def prefetch_column(entries: Any, first: Any, num: Any, column: Any) -> None:
+    """Prefetches the memory of `num` entries of a Column, from entries[first] on."""
+    if len(column.wide):
+        for i in range(num):
+            prefetch(column.wide, entries[first + i])
+    elif len(column.narrow):
+        for i in range(num):
+            prefetch(column.narrow, entries[first + i])
+
+
+@numba.njit(inline="always")
+def _template_of(tables: Any, bin_number: Any) -> Any:
+    """The last template with first_bin <= bin_number."""
+    low = tables.lookup[bin_number >> tables.lookup_shift]
+    high = tables.lookup[(bin_number >> tables.lookup_shift) + 1]
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if tables.first_bin[middle] <= bin_number:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@kernel
+def find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
+    """Replaces each bin's number in the plan, in `costs_out`, by its cost."""
+    for p in range(len(costs_out)):
+        costs_out[p] = template_costs[_template_of(tables, costs_out[p])]
+
+
+@kernel
+def find_bins(
+    tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
+) -> Any:
+    """Finds each bin's template, the copy of it that the bin is, and its number of sequences.
+
+    `copy_out` holds each bin's number in the plan, and gets the copy. `numbers_out` gets the template, counted from
+    `first_template`. Returns a number without meaning, see `_load`.
+    """
+    loaded = 0
+    if _LOADING_PAYS * len(copy_out) > len(tables.lookup):
+        loaded += _load(tables.lookup) + _load(tables.first_bin) + _load(tables.template_size)
+    for p in range(len(copy_out)):
+        bin_number = copy_out[p]
+        template = _template_of(tables, bin_number)
+        template_out[p] = template
+        copy_out[p] = bin_number - tables.first_bin[template]
+        sizes_out[p] = tables.template_size[template]
+        numbers_out[p] = template + first_template
+    return loaded
+
+
+@kernel_part
+def _load(table: Any) -> Any:
+    """Reads a table's cache lines in order, and returns their sum, without which the compiler would leave this out.
+
+    The plans of a mixture push each other's tables out of the cache. Reading a table in the order of the bins would
+    wait for each line by itself, while lines in a row are prefetched by the processor.
+    """
+    total = np.int64(0)
+    for i in range(0, len(table), _LINE_BYTES // table.itemsize):
+        total += table[i]
+    return total
+
+
+@kernel
+def draw_ids(
+    tables: Any,
+    pool_rows: Any,
+    pool: Any,
+    first_tokens: Any,
+    words: Any,
+    templates: Any,
+    copies: Any,
+    begin: Any,
+    ids_out: Any,
+    lengths_out: Any,
+    first_tokens_out: Any,
+) -> Any:
+    """Writes the ids and lengths of the bins that `find_bins` found, and first_tokens where the pool holds pieces.
+
+    Draws are made and permuted in blocks that stay in the first cache. A block's entries lie all over the pool, so they
+    are prefetched while the next block's draws are made. Bins are written one after the other, from `begin` on. `words`
+    is as `no_draws` takes it; `pool`, `first_tokens`, `ids_out` and `first_tokens_out` are `Column`s. Returns the
+    bins' number of tokens, int64, and a number without meaning, see `_load`.
+    """
+    loaded = 0
+    if _LOADING_PAYS * len(templates) > len(tables.repeat_length):
+        loaded += _load(tables.first_repeat) + _load(tables.repeat_length) + _load(tables.repeat_copies)
+        loaded += _load(tables.repeat_first_draw) + _load(tables.lengths)
+        for row in range(0, len(pool_rows), _ROWS_IN_LINE):
+            loaded += np.int64(pool_rows[row, SIZE])
+    draws, lengths = no_draws(words), np.empty(BLOCK, np.int32)
+    entries = np.empty(BLOCK, words.dtype)  # of the block before, which are prefetched
+    for s in range(BLOCK):
+        entries[s] = 0
+    num = num_before = first = num_tokens = np.uint64(0)  # unsigned: no index is checked for being below 0
+    done = np.uint64(begin)
+    for p in range(len(templates)):
+        for repeat in range(tables.first_repeat[templates[p]], tables.first_repeat[templates[p] + 1]):
+            length_index, copies_left = np.uint64(tables.repeat_length[repeat]), np.uint64(tables.repeat_copies[repeat])
+            draw = np.uint64(tables.repeat_first_draw[repeat] + copies[p] * tables.repeat_copies[repeat])
+            length = tables.lengths[length_index]
+            num_tokens += np.uint64(length) * copies_left
+            while copies_left:
+                if num > _LAST_LANES:
+                    fetch_column(entries, num_before, done, pool, ids_out)
+                    fetch_column(entries, num_before, done, first_tokens, first_tokens_out)
+                    done += num_before
+                    permute_pools(draws, num, entries)
+                    _lay_out(lengths, num, done, lengths_out)
+                    num_before, num, first = num, np.uint64(0), np.uint64(0)
+                set_draws(draws, num, pool_rows, length_index, draw)
+                fill_lanes(lengths, num, length)
+                if first < num_before:
+                    prefetch_column(entries, first, _PREFETCHED_AT_ONCE, pool)
+                    prefetch_column(entries, first, _PREFETCHED_AT_ONCE, first_tokens)
+                    first += _PREFETCHED_AT_ONCE
+                taken = min(copies_left, _LANES)
+                num, draw, copies_left = num + taken, draw + taken, copies_left - taken
+    fetch_column(entries, num_before, done, pool, ids_out)
+    fetch_column(entries, num_before, done, first_tokens, first_tokens_out)
+    done += num_before
+    permute_pools(draws, num, entries)
+    _lay_out(lengths, num, done, lengths_out)
+    fetch_column(entries, num, done, pool, ids_out)
+    fetch_column(entries, num, done, first_tokens, first_tokens_out)
+    return np.int64(num_tokens), loaded
+
+
+@kernel_part
+def _lay_out(lengths: Any, num: Any, begin: Any, lengths_out: Any) -> None:
+    """Copies the first lengths of a block into the output, from `begin` on."""
+    for i in range(num):
+        lengths_out[begin + i] = lengths[i]
+
+
+@kernel
+def find_entries(
+    tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
+) -> int:
+    """Finds ids in the pool and returns the number of rows; rows beyond the arrays' size are only counted.
+
+    Every wanted id has at least one row, in the order of `wanted`: (which id, index into lengths, index into the pool),
+    with -1 for both indices where the dataset lacks it. It has several only where the pool holds pieces.
+    """
+    num_rows = 0
+    for w in range(len(wanted)):
+        before = num_rows
+        for length_index in range(len(tables.counts)):
+            low = tables.pool_starts[length_index]
+            end = low + tables.counts[length_index]
+            high = end
+            while low < high:
+                middle = (low + high) >> 1
+                if np.int64(pool[middle]) < wanted[w]:
+                    low = middle + 1
+                else:
+                    high = middle
+            while low < end and np.int64(pool[low]) == wanted[w]:
+                if num_rows < len(which_out):
+                    which_out[num_rows] = w
+                    length_index_out[num_rows] = length_index
+                    entry_out[num_rows] = low
+                num_rows += 1
+                low += 1
+                if not has_pieces:
+                    break
+            if num_rows > before and not has_pieces:
+                break
+        if num_rows == before:
+            if num_rows < len(which_out):
+                which_out[num_rows] = w
+                length_index_out[num_rows] = -1
+                entry_out[num_rows] = -1
+            num_rows += 1
+    return num_rows
+
+
+@kernel
+def locate_entries(
+    tables: Any,
+    repeats: Any,
+    pool_rows: Any,
+    bin_row: Any,
+    length_indices: Any,
+    entries: Any,
+    position_out: Any,
+    index_in_bin_out: Any,
+) -> None:
+    """Finds the position and index in its bin of each of the pool's entries; an entry of -1 is left out.
+
+    A draw's repeat is found by bisection among the repeats of its length.
+    """
+    for e in range(len(entries)):
+        if entries[e] < 0:
+            continue
+        length_index = length_indices[e]
+        row = pool_rows[length_index]
+        draw = np.int64(backward(row, np.uint64(entries[e] - tables.pool_starts[length_index])))
+        first = repeats.first_by_length[length_index]
+        last = repeats.first_by_length[length_index + 1] - 1
+        while first < last:
+            middle = (first + last + 1) >> 1
+            if tables.repeat_first_draw[repeats.repeats_by_length[middle]] <= draw:
+                first = middle
+            else:
+                last = middle - 1
+        repeat = repeats.repeats_by_length[first]
+        template = repeats.repeat_template[repeat]
+        ahead = draw - tables.repeat_first_draw[repeat]
+        index_in_bin = ahead % tables.repeat_copies[repeat]
+        for earlier in range(tables.first_repeat[template], repeat):
+            index_in_bin += tables.repeat_copies[earlier]
+        index_in_bin_out[e] = index_in_bin
+        position_out[e] = np.int64(
+            backward(bin_row, np.uint64(tables.first_bin[template] + ahead // tables.repeat_copies[repeat]))
+        )

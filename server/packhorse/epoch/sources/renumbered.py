@@ -1,0 +1,164 @@
+"""Sources that number the bins of another source otherwise.
+
+Owns `SkipSource`, which leaves ranges of positions out, and `JoinedSource`, which joins several short bins into a long
+one, so that components of different max_seq_len have bins of one size.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from packhorse.epoch.bins import Bins
+from packhorse.epoch.sources.source import (
+    Columns,
+    Locations,
+    Outline,
+    Source,
+    UnfilledBins,
+    bins_at,
+    checked_positions,
+    find_in,
+)
+from packhorse.topology import Skips, checked_integer
+
+MAX_ROWS = 1 << 16
+"""The most short bins in a long one: rows are numbered in 16 bits."""
+
+_ROWS = np.dtype(np.uint16)
+
+
+class SkipSource:
+    """A source without some ranges of positions; the others are numbered from 0, without a gap.
+
+    Args:
+        source: any epoch.
+        skips: ranges of its positions; those beyond its end skip nothing.
+    """
+
+    def __init__(self, source: Source, skips: Skips) -> None:
+        self._source = source
+        ranges = np.array(skips.within(source.num_bins).ranges, dtype=np.int64).reshape(-1, 2)
+        self._firsts, self._ends = ranges[:, 0], ranges[:, 1]
+        self._skipped = np.concatenate(([0], np.cumsum(self._ends - self._firsts)))
+        self._gaps = self._firsts - self._skipped[:-1]
+        self.num_bins = source.num_bins - int(self._skipped[-1])
+        self.max_seq_len = source.max_seq_len
+        self.max_sequences_per_bin = source.max_sequences_per_bin
+
+    def bins(self, positions: ArrayLike) -> Bins:
+        """Returns the bins at the given new positions; a ValueError where one is outside."""
+        wanted = checked_positions(positions, self.num_bins)
+        return replace(self._source.bins(self._old(wanted)), positions=wanted)
+
+    def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
+        """Returns the cost of the bins at the given new positions: int64 [N]."""
+        return self._source.costs(self._old(checked_positions(positions, self.num_bins)), cost_linear)
+
+    def locate(self, ids: ArrayLike) -> Locations:
+        """Returns the new positions of ids; -1 where their bin is skipped."""
+        found = self._source.locate(ids)
+        num_ranges = np.searchsorted(self._firsts, found.positions, side="right")  # that begin at or before it
+        is_skipped = (num_ranges > 0) & (found.positions < np.append(self._ends, 0)[num_ranges - 1])
+        is_gone = is_skipped | (found.positions < 0)
+        return replace(
+            found,
+            positions=np.where(is_gone, -1, found.positions - self._skipped[num_ranges]),
+            index_in_bin=np.where(is_gone, -1, found.index_in_bin),
+        )
+
+    def _old(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return positions + self._skipped[np.searchsorted(self._gaps, positions, side="right")]
+
+
+class JoinedSource:
+    """An epoch of long bins, each several short bins in a row; the last one may have fewer.
+
+    Example:
+        >>> from packhorse.epoch import EpochView, PlanIndex
+        >>> plan = PlanIndex.build({(4,): 3, (2, 2): 2}, {4: 3, 2: 4}, 4)
+        >>> short = EpochView(plan, np.arange(7), seed=1, epoch=0)
+        >>> long = JoinedSource(short, rows_per_bin=2)
+        >>> long.num_bins, long.max_seq_len, long.bins([0]).ids.tolist() == short.bins([0, 1]).ids.tolist()
+        (3, 8, True)
+
+    Args:
+        source: an epoch of one dataset.
+        rows_per_bin: k, short bins in a long one, in [1, 65536].
+    """
+
+    def __init__(self, source: Source, rows_per_bin: int) -> None:
+        self._source = source
+        self._rows_per_bin = checked_integer("rows_per_bin", rows_per_bin, 1, MAX_ROWS)
+        self.num_bins = -(-source.num_bins // rows_per_bin)
+        self.num_bytes = int(getattr(source, "num_bytes", 0))
+        self.max_seq_len = rows_per_bin * source.max_seq_len
+        self.max_sequences_per_bin = rows_per_bin * source.max_sequences_per_bin
+
+    def bins(self, positions: ArrayLike) -> Bins:
+        """Returns the bins at the given positions, in that order, with rows; a ValueError where one is outside."""
+        return bins_at(self, positions)
+
+    def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
+        """Finds the bins at the given positions, as `FindingSource.find`; they have no templates.
+
+        Raises:
+            ValueError: the source is a mixture.
+        """
+        short, ends = self._short(positions)
+        unfilled, own = self._find_short(short)
+        bounds = own.bounds()
+        outline.sizes[:] = np.diff(bounds[ends], prepend=0)
+        outline.templates[:] = -1
+        rows = np.repeat((short % self._rows_per_bin).astype(_ROWS), own.sizes)
+        return UnfilledBins(
+            fill=partial(_fill, unfilled, bounds, rows),
+            num_bins=len(positions),
+            dtypes={**unfilled.dtypes, "rows": _ROWS},
+            have_templates=False,
+        )
+
+    def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
+        """Returns the cost of the bins at the given positions: int64 [N]."""
+        short, ends = self._short(checked_positions(positions, self.num_bins))
+        up_to = np.concatenate(([0], np.cumsum(self._source.costs(short, cost_linear))))
+        return np.diff(up_to[ends], prepend=0)
+
+    def locate(self, ids: ArrayLike) -> Locations:
+        """Returns where ids are in the epoch; indices are among the sequences of the whole long bin."""
+        found = self._source.locate(ids)
+        is_there = found.positions >= 0
+        positions, index_in_bin = found.positions.copy(), found.index_in_bin.copy()
+        rows = positions[is_there] % self._rows_per_bin
+        positions[is_there] //= self._rows_per_bin
+        unique, which = np.unique(positions[is_there], return_inverse=True)
+        short, ends = self._short(unique)
+        up_to = self._find_short(short)[1].bounds()
+        firsts = np.concatenate(([0], ends))[which]
+        index_in_bin[is_there] += up_to[firsts + rows] - up_to[firsts]
+        return replace(found, positions=positions, index_in_bin=index_in_bin)
+
+    def _find_short(self, positions: NDArray[np.int64]) -> tuple[UnfilledBins, Outline]:
+        outline = Outline.of(len(positions))
+        return find_in(self._source, positions, outline, 0), outline
+
+    def _short(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the short bins of long ones, one after the other, and where those of each end: int64 [n], [N]."""
+        firsts = positions * self._rows_per_bin
+        num_rows = np.minimum(self._rows_per_bin, self._source.num_bins - firsts)
+        ends = np.cumsum(num_rows)
+        num = int(ends[-1]) if len(ends) else 0
+        return np.repeat(firsts - (ends - num_rows), num_rows) + np.arange(num), ends
+
+
+def _fill(
+    unfilled: UnfilledBins,
+    own_bounds: NDArray[np.int64],
+    rows: NDArray[np.uint16],
+    bounds: NDArray[np.int64],
+    columns: Columns,
+) -> int:
+    """Fills long bins: the short ones, within bounds of their own, and the row of every sequence."""
+    columns["rows"][bounds[0] : bounds[-1]] = rows
+    return unfilled.fill(own_bounds + bounds[0], columns)

@@ -1,0 +1,280 @@
+"""What a mixture is made of: components, and stages that weigh them.
+
+Owns `Component`, `Stage` and the exact shares that weights give, with what is due to each component when others run
+out. Leaves which position gets which component to `mixture`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+from math import gcd, lcm
+
+from packhorse.epoch.sources.source import Source
+from packhorse.topology import checked_integer
+
+Weight = int | float | str | Decimal | Fraction
+"""A weight, taken as it is written: 0.7 is 7/10."""
+
+MAX_BINS = 2**53
+"""The most bins of a mixture's epoch."""
+
+_MOST_POSITIONS_DUE = 2**40  # a component is due at least once in this many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A dataset of a mixture, or anything else that has epochs, such as another mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> from packhorse.epoch import EpochView, PlanIndex
+        >>> plan = PlanIndex.build({(4,): 6}, {4: 6}, 4)
+        >>> code = Component.of("code", lambda epoch: EpochView(plan, np.arange(6), seed=1, epoch=epoch))
+        >>> code.name, code.num_bins
+        ('code', 6)
+    """
+
+    name: str
+    """Its name in weights and messages."""
+    source_of: Callable[[int], Source]
+    """Its epochs by number. Called for every request, so it should remember its last results."""
+    num_bins: int
+    """Bins in each of its epochs."""
+    max_seq_len: int
+    """A bin's capacity in tokens."""
+    max_sequences_per_bin: int
+    """The most sequences in any bin."""
+    num_tokens: int | None = None
+    """Tokens in each of its epochs; needed where weights are shares of tokens."""
+    digest: str = ""
+    """Digest of everything that decides its bins but the seed."""
+    num_datasets: int = 1
+    """Number of its datasets: more than one for a mixture."""
+    num_templates: int = 0
+    """Number of its templates; 0 where it is unknown, and its bins then have no template in a mixture."""
+    most_epochs: int = 1
+    """The most of its epochs that one epoch of a mixture takes, unless the mixture repeats components."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        source_of: Callable[[int], Source],
+        *,
+        num_tokens: int | None = None,
+        digest: str = "",
+        num_datasets: int = 1,
+        num_templates: int = 0,
+    ) -> "Component":
+        """Makes a component from its epochs; the two epochs used last are remembered."""
+        remembered = lru_cache(maxsize=2)(source_of)
+        first = remembered(0)
+        return cls(
+            name=name,
+            source_of=remembered,
+            num_bins=first.num_bins,
+            max_seq_len=first.max_seq_len,
+            max_sequences_per_bin=first.max_sequences_per_bin,
+            num_tokens=num_tokens,
+            digest=digest,
+            num_datasets=num_datasets,
+            num_templates=num_templates,
+        )
+
+
+class WeightsBy(StrEnum):
+    """Whether weights are shares of bins or of tokens."""
+
+    BINS = "bins"
+    """Of the mixture's bins."""
+    TOKENS = "tokens"
+    """Of the tokens in these bins."""
+
+
+class WhenOut(StrEnum):
+    """How a mixture continues when a component has given all bins of its epoch."""
+
+    REPEAT = "repeat"
+    """Its next epoch follows, in another order."""
+    STOP = "stop"
+    """An epoch of the mixture ends before that. In the mixture's next epoch every component begins its own next."""
+    REWEIGH = "reweigh"
+    """It leaves, and the others take its share by their weights. In the mixture's next epoch it is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A range of positions with the same weights.
+
+    Example:
+        >>> Stage({"web": 0.7, "code": 0.3}, until=100_000).until
+        100000
+    """
+
+    weights: Mapping[str, Weight]
+    """Component → weight, at least 0; components that are not named have weight 0."""
+    until: int | None = None
+    """Position of the run at which the next stage begins; None for the last."""
+    by: WeightsBy | str = WeightsBy.BINS
+    """Whether weights are shares of bins or of tokens."""
+
+
+class Shares:
+    """The weights of C components, and where each of them leaves.
+
+    A component leaves when its limit has become due to it; from there on the others share positions by their weights.
+    Components leave in ascending order of limit / weight, so the order is known beforehand.
+
+    Example:
+        >>> shares = Shares([Fraction(7, 10), Fraction(2, 10), Fraction(1, 10)])
+        >>> shares.parts, [str(due) for due in shares.due(5)]
+        ((7, 2, 1), ['7/2', '1', '1/2'])
+        >>> [str(due) for due in Shares(shares.parts, [500, 200, 200]).due(800)]
+        ['500', '200', '100']
+
+    Args:
+        weights: at least 0, one of them above.
+        limits: bins that become due to each before it leaves, at least 0; None for no limits.
+    """
+
+    def __init__(self, weights: Sequence[Fraction | int], limits: Sequence[Fraction | int] | None = None) -> None:
+        scale = lcm(*(weight.denominator for weight in weights))
+        parts = [int(weight * scale) for weight in weights]
+        divisor = gcd(*parts)
+        self.parts = tuple(part // divisor for part in parts)
+        self.whole = sum(self.parts)
+        self.leave_at: list[Fraction] = []
+        """Positions of the stage at which components leave, ascending."""
+        self._leaving: list[int] = []  # components in this order
+        self._limits = limits
+        if limits is None:
+            return
+        times = {c: Fraction(limits[c]) / part for c, part in enumerate(self.parts) if part}
+        self._leaving = sorted(times, key=times.__getitem__)
+        due_to_gone, whole = Fraction(0), self.whole
+        for c in self._leaving:
+            due_to_gone, whole = due_to_gone + limits[c], whole - self.parts[c]
+            self.leave_at.append(due_to_gone + times[c] * whole)
+
+    def due(self, n: int) -> list[Fraction]:
+        """Returns the bins due to each component after n positions of the stage."""
+        gone, weights = self._at(n)
+        whole, rest = max(sum(weights), 1), Fraction(n) - sum(gone.values())
+        return [gone[c] if c in gone else rest * weight / whole for c, weight in enumerate(weights)]
+
+    def weights_at(self, n: int) -> list[int]:
+        """Returns the weights after n positions of the stage, 0 for those that have left."""
+        return self._at(n)[1]
+
+    def _at(self, n: int) -> tuple[dict[int, Fraction], list[int]]:
+        """Returns the bins due to the components that have left after n positions, and all weights."""
+        if self._limits is None:
+            return {}, list(self.parts)
+        gone = {c: Fraction(self._limits[c]) for c in self._leaving[: bisect_right(self.leave_at, n)]}
+        return gone, [0 if c in gone else part for c, part in enumerate(self.parts)]
+
+
+def bin_shares(stage: Stage, components: Sequence[Component], number: int = 0) -> tuple[Fraction, ...]:
+    """Returns each component's share of a stage's bins; together they are 1.
+
+    Example:
+        >>> import numpy as np
+        >>> from packhorse.epoch import EpochView, PlanIndex
+        >>> plan = PlanIndex.build({(4,): 6}, {4: 6}, 4)
+        >>> code, web = (
+        ...     Component.of(name, lambda epoch: EpochView(plan, np.arange(6), seed=1, epoch=epoch))
+        ...     for name in ("code", "web")
+        ... )
+        >>> [str(share) for share in bin_shares(Stage({"code": 0.7, "web": 0.3}), [code, web])]
+        ['7/10', '3/10']
+
+    Args:
+        stage: weights by bins or by tokens.
+        components: of the mixture.
+        number: of the stage, for messages.
+
+    Raises:
+        ValueError: as for a Mixture.
+    """
+    shares = shares_of(stage, components, number)
+    return tuple(Fraction(part, shares.whole) for part in shares.parts)
+
+
+def check_components(components: Sequence[Component]) -> None:
+    """Raises a ValueError where there are no components, or two have one name."""
+    if not components:
+        raise ValueError("a mixture needs at least one component")
+    names = [component.name for component in components]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two components are called {name}: give each a name of its own")
+
+
+def check_whole_draws(name: str, num_bins: int, bins_per_draw: int) -> None:
+    """Raises a ValueError where a number of bins is not of whole draws."""
+    below = num_bins // bins_per_draw * bins_per_draw
+    if below != num_bins:
+        raise ValueError(
+            f"{name} {num_bins} is no multiple of {bins_per_draw}, the bins in a row that are of one component: take "
+            f"{f'{below} or ' if below else ''}{below + bins_per_draw}"
+        )
+
+
+def firsts_of(stages: Sequence[Stage], bins_per_draw: int) -> list[int]:
+    """Returns the first position of each stage in the run."""
+    if not stages:
+        raise ValueError("a mixture needs at least one stage")
+    if stages[-1].until is not None:
+        raise ValueError("the last stage has no end: leave out its until")
+    firsts = [0]
+    for number, stage in enumerate(stages[:-1]):
+        if stage.until is None:
+            raise ValueError(f"stage {number} needs an until, since another one follows")
+        firsts.append(checked_integer(f"until of stage {number}", stage.until, firsts[-1] + 1))
+        check_whole_draws(f"until of stage {number}, position", stage.until, bins_per_draw)
+    return firsts
+
+
+def shares_of(stage: Stage, components: Sequence[Component], number: int) -> Shares:
+    """Returns a stage's shares of bins; its number is for messages."""
+    names = {component.name for component in components}
+    for name in stage.weights:
+        if name not in names:
+            raise ValueError(
+                f"stage {number} weighs {name}, which is no component: there are {', '.join(sorted(names))}"
+            )
+    by = WeightsBy(stage.by)
+    weights = []
+    for component in components:
+        weight = _as_fraction(stage.weights.get(component.name, 0), f"weight of {component.name} in stage {number}")
+        if weight and not component.num_bins:
+            raise ValueError(f"{component.name} has a weight in stage {number}, but no bins: leave it out")
+        if weight and by is WeightsBy.TOKENS:
+            if not component.num_tokens:
+                raise ValueError(f"weights of stage {number} are by tokens: {component.name} needs its num_tokens")
+            weight = weight * component.num_bins / component.num_tokens
+        weights.append(weight)
+    whole = sum(weights)
+    if not whole:
+        raise ValueError(f"all weights of stage {number} are 0: give a component a weight")
+    for component, weight in zip(components, weights, strict=True):
+        if 0 < weight * _MOST_POSITIONS_DUE < whole:
+            raise ValueError(
+                f"{component.name} has less than one bin in {_MOST_POSITIONS_DUE} in stage {number}: give it a larger "
+                "weight, or 0 and a larger one in a stage of its own"
+            )
+    return Shares(weights)
+
+
+def _as_fraction(value: object, name: str) -> Fraction:
+    try:
+        weight = Fraction(str(value)) if not isinstance(value, bool) else None
+    except (ValueError, ZeroDivisionError):
+        weight = None
+    if weight is None or weight < 0:
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+    return weight

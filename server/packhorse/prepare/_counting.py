@@ -1,0 +1,402 @@
+"""The first pass: each task counts the lengths of its rows and checks every row; then the counts are added up.
+
+Owns what a task is, and what is counted in one and in all of them. A task pickles small, needs memory for its histogram
+only, and may run on any engine, anywhere, any number of times. Leaves reading to `input`, the second pass to `_spills`,
+and the order of passes to `_sort`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import OverLengthLedger, PlanOptions, PreparedDataset, SequenceFacts
+from packhorse.formats.object_store import without_secrets
+from packhorse.prepare.input import Batch, RowRange
+from packhorse.prepare.kernels import add_lengths
+
+RoomCounts = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Distinct rooms, ascending, and how many entries have each: int64 [D] both."""
+
+IdType = Literal["uint32", "int64"]
+
+LONGEST_SPLIT = 1 << 40
+"""The longest sequence that is split: a longer one is a mistake, and its pieces would fill the disk."""
+
+_TASK_ROWS = 1_000_000
+_MOST_TASKS = 256
+_MOST_CELLS = 1 << 23
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountTask:
+    """Some ranges of rows, and what shapes their plan."""
+
+    ranges: tuple[RowRange, ...]
+    options: PlanOptions
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all ranges."""
+        return sum(each.num_rows for each in self.ranges)
+
+    def batches(self) -> Iterator[tuple[str, Batch]]:
+        """Yields each batch of rows that may be planned, with its file."""
+        for each in self.ranges:
+            for batch in each.batches():
+                yield each.path, batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCounts:
+    """What the first pass found in one task."""
+
+    rooms: NDArray[np.int64]
+    """Distinct rooms of what is planned, ascending: int64 [D]."""
+    counts: NDArray[np.int64]
+    """Sequences, or pieces, of each: int64 [D]."""
+    own_tokens: int
+    """Their tokens without `extra_tokens` and alignment."""
+    id_low: int
+    """Smallest planned id; with `id_high` below it where nothing is planned."""
+    id_high: int
+    """Largest planned id."""
+    num_over: int
+    """Sequences that are too long."""
+    tokens_over: int
+    """Their lengths' sum."""
+    pieces_over: int
+    """The pieces that they can be split into."""
+    longest_over: int
+    """The greatest of their lengths; 0 without any."""
+    first_over: tuple[int, int, str, int] | None
+    """The first of them: id, length, file, row."""
+    skipped: tuple[tuple[str, NDArray[np.int64]], ...]
+    """File and (row, Fault) of the rows that were skipped: int64 [k, 2]."""
+
+    def content(self) -> dict[str, Any]:
+        """Returns it as JSON can hold it."""
+        content = {field.name: getattr(self, field.name) for field in fields(self)}
+        content["rooms"], content["counts"] = self.rooms.tolist(), self.counts.tolist()
+        content["skipped"] = [[path, rows.tolist()] for path, rows in self.skipped]
+        return content
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> "TaskCounts":
+        """Returns what `content` was made of."""
+        arrays = {name: np.array(content[name], dtype=np.int64) for name in ("rooms", "counts")}
+        first_over = content["first_over"]
+        skipped = tuple((path, np.array(rows, dtype=np.int64).reshape(-1, 2)) for path, rows in content["skipped"])
+        return cls(**{**content, **arrays, "first_over": first_over and tuple(first_over), "skipped": skipped})
+
+
+def rows_of_task(num_rows: int, options: PlanOptions, workers: int) -> int:
+    """Returns how many rows a task should have: about a million, more where all tasks' histograms would add up."""
+    most = max(workers, min(_MOST_TASKS, _MOST_CELLS // options.max_seq_len))
+    return max(min(_TASK_ROWS, -(-num_rows // workers)), -(-num_rows // most))
+
+
+def make_tasks(ranges: Sequence[RowRange], options: PlanOptions, rows: int) -> list[CountTask]:
+    """Joins ranges into tasks of at least `rows` rows."""
+    tasks: list[CountTask] = []
+    held: list[RowRange] = []
+    num_rows = 0
+    for each in ranges:
+        held.append(each)
+        num_rows += each.num_rows
+        if num_rows >= rows:
+            tasks.append(CountTask(ranges=_joined(held), options=options))
+            held, num_rows = [], 0
+    if held:
+        tasks.append(CountTask(ranges=_joined(held), options=options))
+    return tasks
+
+
+def _joined(ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
+    """Returns ranges with neighbours in one file made one, so that the file is opened once."""
+    joined: list[RowRange] = []
+    first = last = ranges[0]
+    for each in ranges[1:]:
+        if not each.follows(last):
+            joined.append(first if first is last else first.through(last))
+            first = each
+        last = each
+    joined.append(first if first is last else first.through(last))
+    return tuple(joined)
+
+
+def count_task(task: CountTask) -> TaskCounts:
+    """Counts the task's lengths and checks every row."""
+    histogram = np.zeros(1, dtype=np.int64)
+    id_low, id_high = 2**63 - 1, -(2**63)
+    num_over = tokens_over = pieces_over = longest_over = 0
+    first_over: tuple[int, int, str, int] | None = None
+    options, limit = task.options, task.options.rooms.longest
+    is_split = options.over_length == "split"
+    skipped: list[tuple[str, NDArray[np.int64]]] = []
+    for path, batch in task.batches():
+        if batch.skipped is not None:
+            skipped.append((path, batch.skipped))
+        lengths, ids = batch.lengths, batch.ids
+        if not len(lengths):
+            continue
+        longest = int(lengths.max())
+        if is_split and longest > LONGEST_SPLIT:
+            at = int(np.argmax(lengths > LONGEST_SPLIT))
+            raise ValueError(
+                f"{without_secrets(path)}: row {batch.row(at)} has {int(lengths[at])} tokens; sequences of up to "
+                f"{LONGEST_SPLIT} can be split: repair the length, or choose over_length='drop'"
+            )
+        histogram = _grown(histogram, min(longest, limit) + 1)
+        num_over_here = add_lengths(lengths, limit, is_split, histogram)
+        if num_over_here:
+            over = lengths > limit
+            at = int(np.argmax(over))
+            first_over = first_over or (int(ids[at]), int(lengths[at]), without_secrets(path), batch.row(at))
+            num_over += num_over_here
+            tokens_over += exact_sum(lengths[over])
+            pieces_over += exact_sum((lengths[over] - 1) // limit + 1)
+            longest_over = max(longest_over, longest)
+            if options.over_length == "truncate":
+                histogram[limit] += num_over_here
+            elif not is_split:
+                ids = ids[~over]
+        if len(ids):
+            id_low, id_high = min(id_low, int(ids.min())), max(id_high, int(ids.max()))
+    present = np.flatnonzero(histogram)
+    rooms, group = np.unique(options.rooms.room(present), return_inverse=True)
+    counts = np.zeros(len(rooms), dtype=np.int64)
+    np.add.at(counts, group, histogram[present])
+    return TaskCounts(
+        rooms=rooms,
+        counts=counts,
+        own_tokens=int(present @ histogram[present]),
+        id_low=id_low,
+        id_high=id_high,
+        num_over=num_over,
+        tokens_over=tokens_over,
+        pieces_over=pieces_over,
+        longest_over=longest_over,
+        first_over=first_over,
+        skipped=tuple(skipped),
+    )
+
+
+def find_rows(task: tuple[Sequence[RowRange], int]) -> list[tuple[str, int, int]]:
+    """Returns (file, row, length) of every sequence with a certain id in some ranges."""
+    ranges, wanted = task
+    return [
+        (each.where, batch.row(int(at)), int(batch.lengths[at]))
+        for each in ranges
+        for batch in each.batches()
+        for at in np.flatnonzero(batch.ids == wanted)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What all tasks found together, with what a version that is appended to has already."""
+
+    tasks: list[CountTask]
+    parts: list[TaskCounts]
+    """What was found in each."""
+    rooms: NDArray[np.int64]
+    """Distinct rooms, ascending: int64 [D]."""
+    counts: NDArray[np.int64]
+    """Sequences, pieces or groups of each: int64 [D]."""
+    id_range: tuple[int, int]
+    """The smallest and the largest id; of groups, their numbers."""
+    id_dtype: IdType
+    """How the pool stores these."""
+    facts: SequenceFacts
+    """What the manifest says of the sequences, but for the fingerprint of rows' ids, which merging adds."""
+
+    @property
+    def by_room(self) -> dict[int, int]:
+        """Room in tokens → number of sequences."""
+        return dict(zip(self.rooms.tolist(), self.counts.tolist(), strict=True))
+
+    @property
+    def skipped(self) -> list[tuple[str, NDArray[np.int64]]]:
+        """Files and (row, Fault) of their rows that were skipped: int64 [k, 2] each."""
+        return [rows for part in self.parts for rows in part.skipped]
+
+    @property
+    def array_bytes(self) -> int:
+        """What the arrays of the prepared folder take on disk."""
+        start_dtype = self.facts.start_dtype
+        entry = np.dtype(self.id_dtype).itemsize + (np.dtype(start_dtype).itemsize if start_dtype else 0)
+        return int(self.counts.sum()) * entry + 16 * self.facts.over_length.sequences
+
+    def edges_of(self, spills: Sequence[RoomCounts]) -> NDArray[np.int64]:
+        """Returns where each room's entries begin in each sorted file, and where the last one's end: int64 [k, D + 1].
+
+        Args:
+            spills: what each holds, in order; together, all that was counted.
+        """
+        edges = np.zeros((len(spills), len(self.rooms) + 1), dtype=np.int64)
+        for of_spill, (rooms, counts) in zip(edges, spills, strict=True):
+            of_spill[1 + np.searchsorted(self.rooms, rooms)] = counts
+        return np.cumsum(edges, axis=1, out=edges)
+
+    @classmethod
+    def of(
+        cls,
+        tasks: list[CountTask],
+        parts: list[TaskCounts],
+        options: PlanOptions,
+        *,
+        before: PreparedDataset | None,
+        groups: SequenceFacts | None,
+    ) -> "Counted":
+        """Adds up what was found in all tasks.
+
+        Args:
+            tasks: of the pass.
+            parts: what was found in each.
+            options: what shapes the plan.
+            before: the version that the rows are added to.
+            groups: where the rows are groups: the facts of their sequences.
+
+        Raises:
+            ValueError: a sequence is too long and the policy refuses it, or nothing is left to plan.
+        """
+        ledger = _over_length_ledger(parts, options)
+        planned = [part for part in parts if len(part.rooms)]
+        if not planned:
+            raise ValueError(
+                f"all {sum(task.num_rows for task in tasks):,} rows are bad, so nothing is left to prepare"
+            )
+        rooms, counts = _merged(counts_of(before), *((part.rooms, part.counts) for part in planned))
+        low, high = min(part.id_low for part in planned), max(part.id_high for part in planned)
+        own_tokens = sum(part.own_tokens for part in parts)
+        start_dtypes = {_start_dtype(parts, options)}
+        if before is not None:
+            low, high = min(low, id_range(before)[0]), max(high, id_range(before)[1])
+            own_tokens += before.manifest.own_tokens
+            ledger += before.manifest.over_length
+            start_dtypes.add(before.manifest.start_dtype)
+        facts = groups or facts_of(
+            rooms,
+            counts,
+            own_tokens=own_tokens,
+            id_range=(low, high),
+            start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
+            over_length=ledger,
+        )
+        return cls(
+            tasks=tasks,
+            parts=parts,
+            rooms=rooms,
+            counts=counts,
+            id_range=(low, high),
+            id_dtype=stored_dtype(low, high),
+            facts=facts,
+        )
+
+
+def facts_of(
+    rooms: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    *,
+    own_tokens: int,
+    id_range: tuple[int, int],
+    start_dtype: IdType | None = None,
+    over_length: OverLengthLedger,
+) -> SequenceFacts:
+    """Returns what the manifest says of the planned sequences, grouped or not.
+
+    Args:
+        rooms: distinct rooms of sequences, ascending: int64 [D].
+        counts: sequences, or pieces, of each: int64 [D].
+        own_tokens: their tokens without `extra_tokens` and alignment.
+        id_range: the smallest and the largest id.
+        start_dtype: how first tokens are stored; None where every one is 0.
+        over_length: what the over-length policy did.
+    """
+    return SequenceFacts(
+        n_sequences=int(counts.sum()),
+        own_tokens=own_tokens,
+        id_dtype=stored_dtype(*id_range),
+        start_dtype=start_dtype,
+        over_length=over_length,
+    )
+
+
+def _over_length_ledger(found: Sequence[TaskCounts], options: PlanOptions) -> OverLengthLedger:
+    num_over = sum(part.num_over for part in found)
+    if not num_over:
+        return OverLengthLedger()
+    limit = options.rooms.longest
+    what = (
+        f"max_seq_len {limit}"
+        if options.rooms.is_plain
+        else (
+            f"the {limit} that fit max_seq_len {options.max_seq_len} with align {options.align} and extra_tokens "
+            f"{options.extra_tokens}"
+        )
+    )
+    tokens_over = sum(part.tokens_over for part in found)
+    if options.over_length == "error":
+        identity, length, path, row = next(part.first_over for part in found if part.first_over)
+        raise ValueError(
+            f"sequence {identity} (row {row} of {path}) has {length} tokens, over {what}, and it is "
+            f"{'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise max_seq_len, or cut "
+            "such sequences into pieces by over_length='split', or choose drop or truncate, which lose tokens"
+        )
+    if not any(len(part.rooms) for part in found):
+        raise ValueError(f"all {num_over:,} sequences are over {what} and dropped; raise max_seq_len")
+    is_split = options.over_length == "split"
+    lost = {"drop": tokens_over, "truncate": tokens_over - num_over * limit, "split": 0}[options.over_length]
+    pieces = sum(part.pieces_over for part in found) if is_split else 0
+    return OverLengthLedger(sequences=num_over, source_tokens=tokens_over, tokens=lost, pieces=pieces)
+
+
+def _start_dtype(found: Sequence[TaskCounts], options: PlanOptions) -> IdType | None:
+    """How first tokens are stored; None where every entry's is 0."""
+    longest, limit = max(part.longest_over for part in found), options.rooms.longest
+    if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):
+        return None
+    last = (longest - 1) // limit * limit if options.over_length == "split" else longest - limit
+    return stored_dtype(0, last)
+
+
+def counts_of(before: PreparedDataset | None) -> RoomCounts:
+    """Returns how many entries of a version have each room; nothing where there is no such version."""
+    if before is None:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    return before.plan.lengths.astype(np.int64), before.plan.counts.astype(np.int64)
+
+
+def id_range(before: PreparedDataset) -> tuple[int, int]:
+    """Returns the smallest and the largest id of a version; of groups, their numbers."""
+    ends = np.cumsum(before.plan.counts)
+    return int(before.pool[before.plan.pool_starts].min()), int(before.pool[ends - 1].max())
+
+
+def _merged(*parts: RoomCounts) -> RoomCounts:
+    histogram = np.zeros(max(int(rooms[-1]) for rooms, _ in parts if len(rooms)) + 1, dtype=np.int64)
+    for rooms, counts in parts:
+        histogram[rooms] += counts
+    rooms = np.flatnonzero(histogram)
+    return rooms, histogram[rooms]
+
+
+def _grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    if size <= len(histogram):
+        return histogram
+    grown = np.zeros(size, dtype=np.int64)
+    grown[: len(histogram)] = histogram
+    return grown
+
+
+def stored_dtype(low: int, high: int) -> IdType:
+    """Returns what integers from `low` to `high` are stored as."""
+    return "uint32" if low >= 0 and high < 2**32 else "int64"
+
+
+def exact_sum(values: NDArray[np.int64]) -> int:
+    """Sums without overflow, whatever the values: a length column may hold anything."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())

@@ -1,0 +1,337 @@
+"""Groups become rows again: one pass over the rows, in order, writes the tables of groups and their members.
+
+Owns `gather_groups` and what it gives, a row for each group, so that every later pass is the same with and without
+groups; and the refusal of groups that are too long or come twice. Leaves which rows are a group to `grouping`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import (
+    DROPPED_GROUPS,
+    GROUPS,
+    MEMBER_ORDER,
+    MEMBERS,
+    OVER_LENGTH,
+    GroupRecord,
+    OverLengthLedger,
+    PlanOptions,
+    PreparedDataset,
+    SequenceFacts,
+    create_array,
+    growing_array,
+    write_entries,
+)
+from packhorse.jobs import Progress
+from packhorse.packing import PackingPlan
+from packhorse.prepare._counting import exact_sum, facts_of, find_rows
+from packhorse.prepare._merging import duplicate_error
+from packhorse.prepare.grouping import Grouping, WholeGroups, groups_of_version, whole_groups
+from packhorse.prepare.input import InputColumns, Opened, RawRows, RowRange, cut, map_array
+from packhorse.topology import RoomRule
+from packhorse.wire import ids_sum
+
+_MOST_ROWS_NAMED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Groups, with their tables written; those of the version that is appended to included."""
+
+    read: Opened
+    """The sequences."""
+    opened: Opened
+    """The new groups: a row each, whose length is the sum of its sequences' rooms."""
+    options: PlanOptions
+    """What the sequences' plan is shaped by."""
+    by: str
+    n_groups: int
+    n_dropped: int
+    n_dropped_listed: int
+    facts: SequenceFacts
+    """What the manifest says of the sequences."""
+    ids_ascend: bool
+    most_by_room: NDArray[np.int64]
+    """Sequences of the largest group of each room: int64 [max_seq_len + 1]."""
+
+    @property
+    def array_bytes(self) -> int:
+        """What the tables take on disk."""
+        order_bytes = 0 if self.ids_ascend else 8 * self.facts.n_sequences
+        return 16 * (self.n_groups + self.facts.n_sequences) + order_bytes + 8 * self.n_dropped_listed
+
+    def record(self, plan: PackingPlan) -> GroupRecord:
+        """Returns what the manifest says of the groups."""
+        per_bin = max(int(self.most_by_room[list(template)].sum()) for template in plan.templates)
+        return GroupRecord(
+            by=self.by,
+            n_groups=self.n_groups,
+            n_dropped=self.n_dropped,
+            most_sequences=int(self.most_by_room.max()),
+            max_sequences_per_bin=min(per_bin, self.facts.n_sequences),
+            ids_ascend=self.ids_ascend,
+            n_dropped_listed=self.n_dropped_listed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRows(RowRange):
+    """Consecutive groups of tables that are written."""
+
+    folder: str
+    rooms: RoomRule
+
+    def _read(self) -> Iterator[RawRows]:
+        table = map_array(Path(self.folder, GROUPS))
+        members = map_array(Path(self.folder, MEMBERS))
+        ends = np.array(table[self.first_row : self.first_row + self.num_rows, 1])
+        begin = int(table[self.first_row - 1, 1]) if self.first_row else 0
+        rooms = self.rooms.room(np.array(members[begin : int(ends[-1]), 1]))
+        yield RawRows(np.add.reduceat(rooms, np.concatenate(([0], ends[:-1] - begin))))
+
+
+def gather_groups(
+    opened: Opened,
+    grouping: Grouping,
+    options: PlanOptions,
+    folder: Path,
+    progress: Progress,
+    before: PreparedDataset | None = None,
+) -> Grouped:
+    """Reads every row once, in order, and writes the tables of groups and members.
+
+    Memory holds a batch of rows, 8 bytes for each group and, where ids do not ascend, 17 for each sequence.
+
+    Args:
+        opened: the sequences.
+        grouping: which of them are a group.
+        options: what shapes the plan; `over_length` is "error" or "drop".
+        folder: where groups.npy, members.npy and, where needed, dropped_groups.npy, member_order.npy and
+            over_length.npy are written.
+        progress: shows rows.
+        before: the grouped version to whose groups these are added.
+
+    Raises:
+        ValueError: a group is too long, its rows are apart, the version before holds some of them or left the group
+            out, an id comes twice, or nothing is left.
+    """
+    grouping.check_rows(opened.num_rows)
+    tally = _Tally(options, before)
+    num_before = tally.read(opened, grouping, folder, progress)
+    opened.check_files()
+    for file in grouping.files:
+        file.check()
+    _refuse_repeated_group(np.concatenate(tally.keys), opened, grouping, before)
+    if tally.num_groups == num_before:
+        raise ValueError(
+            f"all {tally.num_dropped:,} groups of the input are over max_seq_len {options.max_seq_len} and dropped; "
+            "raise max_seq_len"
+        )
+    if not tally.ids_ascend:
+        ids = np.array(map_array(folder / MEMBERS)[:, 0])
+        if (repeated := _repeated(ids)) is not None:
+            raise duplicate_error(repeated, find_rows((opened.ranges, repeated)), before)
+        _write(folder / MEMBER_ORDER, np.argsort(ids))
+    all_dropped = np.sort(np.concatenate(tally.dropped))
+    if len(all_dropped):
+        _write(folder / DROPPED_GROUPS, all_dropped)
+    if tally.ledger.sequences:
+        members = np.concatenate(tally.over)
+        _write(folder / OVER_LENGTH, members[np.argsort(members[:, 0], kind="stable")])
+    groups_before = before.manifest.groups if before else None
+    return Grouped(
+        read=opened,
+        opened=_opened_tables(folder, options.rooms, num_before, tally.num_groups),
+        options=options,
+        by=grouping.said,
+        n_groups=tally.num_groups,
+        n_dropped=tally.num_dropped + (groups_before.n_dropped if groups_before else 0),
+        n_dropped_listed=len(all_dropped),
+        facts=tally.facts(),
+        ids_ascend=tally.ids_ascend,
+        most_by_room=tally.most_by_room,
+    )
+
+
+def options_of_groups(options: PlanOptions) -> PlanOptions:
+    """Returns what shapes the plan over groups, whose lengths are sums of rooms already."""
+    return replace(options, over_length="error", align=1, extra_tokens=0)
+
+
+def _opened_tables(folder: Path, rooms: RoomRule, num_before: int, num_groups: int) -> Opened:
+    """Returns the groups of the tables in a folder as rows, but for the first `num_before`."""
+    ranges = [
+        GroupRows(
+            path=str(folder / GROUPS),
+            stamp=None,
+            first_row=num_before + first,
+            first_index=num_before + first,
+            num_rows=size,
+            columns=InputColumns(),
+            folder=str(folder),
+            rooms=rooms,
+        )
+        for first, size in cut(num_groups - num_before)
+    ]
+    return Opened(kind="groups", ranges=ranges, files=[], columns=InputColumns())
+
+
+def _write(path: Path, entries: NDArray[np.int64]) -> None:
+    create_array(path, "int64", entries.shape)
+    write_entries(path, 0, entries)
+
+
+class _Tally:
+    """Counts groups, in their order, and keeps those that are too long."""
+
+    def __init__(self, options: PlanOptions, before: PreparedDataset | None) -> None:
+        self._options, self._before = options, before
+        self._last_id = -(2**63)
+        self.num_groups = self.num_dropped = self._own_tokens = 0
+        self.ids_ascend = True
+        self._ids_sum = (0, 0)
+        self._id_range = (2**63 - 1, -(2**63))
+        self._rooms = np.zeros(options.max_seq_len + 1, dtype=np.int64)
+        self.most_by_room = np.zeros(options.max_seq_len + 1, dtype=np.int64)
+        self.ledger = before.manifest.over_length if before else OverLengthLedger()
+        self.over = [before.over_length()] if before else []
+        """(id, length) of the members of groups that are too long: int64 [n, 2] each."""
+        self.dropped = [np.empty(0, dtype=np.int64) if before is None else before.dropped_groups()]
+        """Keys of these groups."""
+        self.keys = [*self.dropped]
+        """Keys of all groups."""
+
+    def read(self, opened: Opened, grouping: Grouping, folder: Path, progress: Progress) -> int:
+        """Counts the groups of the version before and those of the rows, and writes both tables.
+
+        Returns:
+            Groups of the version before.
+        """
+        with (
+            growing_array(folder / GROUPS, "int64", 2) as add_groups,
+            growing_array(folder / MEMBERS, "int64", 2) as add_members,
+            progress.task("gathering groups", opened.num_rows, "sequences") as advance,
+        ):
+
+            def add(rows: WholeGroups) -> None:
+                is_kept, ends, members = self._add(rows)
+                add_groups(np.stack((rows.keys[is_kept], ends), axis=1))
+                add_members(members)
+                if grouping.size is None:
+                    self.keys.append(rows.keys)
+                    self.dropped.append(rows.keys[~is_kept])
+
+            for rows in groups_of_version(self._before):
+                add(rows)
+            num_before = self.num_groups
+            for rows in whole_groups(opened.ranges, grouping):
+                add(rows)
+                advance(len(rows.lengths))
+        return num_before
+
+    def facts(self) -> SequenceFacts:
+        """Returns what the manifest says of the sequences."""
+        rooms = np.flatnonzero(self._rooms)
+        facts = facts_of(
+            rooms,
+            self._rooms[rooms],
+            own_tokens=self._own_tokens,
+            id_range=self._id_range,
+            over_length=self.ledger,
+        )
+        return replace(facts, ids_sum_a=self._ids_sum[0], ids_sum_b=self._ids_sum[1])
+
+    def _add(self, rows: WholeGroups) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+        """Counts groups.
+
+        Returns:
+            Which of them are kept, where the members of each of these end, and the members: (id, length), int64 [n, 2].
+        """
+        limit = self._options.max_seq_len
+        sizes = np.diff(np.append(rows.starts, len(rows.lengths)))
+        rooms = self._options.rooms.room(np.minimum(rows.lengths, limit + 1))  # a column may hold anything
+        group_rooms = np.add.reduceat(rooms, rows.starts)
+        is_kept = group_rooms <= limit
+        members = np.stack((rows.ids, rows.lengths), axis=1)
+        if not is_kept.all():
+            self._leave_out(rows, int(np.argmin(is_kept)), sizes, members[np.repeat(~is_kept, sizes)])
+            self.num_dropped += int((~is_kept).sum())
+            is_member = np.repeat(is_kept, sizes)
+            members, rooms = members[is_member], rooms[is_member]
+        ends = self._rooms.sum() + np.cumsum(sizes[is_kept])
+        self.num_groups += int(is_kept.sum())
+        np.maximum.at(self.most_by_room, group_rooms[is_kept], sizes[is_kept])
+        if len(members):
+            ids = np.ascontiguousarray(members[:, 0])
+            self._rooms += np.bincount(rooms, minlength=len(self._rooms))
+            self._own_tokens += int(members[:, 1].sum())
+            self._id_range = (min(self._id_range[0], int(ids.min())), max(self._id_range[1], int(ids.max())))
+            self.ids_ascend &= int(ids[0]) > self._last_id and bool((ids[1:] > ids[:-1]).all())
+            self._last_id = int(ids[-1])
+            a, b = ids_sum(ids, None)
+            self._ids_sum = ((self._ids_sum[0] + a) % 2**64, (self._ids_sum[1] + b) % 2**64)
+        return is_kept, ends, members
+
+    def _leave_out(self, rows: WholeGroups, which: int, sizes: NDArray[np.int64], members: NDArray[np.int64]) -> None:
+        """Refuses a group that is too long, or takes its members, and those of others like it, into the ledger."""
+        if self._options.over_length == "error":
+            begin, size = int(rows.starts[which]), int(sizes[which])
+            tokens = exact_sum(rows.lengths[begin : begin + size])
+            extra = "" if self._options.rooms.is_plain else " with align and extra_tokens"
+            raise ValueError(
+                f"group {rows.keys[which]} (rows {rows.first + begin} to {rows.first + begin + size - 1}, {size} "
+                f"sequences) has {tokens} tokens together, over max_seq_len {self._options.max_seq_len}{extra}; raise "
+                "max_seq_len, or choose over_length='drop', which leaves out whole groups"
+            )
+        tokens = exact_sum(members[:, 1])
+        self.over.append(members)
+        self.ledger += OverLengthLedger(sequences=len(members), source_tokens=tokens, tokens=tokens)
+
+
+def _refuse_repeated_group(
+    keys: NDArray[np.int64], opened: Opened, grouping: Grouping, before: PreparedDataset | None
+) -> None:
+    """Refuses a group that comes again; a ValueError that says where.
+
+    Args:
+        keys: of every group, those that were left out and those of the version before included: int64 [G].
+        opened: the rows.
+        grouping: which of them are a group.
+        before: the version that they are added to.
+    """
+    repeated = _repeated(keys)
+    if repeated is None:
+        return
+    if before is not None and repeated in before.dropped_groups():
+        raise ValueError(
+            f"group {repeated} was left out of {before.name} as too long, and more of its sequences come: only whole "
+            "groups are appended; leave these out, number them otherwise, or prepare all of the dataset again"
+        )
+    if before is not None and before.groups is not None and (before.groups.table[:, 0] == repeated).any():
+        raise ValueError(
+            f"group {repeated} is in {before.name} already, and more of its sequences come: only whole groups are "
+            "appended; leave these out, or prepare all of the dataset again"
+        )
+    begins = [
+        f"row {rows.first + int(rows.starts[at])}"
+        for rows in whole_groups(opened.ranges, grouping)
+        for at in np.flatnonzero(rows.keys == repeated).tolist()
+    ]
+    raise ValueError(
+        f"the rows of group {repeated} do not follow each other: it is in "
+        f"{' and again in '.join(begins[:_MOST_ROWS_NAMED])}; sort the input by {grouping.column or 'group'}, so "
+        "that each group's rows are together in their order"
+    )
+
+
+def _repeated(numbers: NDArray[np.int64]) -> int | None:
+    """Returns the smallest number that comes again; None without any."""
+    if (numbers[1:] > numbers[:-1]).all():
+        return None
+    numbers = np.sort(numbers)
+    is_same = numbers[1:] == numbers[:-1]
+    return int(numbers[int(np.argmax(is_same))]) if is_same.any() else None

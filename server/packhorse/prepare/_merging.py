@@ -1,0 +1,356 @@
+"""Spills become the array files of the folder to be: each task merges the entries of one range and writes them alone.
+
+Owns the array files; where ranges of them are cut, which is where pages of the file begin, so that no two tasks share
+one; and finding ids that occur twice, in the merged pool and in bounded memory. Leaves spills to `_spills`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, PreparedDataset, write_entries
+from packhorse.prepare._counting import Counted
+from packhorse.prepare._spills import Entries, Spill, claim, map_entries, sort_segments
+from packhorse.prepare.kernels import find_entries, gather, scatter
+from packhorse.wire import ids_sum
+
+PAGE_BYTES = 1 << 16
+"""Ranges are cut at multiples of it: the largest plain page of any machine, a block of most file systems."""
+
+_HUGE_PAGE_BYTES = 1 << 21
+"""Larger ranges are cut at multiples of this, so that what was just written is mapped in huge pages."""
+
+_RANGE_BYTES = 1 << 24
+_RANGES_OF_WORKER = 8
+_PIVOTS = 64
+
+CHUNK_IDS = 1 << 22
+"""The most ids that are compared together."""
+_MOST_ROWS_NAMED = 4
+
+Files = tuple[str, str | None]
+"""A spill's ids and first tokens, or None where all are 0; of a list of (id, length) the file and None."""
+
+Writes = Literal["ids", "first_tokens", "over"]
+"""Which array a task writes: pools.npy, starts.npy or over_length.npy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeTask:
+    """A range of an array's entries, and where they are in the spills."""
+
+    spills: tuple[Files, ...]
+    edges: NDArray[np.int64]
+    """Where each segment that the range touches begins in each spill, and where the last ends: int64 [k, D + 1]."""
+    first_rank: int
+    """How many entries of the first segment are before the range."""
+    num_entries: int
+    output: str
+    first_entry: int
+    writes: Writes
+    sort: bool
+    """Whether spills overlap; else the ids of each are above those of the spill before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrays:
+    """The array files of the folder to be."""
+
+    pool: str
+    first_tokens: str | None
+    over: str | None
+
+    @property
+    def files(self) -> list[str]:
+        """Those that there are."""
+        return [file for file in (self.pool, self.first_tokens, self.over) if file is not None]
+
+    @classmethod
+    def claimed(cls, folder: Path, counted: Counted, *, lists_over: bool) -> "Arrays":
+        """Makes those that are not there, with their disk space; the list of what is too long only if `lists_over`."""
+        shape, start_dtype = (int(counted.counts.sum()),), counted.facts.start_dtype
+        num_over = counted.facts.over_length.sequences if lists_over else 0
+        return cls(
+            pool=_kept(folder / POOLS, counted.id_dtype, shape),
+            first_tokens=_kept(folder / STARTS, start_dtype, shape) if start_dtype else None,
+            over=_kept(folder / OVER_LENGTH, "int64", (num_over, 2)) if num_over else None,
+        )
+
+    def merges(self, spills: Sequence[Spill], edges: NDArray[np.int64], *, sort: bool, workers: int) -> list[MergeTask]:
+        """Returns the tasks that fill them.
+
+        Args:
+            spills: what is merged, in order.
+            edges: int64 [k, D + 1], where each room's entries begin in each spill, and where the last one's end.
+            sort: see `MergeTask`.
+            workers: how many tasks run at a time.
+        """
+        cut = partial(cut_merges, sort=sort, workers=workers)
+        files = [(spill.ids, spill.first_tokens) for spill in spills]
+        tasks = [*cut(files, edges, self.pool, writes="ids")]
+        if self.first_tokens:
+            tasks += cut(files, edges, self.first_tokens, writes="first_tokens")
+        if self.over:
+            lists = [spill.over for spill in spills if spill.over]
+            over_edges = np.array([[0, len(map_entries(path))] for path in lists])
+            tasks += cut([(path, None) for path in lists], over_edges, self.over, writes="over")
+        return tasks
+
+
+def _kept(path: Path, dtype_name: str, shape: tuple[int, ...]) -> str:
+    """Returns the file of an array that interrupted work made, or makes it."""
+    try:
+        found = map_entries(str(path))
+        if (found.dtype.name, found.shape) == (dtype_name, shape):
+            return str(path)
+    except (OSError, ValueError):  # missing, or cut
+        pass
+    return claim(path, dtype_name, shape)
+
+
+def cut_merges(
+    spills: Sequence[Files], edges: NDArray[np.int64], output: str, *, writes: Writes, sort: bool, workers: int
+) -> Iterator[MergeTask]:
+    """Yields tasks that together write all of an array.
+
+    Args:
+        spills: what is merged, in order.
+        edges: int64 [k, D + 1], where each segment begins in each spill, and where the last one ends.
+        output: a file of `create_array` with as many entries as all spills.
+        writes: which array the file is.
+        sort: see `MergeTask`.
+        workers: how many tasks run at a time.
+    """
+    segments = edges.sum(axis=0)
+    total = int(segments[-1])
+    data_bytes = map_entries(output).nbytes
+    entry_bytes = data_bytes // total
+    header_bytes = Path(output).stat().st_size - data_bytes
+    range_bytes = min(_RANGE_BYTES, data_bytes // (_RANGES_OF_WORKER * workers))
+    unit = _HUGE_PAGE_BYTES if range_bytes >= _HUGE_PAGE_BYTES else PAGE_BYTES
+    range_bytes = max(PAGE_BYTES, range_bytes // unit * unit)
+    inner = range((range_bytes - header_bytes) // entry_bytes, total, range_bytes // entry_bytes)
+    cuts = [0, *(cut for cut in inner if cut > 0), total]
+    for begin, end in pairwise(cuts):
+        low = int(np.searchsorted(segments, begin, side="right")) - 1
+        high = int(np.searchsorted(segments, end, side="left"))
+        yield MergeTask(
+            spills=tuple(spills),
+            edges=edges[:, low : high + 1],
+            first_rank=begin - int(segments[low]),
+            num_entries=end - begin,
+            output=output,
+            first_entry=begin,
+            writes=writes,
+            sort=sort,
+        )
+
+
+class Merged(NamedTuple):
+    """The result of a merge task."""
+
+    sums: tuple[int, int]
+    """`ids_sum` of its ids and first tokens; zeros where it is not one of ids."""
+    checksum: str
+    """Of the bytes written."""
+
+    @classmethod
+    def of(cls, content: list[Any]) -> "Merged":
+        """Returns what was kept as JSON."""
+        (first, second), checksum = content
+        return cls((first, second), checksum)
+
+
+def merge_task(task: MergeTask) -> Merged:
+    """Third pass: writes a range of the array."""
+    columns = [_columns(files) for files in task.spills]
+    edges = task.edges
+    sizes = np.diff(edges, axis=1).sum(axis=0)
+    last_rank = task.first_rank + task.num_entries - int(sizes[:-1].sum())
+    begins, ends = edges[:, 0], edges[:, -1]
+    if task.first_rank:
+        begins = _entries_at(columns, edges[:, 0], edges[:, 1], task.first_rank, sort=task.sort)
+    if last_rank < sizes[-1]:
+        ends = _entries_at(columns, edges[:, -2], edges[:, -1], last_rank, sort=task.sort)
+    edges = np.clip(edges, begins[:, None], ends[:, None])
+    merged_edges = np.concatenate(([0], np.cumsum(np.diff(edges, axis=1).sum(axis=0))))
+    written = map_entries(task.output)
+    ids = np.empty(task.num_entries, dtype=written.dtype if task.writes == "ids" else np.int64)
+    seconds = None
+    if any(second is not None for _, second in columns):
+        seconds = np.zeros(task.num_entries, dtype=written.dtype if task.writes == "first_tokens" else np.int64)
+    cursors = merged_edges[:-1].copy()
+    for (spill_ids, spill_seconds), of_spill in zip(columns, edges, strict=True):
+        if seconds is not None and spill_seconds is not None:
+            scatter(spill_seconds, of_spill, cursors.copy(), seconds)
+        scatter(spill_ids, of_spill, cursors, ids)
+    if task.sort:
+        sort_segments(ids, seconds, merged_edges)
+    entries, sums = ids, (0, 0)
+    if task.writes == "ids":
+        sums = ids_sum(ids, seconds)
+    else:
+        assert seconds is not None
+        entries = seconds if task.writes == "first_tokens" else np.stack([ids, seconds], axis=1)
+    write_entries(Path(task.output), task.first_entry, entries)
+    return Merged(sums, _checksum(entries))
+
+
+def is_merged(task: MergeTask, merged: Merged) -> bool:
+    """Whether a range that was finished is unchanged since."""
+    last_entry = task.first_entry + task.num_entries
+    return _checksum(map_entries(task.output)[task.first_entry : last_entry]) == merged.checksum
+
+
+def _checksum(entries: NDArray[Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(entries).data.cast("B"))
+
+
+def _columns(files: Files) -> tuple[Entries, Entries | None]:
+    first, second = files
+    mapped = map_entries(first)
+    if mapped.ndim == 2:
+        return mapped[:, 0], mapped[:, 1]
+    return mapped, map_entries(second) if second else None
+
+
+def _entries_at(
+    columns: Sequence[tuple[Entries, Entries | None]],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    rank: int,
+    *,
+    sort: bool,
+) -> NDArray[np.int64]:
+    """Returns where the first `rank` entries of a segment end in each spill: int64 [k].
+
+    Equal ids are in one spill, by first tokens; should they be in several, those of the first spill come first.
+    """
+    if not sort:
+        return begins + _dealt(ends - begins, rank)
+    segments = [ids[begin:end] for (ids, _), begin, end in zip(columns, begins, ends, strict=True)]
+    low = min(int(segment[0]) for segment in segments if len(segment))
+    high = max(int(segment[-1]) for segment in segments if len(segment))
+    while low < high:  # the id of that rank is in [low, high]
+        pivots = sorted({low + (high - low) * i // _PIVOTS for i in range(_PIVOTS)})
+        at_most = sum(_searched(segment, pivots, "right") for segment in segments)
+        found = int(np.searchsorted(at_most, rank, side="right"))
+        low, high = (
+            (pivots[found - 1] + 1 if found else low),
+            (pivots[found] if found < len(pivots) else high),
+        )
+    before = np.array([_searched(segment, [low], "left")[0] for segment in segments])
+    through = np.array([_searched(segment, [low], "right")[0] for segment in segments])
+    return begins + before + _dealt(through - before, rank - int(before.sum()))
+
+
+def _searched(segment: Entries, values: Sequence[int], side: Literal["left", "right"]) -> NDArray[np.int64]:
+    """Returns how many ids of an ascending segment are below each value ("left"), or at most it ("right")."""
+    limits = np.iinfo(segment.dtype)
+    fitting = np.array([min(max(value, limits.min), limits.max) for value in values], dtype=segment.dtype)
+    found = np.searchsorted(segment, fitting, side=side)
+    found[[value < limits.min for value in values]] = 0
+    found[[value > limits.max for value in values]] = len(segment)
+    return found.astype(np.int64)
+
+
+def _dealt(sizes: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
+    """Returns how many of the first `rank` entries are of each spill, where one spill follows the other."""
+    before = np.cumsum(sizes) - sizes
+    return np.clip(rank - before, 0, sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTask:
+    """The ids in [low, high] of a pool whose segments are ascending."""
+
+    pool: str
+    first_tokens_path: str | None
+    """starts.npy where ids of pieces repeat and only pieces that begin at token 0 are compared; else None."""
+    edges: NDArray[np.int64]
+    """Where each segment begins, and where the last one ends: int64 [D + 1]."""
+    low: int
+    high: int
+    num_ids: int
+
+
+def cut_chunks(
+    pool_path: str,
+    edges: NDArray[np.int64],
+    low: int,
+    high: int,
+    chunk_ids: int = CHUNK_IDS,
+    *,
+    first_tokens_path: str | None = None,
+) -> Iterator[ChunkTask]:
+    """Yields tasks that cover the ids from `low` to `high`, ascending; each has at most `chunk_ids`, or one id."""
+    pool = map_entries(pool_path)
+    waiting = [(low, high)]
+    while waiting:
+        low, high = waiting.pop()
+        num_ids = int((_entries_after(pool, edges, high) - _entries_before(pool, edges, low)).sum())
+        if num_ids > chunk_ids and low < high:
+            middle = (low + high) >> 1
+            waiting += [(middle + 1, high), (low, middle)]
+        elif num_ids > 1:
+            yield ChunkTask(
+                pool=pool_path, first_tokens_path=first_tokens_path, edges=edges, low=low, high=high, num_ids=num_ids
+            )
+
+
+def find_duplicate(task: ChunkTask) -> int | None:
+    """Returns the smallest id that occurs twice in a chunk; None where there is none."""
+    if task.low == task.high and task.first_tokens_path is None:
+        return task.low
+    pool = map_entries(task.pool)
+    chunk = np.empty(task.num_ids, dtype=pool.dtype)
+    begins, ends = _entries_before(pool, task.edges, task.low), _entries_after(pool, task.edges, task.high)
+    gather(pool, begins, ends, chunk)
+    if task.first_tokens_path is not None:
+        all_first_tokens = map_entries(task.first_tokens_path)
+        first_tokens = np.empty(task.num_ids, dtype=all_first_tokens.dtype)
+        gather(all_first_tokens, begins, ends, first_tokens)
+        chunk = chunk[first_tokens == 0]
+    chunk.sort()
+    repeated = chunk[1:] == chunk[:-1]
+    return int(chunk[int(np.argmax(repeated))]) if repeated.any() else None
+
+
+def duplicate_error(repeated: int, rows: Sequence[tuple[str, int, int]], before: PreparedDataset | None) -> ValueError:
+    """Returns the error for an id that occurs twice.
+
+    Args:
+        repeated: the id.
+        rows: (file, row, length) of all that have it.
+        before: the version that they are added to.
+    """
+    named = "; ".join(f"row {row} of {path}, length {length}" for path, row, length in rows[:_MOST_ROWS_NAMED])
+    named += "; …" if len(rows) > _MOST_ROWS_NAMED else ""
+    if before is not None and len(rows) == 1:
+        return ValueError(
+            f"id {repeated} is in {before.name} already and comes again ({named}); every id must occur once: repair "
+            "the id column, or append new sequences only"
+        )
+    return ValueError(
+        f"id {repeated} occurs {len(rows)} times ({named}); every id must occur once: repair the id column, or leave "
+        "out id_column to use row numbers"
+    )
+
+
+def _entries_before(pool: Entries, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
+    """Returns each segment's first entry with an id of at least `value`: int64 [D]."""
+    entries = np.empty(len(edges) - 1, dtype=np.int64)
+    find_entries(pool, edges[:-1], edges[1:], value, entries)
+    return entries
+
+
+def _entries_after(pool: Entries, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
+    """Returns each segment's first entry with an id over `value`: int64 [D]."""
+    return edges[1:] if value == np.iinfo(np.int64).max else _entries_before(pool, edges, value + 1)

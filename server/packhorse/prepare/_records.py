@@ -1,0 +1,197 @@
+"""What a dataset says of its input: names, files, skipped rows and keys.
+
+Owns how inputs are named, which lists are in the manifest and which in files beside it, and the pass over keys. Leaves
+reading to `input`, and the table of keys to `packhorse.dataset`.
+"""
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, takewhile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import (
+    INPUTS,
+    MOST_LISTED,
+    SKIPPED,
+    DuplicateKeyError,
+    InputRecord,
+    Inputs,
+    KeyRecord,
+    KeyRows,
+    PreparedDataset,
+    SkippedRow,
+    SkippedRows,
+    read_records,
+    write_keys,
+    write_records,
+)
+from packhorse.formats.files import absolute, as_path
+from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.jobs import Progress
+from packhorse.prepare.input import Fault, Opened, changed
+
+Source = str | os.PathLike[str]
+"""A file, a folder, a pattern, or the URL of one in an object store, to read."""
+
+_MOST_CHARACTERS = 240
+_MOST_NAMES = 8
+
+
+def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
+    """Returns the inputs as they were named; a ValueError where that is no way to name one."""
+    named = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
+    paths = [as_path(one) for one in named if isinstance(one, str | os.PathLike) and str(one)]
+    if len(paths) < len(named):
+        raise ValueError(
+            f"input must be a file, a folder, a pattern, a URL of one, or a list of these, got {input!r:.60}"
+        )
+    return paths
+
+
+def name_of_inputs(sources: Sequence[str]) -> str:
+    """Returns what the manifest calls the inputs: last components, and of a pattern its folder too."""
+    names = []
+    for source in sources[:_MOST_NAMES]:
+        path = Path(without_secrets(source).partition("://")[2] if is_url(source) else os.path.abspath(source))
+        names.append("/".join(path.parts[-2:]).removeprefix("//") if glob.has_magic(path.name) else path.name)
+    if len(sources) > _MOST_NAMES:
+        names.append(f"{len(sources) - _MOST_NAMES:,} more")
+    return os.fsencode(", ".join(names)).decode(errors="replace")
+
+
+def joined_names(before: str, more: str) -> str:
+    """Returns what the manifest calls the inputs of a dataset that grew."""
+    names = f"{before}, {more}".split(", ")
+    return ", ".join([*names[:_MOST_NAMES], *["…"] * (len(names) > _MOST_NAMES)])
+
+
+def write_inputs(
+    folder: Path | None,
+    opened: Opened,
+    skipped: Sequence[tuple[str, NDArray[np.int64]]],
+    before: PreparedDataset | None = None,
+) -> Inputs:
+    """Returns what the manifest says of the input, and writes whole lists where those are longer.
+
+    Args:
+        folder: where to write; None writes nothing.
+        opened: what was read.
+        skipped: files and (row, Fault) of their rows that were skipped, in order: int64 [k, 2] each.
+        before: the version that was appended to, whose input comes first.
+    """
+    names = _names([file.path for file in opened.files])
+    files = [
+        *(inputs_of(before) if before else ()),
+        *(
+            InputRecord(
+                name=names[file.path],
+                size_bytes=file.stamp.size_bytes,
+                modified_ns=file.stamp.modified_ns,
+                etag=file.stamp.version or None,
+                rows=file.num_rows,
+            )
+            for file in opened.files
+        ),
+    ]
+
+    def skipped_rows() -> Iterator[SkippedRow]:
+        if before:
+            yield from _skipped_of(before)
+        for path, rows in skipped:
+            for row, fault in rows.tolist():
+                yield SkippedRow(file=names.get(path, path), row=row, reason=Fault(fault).reason)
+
+    num_skipped = sum(len(rows) for _, rows in skipped)
+    num_rows = opened.num_rows
+    if before is not None and before.manifest.inputs is not None:
+        num_skipped += before.manifest.inputs.skipped.rows
+        num_rows += before.manifest.inputs.rows
+    if folder is not None and len(files) > MOST_LISTED:
+        write_records(folder / INPUTS, files)
+    if folder is not None and num_skipped > MOST_LISTED:
+        write_records(folder / SKIPPED, skipped_rows())
+    return Inputs(
+        kind=opened.kind,
+        length_column=opened.columns.length,
+        rows=num_rows,
+        num_files=len(files),
+        files=tuple(files[:MOST_LISTED]),
+        skipped=SkippedRows(rows=num_skipped, first=tuple(islice(skipped_rows(), MOST_LISTED))),
+    )
+
+
+def inputs_of(before: PreparedDataset) -> Iterator[InputRecord]:
+    """Yields every file that a version was prepared from."""
+    inputs = before.manifest.inputs
+    assert inputs is not None  # to others nothing is appended
+    yield from inputs.files if inputs.num_files <= MOST_LISTED else read_records(before.path / INPUTS, InputRecord)
+
+
+def _skipped_of(before: PreparedDataset) -> Iterator[SkippedRow]:
+    assert before.manifest.inputs is not None
+    skipped = before.manifest.inputs.skipped
+    yield from skipped.first if skipped.rows <= MOST_LISTED else read_records(before.path / SKIPPED, SkippedRow)
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Returns path → its part below the folder that all share, as text."""
+    whole = [absolute(path) for path in paths]
+    folders = zip(*(os.path.dirname(path).split("/") for path in whole), strict=False)
+    shared = "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, folders))
+    relative = [path.removeprefix(shared).lstrip("/")[-_MOST_CHARACTERS:] for path in whole]
+    return {path: os.fsencode(name).decode(errors="replace") for path, name in zip(paths, relative, strict=True)}
+
+
+def gather_keys(
+    folder: Path, opened: Opened, progress: Progress, before: PreparedDataset | None = None
+) -> KeyRecord | None:
+    """Writes the table of keys; None where the input has none.
+
+    Args:
+        folder: to write it into.
+        opened: the input.
+        progress: shows sequences.
+        before: the version that the rows are added to, whose keys come first.
+
+    Raises:
+        ValueError: a row has no key, or two have the same; the message names them.
+    """
+    if opened.keys is None:
+        return None
+    column, num_rows = opened.keys.name, opened.num_rows
+    num_before = len(before.keys) if before and before.keys else 0
+
+    def rows() -> Iterator[KeyRows]:
+        if before and before.keys:
+            yield from before.keys.rows()
+        assert opened.keys is not None
+        count = 0
+        with progress.task("keeping keys", num_rows, "sequences") as advance:
+            for some in opened.keys.rows():
+                yield some
+                count += len(some.sizes)
+                advance(len(some.sizes))
+        if count != num_rows:
+            raise changed(opened.ranges[0].path)
+        opened.check_files()
+
+    try:
+        return write_keys(folder, rows(), column=column, num_keys=num_before + num_rows)
+    except DuplicateKeyError as error:
+        first, second = (_row_named(opened, each, before) for each in error.ids)
+        raise ValueError(
+            f"key {error.key!r:.100} comes twice ({first}; {second}); a key names one sequence: repair column "
+            f"{column!r}, or leave out id_column to go without keys"
+        ) from None
+
+
+def _row_named(opened: Opened, index: int, before: PreparedDataset | None) -> str:
+    """Names the row of a sequence by its number over all files."""
+    for each in opened.ranges:
+        if each.first_index <= index < each.first_index + each.num_rows:
+            return f"row {each.first_row + index - each.first_index} of {each.where}"
+    return f"row {index} of what {before.name} was prepared from" if before else f"row {index}"

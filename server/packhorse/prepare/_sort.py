@@ -1,0 +1,220 @@
+"""The sort of a dataset by length: every pass over it, in order, down to the sealed folder.
+
+Owns the order of passes, and that no id comes twice. Leaves each pass to `_counting`, `_spills` and `_merging`, and
+what is known of finished tasks to `_work`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from packhorse.dataset import Facts, Manifest, PlanOptions, PreparedDataset, seal
+from packhorse.jobs import Engine, Progress
+from packhorse.packing import PackingPlan, pack_histogram
+from packhorse.prepare._counting import Counted, TaskCounts, count_task, counts_of, find_rows, make_tasks, rows_of_task
+from packhorse.prepare._groups import Grouped
+from packhorse.prepare._merging import (
+    Arrays,
+    Merged,
+    cut_chunks,
+    duplicate_error,
+    find_duplicate,
+    is_merged,
+    merge_task,
+)
+from packhorse.prepare._records import gather_keys, write_inputs
+from packhorse.prepare._spills import Spill, SpillTask, write_spill
+from packhorse.prepare._work import WorkFolder, plan_content, plan_of
+from packhorse.prepare.input import Opened
+from packhorse.storage import Records
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sort:
+    """The passes over one dataset."""
+
+    engine: Engine
+    """Runs a pass's tasks."""
+    progress: Progress
+    opened: Opened
+    """The rows to prepare, and their files."""
+    options: PlanOptions
+    """What shapes the plan."""
+    time_limit_seconds: float
+    """Ends planning early."""
+    before: PreparedDataset | None = None
+    """The version that the rows are added to."""
+    groups: Grouped | None = None
+    """Where the rows are groups: their sequences."""
+    version: int = 1
+    """Which version it makes."""
+
+    @property
+    def read(self) -> Opened:
+        """The sequences that were read."""
+        return self.groups.read if self.groups else self.opened
+
+    @property
+    def are_ids_given(self) -> bool:
+        """Whether the input holds ids, in any order, so that one may occur twice."""
+        return self.opened.columns.id is not None or self.opened.gives_ids
+
+    def count(self, work: WorkFolder | None = None) -> Counted:
+        """Counts lengths: the first pass, which changes nothing on disk but the records of the work folder, if any."""
+        rows = rows_of_task(self.opened.num_rows, self.options, self.engine.workers)
+        tasks = make_tasks(self.opened.ranges, self.options, work.rows_of_task(rows) if work else rows)
+        finished = work.records("counts", TaskCounts.content, TaskCounts.of) if work else None
+        sizes = [task.num_rows for task in tasks]
+        parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
+        self.opened.check_files()
+        groups = self.groups.facts if self.groups else None
+        return Counted.of(tasks, parts, self.options, before=self.before, groups=groups)
+
+    def plan(self, counted: Counted) -> PackingPlan:
+        """Plans what was counted."""
+        with self.progress.task("planning"):
+            return pack_histogram(
+                counted.by_room,
+                self.options.max_seq_len,
+                algorithm=self.options.algorithm,
+                max_sequences_per_bin=self.options.max_sequences_per_bin,
+                time_limit_seconds=self.time_limit_seconds,
+            )
+
+    def write(self, folder: Path, source: str, work: WorkFolder) -> Manifest:
+        """Fills `folder` and returns its manifest.
+
+        Args:
+            folder: the folder to be, empty.
+            source: what the manifest calls the input.
+            work: holds spills, and records of finished tasks.
+        """
+        groups = self.groups
+        counted = self.count(work)
+        keys = gather_keys(folder, self.read, self.progress, self.before)
+        arrays = Arrays.claimed(work.spills, counted, lists_over=groups is None)
+        finished = work.records("filled", str, str)
+        tasks = self._claim_spills(counted, work, finished)
+        written = self._run("writing ids", write_spill, tasks, [task.source.num_rows for task in tasks], finished)
+        plan = self._kept_plan(counted, work)  # while spills are written
+        list(written)
+        self.opened.check_files()
+        sums = self._merge(arrays, counted, [task.spill for task in tasks], work)
+        if self.are_ids_given:
+            self._check_unique(arrays, counted)
+        for file in arrays.files:
+            Path(file).rename(folder / Path(file).name)
+        facts = vars(counted.facts)
+        if groups is None:
+            facts = {**facts, "ids_sum_a": sums[0], "ids_sum_b": sums[1]}
+        return seal(
+            folder,
+            counted.by_room,
+            plan,
+            groups.options if groups else self.options,
+            Facts(
+                **facts,
+                source=source,
+                id_column=self.read.columns.id,
+                inputs=write_inputs(folder, self.read, counted.skipped, self.before),
+                groups=groups.record(plan) if groups else None,
+                keys=keys,
+                version=self.version,
+            ),
+        )
+
+    def _kept_plan(self, counted: Counted, work: WorkFolder) -> PackingPlan:
+        """Returns the plan that interrupted work had made, or makes and keeps one."""
+        kept = work.records("plan", plan_content, plan_of)
+        plan = kept.of(0)
+        if plan is None:
+            plan = self.plan(counted)
+            if not plan.cut_off:  # another try, with more time, may do better
+                kept.add(0, plan)
+        return plan
+
+    def _claim_spills(self, counted: Counted, work: WorkFolder, finished: Records[str]) -> list[SpillTask]:
+        """Claims disk space for every spill that is not finished, and forgets records of those that are damaged."""
+        start_dtype = counted.facts.start_dtype
+        tasks = []
+        for number, (task, part) in enumerate(zip(counted.tasks, counted.parts, strict=True)):
+            name = f"{number:06}"
+            spill = Spill(
+                ids=str(work.spills / f"{name}.ids.npy"),
+                first_tokens=str(work.spills / f"{name}.first_tokens.npy") if start_dtype else None,
+                over=str(work.spills / f"{name}.over.npy") if part.num_over else None,
+            )
+            if not spill.is_whole(finished.of(number)):
+                finished.remove(number)
+                spill.claim(part, counted.id_dtype, start_dtype)
+            flush = self.engine.are_apart
+            tasks.append(SpillTask(source=task, counted=part, spill=spill, sort=self.are_ids_given, flush=flush))
+        return tasks
+
+    def _merge(self, arrays: Arrays, counted: Counted, spills: Sequence[Spill], work: WorkFolder) -> tuple[int, int]:
+        """Merges spills into arrays, and returns `ids_sum` of all ids and first tokens."""
+        found = [(part.rooms, part.counts) for part in counted.parts]
+        if self.before is not None:
+            spills = [Spill.of_version(self.before), *spills]
+            found = [counts_of(self.before), *found]
+        workers = work.merging_workers(self.engine.workers)
+        tasks = arrays.merges(spills, counted.edges_of(found), sort=self.are_ids_given, workers=workers)
+        finished = work.records("merged", list, Merged.of)
+        for number, task in enumerate(tasks):
+            if (merged := finished.of(number)) and not is_merged(task, merged):
+                finished.remove(number)
+        sizes = [task.num_entries for task in tasks]
+        sums = [merged.sums for merged in self._run("merging ids", merge_task, tasks, sizes, finished)]
+        return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
+
+    def _check_unique(self, arrays: Arrays, counted: Counted) -> None:
+        """Refuses an id that occurs twice."""
+        edges = np.concatenate(([0], np.cumsum(counted.counts)))
+        of_pieces = arrays.first_tokens if self.options.over_length == "split" else None
+        chunks = list(cut_chunks(arrays.pool, edges, *counted.id_range, first_tokens_path=of_pieces))
+        sizes = [chunk.num_ids for chunk in chunks]
+        for duplicate in self._run("comparing ids", find_duplicate, chunks, sizes):
+            if duplicate is not None:
+                wanted = [(task.ranges, duplicate) for task in counted.tasks]
+                rows = self._run("finding its rows", find_rows, wanted, [task.num_rows for task in counted.tasks])
+                raise duplicate_error(duplicate, [row for part in rows for row in part], self.before)
+
+    def _run(
+        self,
+        name: str,
+        function: Callable[[_Task], _Result],
+        tasks: Sequence[_Task],
+        sizes: Sequence[int],
+        finished: Records[_Result] | None = None,
+    ) -> Iterator[_Result]:
+        """Begins one pass, and yields its tasks' results in order.
+
+        Args:
+            name: of the pass, as progress shows it.
+            function: top-level, of one task.
+            tasks: its arguments.
+            sizes: rows or ids of each.
+            finished: has results of earlier work, and keeps new ones.
+        """
+        known = [finished.of(number) if finished else None for number in range(len(tasks))]
+        left = [task for task, result in zip(tasks, known, strict=True) if result is None]
+        results = self.engine.map(function, left)
+
+        def followed() -> Iterator[_Result]:
+            with self.progress.task(name, sum(sizes), "sequences") as advance:
+                for number, size in enumerate(sizes):
+                    result = known[number]
+                    if result is None:
+                        result = next(results)
+                        if finished:
+                            finished.add(number, result)
+                    advance(size)
+                    yield result
+
+        return followed()

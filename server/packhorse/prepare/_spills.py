@@ -1,0 +1,163 @@
+"""The second pass: each task writes its ids as spills, files sorted by room, id and first token.
+
+Owns what a spill is, and writing one. Leaves merging spills to `_merging`.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, PlanOptions, PreparedDataset, create_array
+from packhorse.prepare._counting import CountTask, TaskCounts
+from packhorse.prepare.input import changed, map_array
+from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, fill_pool, sort_pairs
+from packhorse.storage import sync
+
+Entries = NDArray[np.uint32] | NDArray[np.int64]
+"""An array file of entries, mapped: uint32 or int64 [n], or int64 [n, 2]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spill:
+    """Files of entries that are sorted by (room, id, first token): one task's, or those of a dataset that grows."""
+
+    ids: str
+    """Ids: [n]."""
+    first_tokens: str | None
+    """First tokens: [n]; None where all are 0."""
+    over: str | None
+    """(id, length) of sequences that are too long, by id: int64 [k, 2]; None without any."""
+
+    @classmethod
+    def of_version(cls, before: PreparedDataset) -> "Spill":
+        """Returns the arrays of a prepared dataset."""
+        return cls(
+            ids=str(before.path / POOLS),
+            first_tokens=str(before.path / STARTS) if before.manifest.start_dtype else None,
+            over=str(before.path / OVER_LENGTH) if before.manifest.over_length.sequences else None,
+        )
+
+    @property
+    def files(self) -> list[str]:
+        """Those that there are."""
+        return [file for file in (self.ids, self.first_tokens, self.over) if file is not None]
+
+    def claim(self, counted: TaskCounts, id_dtype: str, start_dtype: str | None) -> None:
+        """Makes its files, with their disk space, in place of any that are there."""
+        shape = (int(counted.counts.sum()),)
+        claim(self.ids, id_dtype, shape)
+        if self.first_tokens and start_dtype:
+            claim(self.first_tokens, start_dtype, shape)
+        if self.over:
+            claim(self.over, "int64", (counted.num_over, 2))
+
+    def checksum(self) -> str:
+        """Returns a checksum of all bytes of its files."""
+        checksum = xxhash.xxh3_64()
+        for file in self.files:
+            checksum.update(np.memmap(file, dtype=np.uint8, mode="r").data)
+        return checksum.hexdigest()
+
+    def is_whole(self, checksum: str | None) -> bool:
+        """Whether it was finished with a checksum, and is unchanged since."""
+        return checksum is not None and all(map(os.path.exists, self.files)) and self.checksum() == checksum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpillTask:
+    """Rows that were counted, and the files that are theirs alone."""
+
+    source: CountTask
+    counted: TaskCounts
+    """What the first pass found in them."""
+    spill: Spill
+    """Files of the right size."""
+    sort: bool
+    """Whether rows do not come by ascending ids."""
+    flush: bool
+    """Whether other machines read the files."""
+
+
+def write_spill(task: SpillTask) -> str:
+    """Writes the task's entries to its spill, sorted, and the too long ones to its list; returns the spill's checksum.
+
+    Raises:
+        ValueError: a file is not as it was in the first pass.
+    """
+    counted, options, spill = task.counted, task.source.options, task.spill
+    pool = map_entries(spill.ids, writable=True)
+    first_tokens = np.empty(0, dtype=pool.dtype)
+    if spill.first_tokens:
+        first_tokens = map_entries(spill.first_tokens, writable=True)
+    over_list = map_entries(spill.over, writable=True) if spill.over else None
+    edges = np.concatenate(([0], np.cumsum(counted.counts)))
+    size = int(counted.rooms[-1]) + 1 if len(counted.rooms) else 1
+    cursors = np.zeros(size, dtype=np.int64)
+    ends = np.zeros(size, dtype=np.int64)
+    cursors[counted.rooms] = edges[:-1]
+    ends[counted.rooms] = edges[1:]
+    limit, over = options.rooms.longest, _over_action(options)
+    row, last_row = 0, counted.num_over
+    path = ""
+    for path, batch in task.source.batches():
+        is_over = batch.lengths > limit
+        kept = batch.ids if over != LEAVE_OUT else batch.ids[~is_over]
+        if len(kept) and not (counted.id_low <= int(kept.min()) and int(kept.max()) <= counted.id_high):
+            raise changed(path)
+        rule = (limit, over, options.align, options.extra_tokens)
+        if fill_pool(batch.lengths, batch.ids, *rule, cursors, ends, pool, first_tokens) >= 0:
+            raise changed(path)
+        num_over = int(is_over.sum())
+        if row + num_over > last_row:
+            raise changed(path)
+        if over_list is not None and num_over:
+            over_list[row : row + num_over, 0] = batch.ids[is_over]
+            over_list[row : row + num_over, 1] = batch.lengths[is_over]
+        row += num_over
+    if row != last_row or not np.array_equal(cursors, ends):
+        raise changed(path)
+    if task.sort:
+        sort_segments(pool, first_tokens if spill.first_tokens else None, edges)
+        if over_list is not None:
+            sort_pairs(over_list[:, 0], over_list[:, 1])
+    if task.flush:
+        for file in spill.files:
+            sync(Path(file))
+    return spill.checksum()
+
+
+def _over_action(options: PlanOptions) -> int:
+    if options.over_length == "truncate":
+        return KEEP_HEAD if options.keep == "head" else KEEP_TAIL
+    return SPLIT if options.over_length == "split" else LEAVE_OUT
+
+
+def sort_segments(ids: Entries, first_tokens: Entries | None, edges: NDArray[np.int64]) -> None:
+    """Brings each segment into ascending order of (id, first token), in place.
+
+    Args:
+        ids: [n].
+        first_tokens: [n]; None where all are 0.
+        edges: int64 [D + 1], where each segment begins, and where the last one ends.
+    """
+    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        if first_tokens is None:
+            ids[begin:end].sort()
+        elif end - begin > 1:
+            sort_pairs(ids[begin:end], first_tokens[begin:end])
+
+
+def claim(path: Path | str, dtype_name: str, shape: tuple[int, ...]) -> str:
+    """Makes an array file with its disk space, in place of one that is there, and returns its path."""
+    Path(path).unlink(missing_ok=True)
+    create_array(Path(path), dtype_name, shape)
+    return str(path)
+
+
+def map_entries(path: str, *, writable: bool = False) -> Entries:
+    """Maps an array file."""
+    return np.asarray(map_array(path, writable=writable))

@@ -1,0 +1,154 @@
+"""Groups of rows: which rows are a group, and reading them with no group cut in two.
+
+Leaves counting groups, and their tables, to `_groups`.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import PreparedDataset
+from packhorse.formats.files import FileStamp, as_path
+from packhorse.formats.object_store import without_secrets
+from packhorse.prepare.input import InputFile, RowRange, cut, load_npy
+from packhorse.topology import checked_integer
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Grouping:
+    """Which rows are a group; one of the three is given.
+
+    A group's sequences always share a bin, in their order. One that does not fit a bin is refused, or with over_length
+    "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held in memory, and 17 a sequence where ids do
+    not ascend.
+
+    Raises:
+        ValueError: none or several are given, or one is not as it must be.
+    """
+
+    column: str | None = None
+    """The integer column that says which rows are a group: those with equal numbers, from 0 on, which must follow each
+    other."""
+    size: int | None = None
+    """This many consecutive rows are a group, counted from the first: 2 for pairs that follow each other."""
+    numbers: Any = None
+    """One integer for each row, as in a group column: the path or URL of a .npy file of them, for token files that have
+    no columns, or for lengths that Python holds an array."""
+    ids: NDArray[np.integer] | None = field(init=False, default=None)
+    """The numbers, mapped: int [rows]."""
+    file: InputFile | None = field(init=False, default=None)
+    """Their file; None in memory."""
+
+    def __post_init__(self) -> None:
+        """Checks what is given, and maps a file of numbers."""
+        given = {"group_column": self.column, "group_size": self.size, "groups": self.numbers}
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) != 1:
+            said = f"{' and '.join(names)} both say" if names else "nothing says"
+            raise ValueError(f"{said} which rows are a group: give one of {', '.join(given)}")
+        if not isinstance(self.column, str | None):
+            raise ValueError(f"group_column must be a column's name, got {self.column!r:.60}")
+        if self.size is not None:
+            checked_integer("group_size", self.size, 1)
+        if self.numbers is None:
+            return
+        path = as_path(self.numbers) if isinstance(self.numbers, str | os.PathLike) else None
+        stamp = FileStamp.of(path) if path else None
+        ids = load_npy(path) if path else np.asarray(self.numbers)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            where = without_secrets(path) if path else "groups"
+            raise ValueError(
+                f"{where} must be one integer for each row, got {ids.dtype} of shape {list(ids.shape)}: number them"
+            )
+        object.__setattr__(self, "ids", ids)
+        if path and stamp:
+            object.__setattr__(self, "file", InputFile(path=path, stamp=stamp, num_rows=len(ids)))
+
+    def check_rows(self, num_rows: int) -> None:
+        """Refuses an input of another number of rows than this one tells the groups of; a ValueError."""
+        if self.ids is not None and len(self.ids) != num_rows:
+            raise ValueError(f"groups has {len(self.ids):,} entries for {num_rows:,} rows: give one for each row")
+        if self.size is not None and num_rows % self.size:
+            raise ValueError(
+                f"{num_rows:,} rows are no multiple of group_size {self.size}: {num_rows % self.size} are left over"
+            )
+
+    @property
+    def files(self) -> list[InputFile]:
+        """The file of groups, if any."""
+        return [self.file] if self.file else []
+
+    @property
+    def said(self) -> str:
+        """What the manifest says of it."""
+        return f"every {self.size} rows" if self.size else f"column {self.column!r}" if self.column else "groups"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeGroups:
+    """Some rows, in order, with nothing but whole groups."""
+
+    keys: NDArray[np.int64]
+    """Of every group: int64 [G]."""
+    starts: NDArray[np.int64]
+    """Where each group begins below: int64 [G]."""
+    lengths: NDArray[np.int64]
+    """int64 [n]."""
+    ids: NDArray[np.int64]
+    """int64 [n]."""
+    first: int
+    """Number of the first row over all files."""
+
+
+def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[WholeGroups]:
+    """Yields all rows, cut between groups; the last group of a batch waits for the next batch."""
+    none = np.empty(0, dtype=np.int64)
+    keys, lengths, ids, first = none, none, none, 0
+    begin = ranges[0].first_index if ranges and grouping.ids is not None else 0  # new rows only have an entry there
+    for each in ranges:
+        for batch in each.batches():
+            row = each.first_index + batch.first_row - each.first_row - begin
+            keys = np.concatenate((keys, _keys(batch.groups, row, len(batch.lengths), grouping, batch.first_row, each)))
+            lengths = np.concatenate((lengths, batch.lengths))
+            ids = np.concatenate((ids, batch.ids))
+            edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
+            if not len(edges):
+                continue
+            end = int(edges[-1])
+            starts = np.concatenate(([0], edges[:-1]))
+            yield WholeGroups(keys[starts], starts, lengths[:end], ids[:end], first)
+            keys, lengths, ids, first = keys[end:], lengths[end:], ids[end:], first + end
+    if len(keys):
+        yield WholeGroups(keys[:1], np.zeros(1, dtype=np.int64), lengths, ids, first)
+
+
+def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
+    """Yields the groups of a version as they were read then, without those that it left out."""
+    groups = before.groups if before else None
+    if groups is None:
+        return
+    for first, size in cut(len(groups.table)):
+        table = np.array(groups.table[first : first + size])
+        begin = int(groups.table[first - 1, 1]) if first else 0
+        members = np.array(groups.members[begin : int(table[-1, 1])])
+        yield WholeGroups(table[:, 0], np.concatenate(([0], table[:-1, 1] - begin)), members[:, 1], members[:, 0], 0)
+
+
+def _keys(
+    held: NDArray[np.int64] | None, row: int, num: int, grouping: Grouping, file_row: int, each: RowRange
+) -> NDArray[np.int64]:
+    if grouping.size is not None:
+        return np.arange(row, row + num, dtype=np.int64) // grouping.size
+    keys = held if grouping.ids is None else grouping.ids[row : row + num].astype(np.int64)
+    assert keys is not None  # the reader was asked for the column
+    if (keys < 0).any():
+        at = int(np.argmax(keys < 0))
+        raise ValueError(
+            f"{each.where}: row {file_row + at} is of group {keys[at]}; groups are integers from 0 on, and every row "
+            "is of one: number them, for example by `pandas.factorize`"
+        )
+    return keys

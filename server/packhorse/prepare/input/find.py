@@ -1,0 +1,198 @@
+"""Which reader an input is for, and which files it names.
+
+Owns the list of readers, and those of what other commands take: text and histograms. Leaves reading to a file for each
+kind of input, such as `parquet`.
+"""
+
+import glob
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packhorse.formats.files import exists, is_folder, named_files
+from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.prepare.input._base import Opened, Reader, WholeFiles, first_bytes
+from packhorse.prepare.input._rows import InputColumns
+from packhorse.prepare.input._stored import FlatReader, MdsReader, MegatronReader
+from packhorse.prepare.input.arrow import ArrowReader
+from packhorse.prepare.input.npy import NpyReader, SeqpackReader
+from packhorse.prepare.input.parquet import ParquetReader
+
+_LOOK_BYTES = 1 << 12
+
+
+class TextReader(WholeFiles):
+    """Text has no lengths before it is tokenized, and a trainer needs the tokens too."""
+
+    kind = "text"
+    takes = "not read here, because tokens are needed to train from as well: `packhorse tokenize` first"
+    suffixes = tuple(
+        suffix + packed
+        for suffix in (".jsonl", ".ndjson", ".json", ".txt", ".md", ".csv", ".tsv")
+        for packed in ("", ".gz", ".zst")
+        if (suffix, packed) != (".json", "")  # which may be a histogram
+    )
+
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
+        """Says what to do instead."""
+        where = without_secrets(paths[0])
+        name = shlex.quote(os.path.basename(where).partition(".")[0])
+        if columns.length is not None:
+            raise ValueError(
+                f"{where} is text, which has no columns: write its rows as Parquet, for example by `duckdb -c "
+                f"\"copy '{where}' to '{name}.parquet'\"`, or give lengths from Python, prepare(lengths=…)"
+            )
+        raise ValueError(
+            f"{where} is text, whose lengths are known when it is tokenized: run `packhorse tokenize --input "
+            f"{shlex.quote(where)} --output {name}`, then prepare {name}.idx"
+        )
+
+
+class HistogramReader(WholeFiles):
+    """A histogram has lengths but no ids, and ids are what a server serves."""
+
+    kind = "histogram"
+    takes = "not read here, because it has no ids: `packhorse plan compare` plans it"
+    suffixes = ("counts.json",)
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        return super().recognises(path) or (
+            path.endswith(".json") and first_bytes(path, _LOOK_BYTES).lstrip()[:1] in (b"{", b"[")
+        )
+
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
+        """Says what to do instead."""
+        where = without_secrets(paths[0])
+        raise ValueError(
+            f"{where} is JSON: a histogram has no ids, and a prepared dataset serves ids. `packhorse plan compare "
+            f"{shlex.quote(where)} --max-seq-len N` plans it; to serve it, prepare from the lengths. Rows of "
+            "text are for `packhorse tokenize`"
+        )
+
+
+READERS: tuple[Reader, ...] = (
+    MdsReader(),
+    ParquetReader(),
+    ArrowReader(),
+    MegatronReader(),
+    FlatReader(),
+    NpyReader(),
+    SeqpackReader(),
+    HistogramReader(),
+    TextReader(),
+)
+"""In the order in which an input is shown to them."""
+
+_TABLES = (".parquet", ".arrow")
+"""What a folder is searched for first where no index says what it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The files that inputs name, and who reads them."""
+
+    reader: Reader
+    paths: list[str]
+    """In the order that numbers their rows: those of the first input, sorted, then those of the next."""
+
+    def open(self, columns: InputColumns) -> Opened:
+        """Cuts the files into ranges; see `Reader`."""
+        return self.reader.open(self.paths, columns)
+
+    def files_read(self) -> list[Path]:
+        """Returns every file that is looked at on this machine's disks."""
+        return [Path(path) for path in [*self.paths, *self.reader.files_beside(self.paths)] if not is_url(path)]
+
+
+def find_inputs(sources: Sequence[str]) -> Found:
+    """Finds the files that inputs name, and the reader for them.
+
+    Args:
+        sources: see `packhorse prepare --help`.
+
+    Raises:
+        FileNotFoundError: nothing is at one of them.
+        ValueError: no reader knows one, two are of different kinds or name the same file, or several are given of a
+            kind whose ids are the entries of one.
+    """
+    if not sources:
+        raise ValueError("input names nothing")
+    readers = [_reader_for(source) for source in sources]
+    paths: list[str] = []
+    named_by: dict[str, str] = {}
+    for source, reader in zip(sources, readers, strict=True):
+        found = reader.files(source)
+        real_paths = [path if is_url(path) else os.path.realpath(path) for path in found]
+        for path, real_path in zip(found, real_paths, strict=True):
+            if real_path in named_by:
+                raise ValueError(
+                    f"{without_secrets(path)} is named twice, by the inputs "
+                    f"{without_secrets(named_by[real_path])} and {without_secrets(source)}; name each file once"
+                )
+        named_by.update(dict.fromkeys(real_paths, source))
+        paths += found
+    for source, reader in zip(sources, readers, strict=True):
+        if reader.is_alone and len(paths) > 1:
+            raise ValueError(
+                f"{without_secrets(source)} is {reader.kind}, whose entries are the ids, so it can only be "
+                f"prepared alone, and the input names {len(paths)} files; join them first, or prepare each into a "
+                "dataset of its own"
+            )
+        if reader is not readers[0]:
+            raise ValueError(
+                f"{without_secrets(sources[0])} is {readers[0].kind} and {without_secrets(source)} is {reader.kind}; "
+                "prepare each kind into a dataset of its own"
+            )
+    return Found(reader=readers[0], paths=paths)
+
+
+def _reader_for(source: str) -> Reader:
+    path = source
+    if is_folder(source):
+        path = _example_in(source)
+    elif glob.has_magic(source) and not exists(source):
+        path = named_files(source, "")[0]
+    elif not exists(source) and not exists(source + ".idx"):
+        raise FileNotFoundError(f"{without_secrets(source)} does not exist")
+    for reader in READERS:
+        if reader.recognises(path):
+            return reader
+    raise ValueError(
+        f"{without_secrets(path)} is of no kind that is known by its name or first bytes; `packhorse prepare --help` "
+        "lists what is read"
+    )
+
+
+def _example_in(folder: str) -> str:
+    """Returns the folder, where an index in it says what it is, or else one of its files."""
+    if any(reader.recognises(folder) for reader in READERS):
+        return folder
+    found: dict[str, str] = {}
+    shown = without_secrets(folder)
+    for path in _files_below(folder):
+        found.setdefault(os.path.splitext(path)[1], path)
+    tables = [suffix for suffix in _TABLES if suffix in found]
+    if len(tables) > 1:
+        raise ValueError(
+            f"the folder {shown} holds both *{tables[0]} and *{tables[1]}; give a quoted pattern, such as "
+            f"{os.path.join(shown, '*' + tables[0])}"
+        )
+    for suffix in (*tables, ".npy"):
+        if suffix in found:
+            return found[suffix]
+    raise FileNotFoundError(
+        f"the folder {shown} holds no {', '.join('*' + suffix for suffix in _TABLES)} or *.npy file at any depth, and "
+        "neither a state.json nor an index.json; text is for `packhorse tokenize`"
+    )
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """Yields every file of a folder, at any depth, in no order."""
+    if is_url(folder):
+        yield from named_files(folder, "")
+        return
+    for parent, _, names in os.walk(folder):
+        yield from (os.path.join(parent, name) for name in names)

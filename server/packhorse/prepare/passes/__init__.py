@@ -1,1 +1,0 @@
-"""The passes over raw data: counting, sorting and merging, in tasks that any engine runs."""
