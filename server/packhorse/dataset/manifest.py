@@ -96,7 +96,7 @@ class InputRecord:
     modified_ns: int
     """When it was last written to, in nanoseconds since 1970."""
     rows: int
-    """Rows that stand in it."""
+    """Its rows."""
     etag: str | None = field(default=None, metadata=LATER)
     """What an object store calls this version of it, its ETag or generation; None for a file."""
 
