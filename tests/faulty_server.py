@@ -77,9 +77,9 @@ def apply(faults: Faults) -> None:
     if faults.descriptors is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, faults.descriptors)
     if faults.probe_seconds is not None:
-        from packhorse.server.app import running
+        from packhorse.server.app import health
 
-        running.PROBE_SECONDS = running._PROBE_EVERY_SECONDS = faults.probe_seconds
+        health.PROBE_SECONDS = health.PROBE_EVERY_SECONDS = faults.probe_seconds
     if faults.kernels_missing_until is not None:
         _kernels_come_with(Path(faults.kernels_missing_until))
 
@@ -106,14 +106,14 @@ def _blocks(faults: Faults) -> None:
 
 
 def _receiving(faults: Faults) -> None:
-    from packhorse.server.service import receiving
+    from packhorse.server.service import interceptor
 
     if faults.requests_at_once is not None:
-        receiving.MOST_AT_ONCE = faults.requests_at_once
+        interceptor.MOST_AT_ONCE = faults.requests_at_once
     if faults.receive_seconds is not None:
-        receiving.RECEIVE_SECONDS = faults.receive_seconds
+        interceptor.RECEIVE_SECONDS = faults.receive_seconds
     if faults.receive_memory_bytes is not None:
-        receiving.MEMORY_BYTES, receiving.MEMORY_WAIT_SECONDS = faults.receive_memory_bytes, 0.0
+        interceptor.MEMORY_BYTES, interceptor.MEMORY_WAIT_SECONDS = faults.receive_memory_bytes, 0.0
 
 
 def _metrics_port(faults: Faults) -> None:

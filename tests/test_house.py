@@ -30,8 +30,6 @@ CROWDED = {"server/packhorse/cli": 16}
 """Folder → modules, where there are more: the command line has one for each command."""
 LONG = {
     "packhorse/prepare/kernels.py:add_lists": 75,
-    "packhorse/server/app/running.py:serve": 95,
-    "packhorse/server/watching/metrics.py:__init__": 95,
 }
 """Function → lines, where there are still more."""
 

@@ -8,7 +8,7 @@ from workload import Workspace, in_words
 
 from packhorse.dataset import PreparedDataset, open_prepared
 from packhorse.epoch import Assignment, EpochView
-from packhorse.server.methods.epochs import Epochs
+from packhorse.server.methods.stream_request import Epochs
 from packhorse.topology import RemainderPolicy, Skips, Topology
 
 NOTE = (

@@ -18,7 +18,7 @@ from grpc_status import rpc_status
 from tests.flat_words import prepare
 
 from packhorse.client import connect
-from packhorse.server.base.status import STATUS_OF_REASON
+from packhorse.server.service.status import STATUS_OF_REASON
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
 

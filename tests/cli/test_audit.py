@@ -366,14 +366,12 @@ def test_rows_that_prepare_skipped_are_told_of(packhorse, tmp_path):
     result = packhorse("audit", *flags)
     assert result.exit_code == 0, result.output
     assert "15 tokens of the source in batches" in result.stdout
-    assert "left out as bad rows: 2 sequences of rows.parquet" in result.stdout
+    assert "skipped by --on-bad-row: 2 rows of rows.parquet" in result.stdout
 
     pq.write_table(pa.concat_tables([rows, rows.slice(0, 1)]), tmp_path / "rows.parquet")
     result = packhorse("audit", *flags)
     assert result.exit_code == 1
-    assert (
-        "holds 7 sequences, but 4 came and 2 were left out as bad rows: no batch holds the ids 1, 3, 6" in result.stderr
-    )
+    assert "holds 7 sequences, but 4 came and 2 rows were skipped: no batch holds the ids 1, 3, 6" in result.stderr
 
 
 def test_flags_about_tokens_want_tokens(packhorse):

@@ -15,7 +15,7 @@ from packhorse.client import RetryPolicy, StreamInterruptedError, connect, error
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.options import PackOptions
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.base.status import STATUS_OF_REASON, status_details
+from packhorse.server.service.status import STATUS_OF_REASON, status_details
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 

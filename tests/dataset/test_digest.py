@@ -1,6 +1,5 @@
 """Digests: equal for equal data, and telling what differs otherwise."""
 
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.flat_words import prepare
 
-from packhorse.dataset import PARTS, PlanOptions, differing_parts
-from packhorse.dataset._fields import LATER
-from packhorse.dataset.write import dataset_digest
+from packhorse.dataset import PARTS, differing_parts
 from packhorse.wire import ids_sum
 
 LENGTHS = [5, 3, 8, 8, 1, 2, 2, 7, 4, 6]
@@ -81,25 +78,3 @@ def test_ids_sum_notices_one_id_missing_repeated_or_altered() -> None:
     seen_a, seen_b = zip(*seen, strict=True)
     # One id moved up by 1 makes it equal to its neighbour: all 1,000 multisets differ.
     assert len(seen) == len(set(seen_a)) == len(set(seen_b)) == 1003
-
-
-FIRST_OPTIONS = ("max_seq_len", "algorithm", "max_sequences_per_bin", "over_length", "keep", "align", "extra_tokens")
-"""Those that every digest covers, whatever their values."""
-
-
-def test_options_that_came_later_are_marked_so() -> None:
-    """Else a new option would change the digest of every dataset that is prepared again."""
-    assert [each.name for each in fields(PlanOptions) if each.metadata != LATER] == [*FIRST_OPTIONS]
-
-
-def test_a_later_option_changes_digests_only_where_it_is_not_its_default() -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Newer(PlanOptions):
-        min_length: int = field(default=1, metadata=LATER)
-
-    def digest_with(options: PlanOptions) -> str:
-        return dataset_digest({5: 2}, {(5,): 2}, options, {"pools.npy": "00"})
-
-    before = digest_with(PlanOptions(max_seq_len=8))
-    assert digest_with(Newer(max_seq_len=8)) == before
-    assert differing_parts(digest_with(Newer(max_seq_len=8, min_length=2)), before) == ["options"]

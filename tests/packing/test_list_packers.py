@@ -1,4 +1,4 @@
-"""seqpack's list packers by name: the same bins for the same order, with its tolerance and seed."""
+"""seqpack's list packers and seeds by name: the same bins for the same order, with its tolerance and seed."""
 
 import gc
 
@@ -8,7 +8,7 @@ import seqpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing import greedy_pack_sequences, heap_pack_sequences, pack_sequences
+from packhorse.packing import greedy_pack_sequences, heap_pack_sequences, pack_sequences, seed_from_components
 
 PAIRS = [
     (greedy_pack_sequences, seqpack.greedy_pack_sequences),
@@ -100,3 +100,16 @@ def test_the_garbage_collector_is_left_as_it_was(was_on):
         assert gc.isenabled() == was_on
     finally:
         (gc.enable if before else gc.disable)()
+
+
+@given(st.lists(st.integers(-(2**70), 2**70), max_size=5))
+def test_seeds_equal_those_of_seqpack(components):
+    assert seed_from_components(*components) == seqpack.seed_from_components(*components)
+    assert 0 <= seed_from_components(*components) < 2**64
+
+
+def test_order_and_grouping_matter():
+    """Components that sum or concatenate alike must not meet."""
+    tuples = [(seed, epoch, rank) for seed in range(12) for epoch in range(12) for rank in range(12)]
+    tuples += [(1, 23), (12, 3), (123,), (2, 1), ()]
+    assert len({seed_from_components(*components) for components in tuples}) == len(tuples)

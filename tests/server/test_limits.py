@@ -186,7 +186,7 @@ def test_get_bins_is_bounded_by_the_bytes_of_its_answer(embedded, monkeypatch):
 
 @pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
 def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
-    from packhorse.server.base import pieces
+    from packhorse.server.base import time_slices
     from packhorse.server.methods import backend as module
     from packhorse.server.methods import locate
 
@@ -194,19 +194,19 @@ def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
     topology = topology_message(Topology(world_size=3, workers_per_rank=2, batch_size=2))
     positions = [5, 0, 5, 17, 3, *range(20)]
     asked = [
-        (backend.get_bins_in_pieces, pb.GetBinsRequest(dataset=dataset, seed=3, positions=positions)),
-        (backend.get_bins_in_pieces, pb.GetBinsRequest(dataset=dataset)),
+        (backend.get_bins_in_slices, pb.GetBinsRequest(dataset=dataset, seed=3, positions=positions)),
+        (backend.get_bins_in_slices, pb.GetBinsRequest(dataset=dataset)),
         (
-            backend.locate_in_pieces,
+            backend.locate_in_slices,
             pb.LocateSequencesRequest(dataset=dataset, ids=[*corpus.ids[dataset][:300], 2**40], topology=topology),
         ),
     ]
-    answers = [pieces.finish(method(request)) for method, request in asked]
-    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0)
+    answers = [time_slices.finish(method(request)) for method, request in asked]
+    monkeypatch.setattr(time_slices, "SLICE_SECONDS", 0)
     monkeypatch.setattr(module, "BLOCK_BYTES", 1)
     monkeypatch.setattr(locate, "_BISECTIONS_AT_ONCE", 1)
-    assert [pieces.finish(method(request)) for method, request in asked] == answers
-    assert len(list(backend.locate_in_pieces(asked[2][1]))) > 100
+    assert [time_slices.finish(method(request)) for method, request in asked] == answers
+    assert len(list(backend.locate_in_slices(asked[2][1]))) > 100
 
 
 def test_ids_are_bounded_by_the_bisections_they_take(embedded, monkeypatch):

@@ -50,7 +50,7 @@ def test_only_dead_sockets_may_be_taken_over(tmp_path):
         for path in (dead, tmp_path / "missing"):
             _check_socket(path)
         for path in (file, alive, tmp_path):
-            with pytest.raises(OSError, match=f"--listen unix:{path}: the path is in use"):
+            with pytest.raises(OSError, match=f"listen unix:{path}: the path is in use"):
                 _check_socket(path)
     assert file.read_text() == "precious"
 
@@ -80,15 +80,15 @@ def test_a_root_without_datasets_is_refused_in_one_line(serve, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "options"),
     [
-        ("--listen", {"listen": "50051"}),
-        ("--listen", {"listen": "127.0.0.1:http"}),
-        ("--listen", {"listen": "127.0.0.1:65536"}),
-        ("--listen", {"listen": ":50051"}),
-        ("--listen", {"listen": "::1:50051"}),
-        ("--metrics-listen", {"metrics_listen": "localhost"}),
-        ("--grace-seconds", {"grace_seconds": -1}),
-        ("--grace-seconds", {"grace_seconds": float("nan")}),
-        ("--max-streams", {"max_streams": 0}),
+        ("listen", {"listen": "50051"}),
+        ("listen", {"listen": "127.0.0.1:http"}),
+        ("listen", {"listen": "127.0.0.1:65536"}),
+        ("listen", {"listen": ":50051"}),
+        ("listen", {"listen": "::1:50051"}),
+        ("metrics_listen", {"metrics_listen": "localhost"}),
+        ("grace_seconds", {"grace_seconds": -1}),
+        ("grace_seconds", {"grace_seconds": float("nan")}),
+        ("max_streams", {"max_streams": 0}),
     ],
 )
 def test_options_out_of_range_name_their_flag(tmp_path, flag, options):
@@ -99,14 +99,14 @@ def test_options_out_of_range_name_their_flag(tmp_path, flag, options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"listen": "0.0.0.0:1"}, "--listen 0.0.0.0:1 must not be reached from other machines in plain text"),
-        ({"listen": "[::]:1"}, "--listen"),
-        ({"listen": "trainer:1"}, "--listen"),
-        ({"metrics_listen": "10.0.0.1:1"}, "--metrics-listen 10.0.0.1:1 must not be reached"),
-        ({"listen": "0.0.0.0:1", "token_file": "t"}, "--listen"),
-        ({"tls_cert": "c"}, "--tls-cert must be given together with --tls-key"),
-        ({"tls_key": "k"}, "--tls-key must be given together with --tls-cert"),
-        ({"tls_client_ca": "ca"}, "--tls-client-ca must be given together with"),
+        ({"listen": "0.0.0.0:1"}, "listen 0.0.0.0:1 must not be reached from other machines in plain text"),
+        ({"listen": "[::]:1"}, "listen"),
+        ({"listen": "trainer:1"}, "listen"),
+        ({"metrics_listen": "10.0.0.1:1"}, "metrics_listen 10.0.0.1:1 must not be reached"),
+        ({"listen": "0.0.0.0:1", "token_file": "t"}, "listen"),
+        ({"tls_cert": "c"}, "tls_cert must be given together with tls_key"),
+        ({"tls_key": "k"}, "tls_key must be given together with tls_cert"),
+        ({"tls_client_ca": "ca"}, "tls_client_ca must be given together with"),
     ],
 )
 def test_plain_text_stays_on_the_machine_unless_told(tmp_path, options, message):
@@ -134,7 +134,7 @@ def test_insecure_servers_say_so_and_certificates_that_are_none_end_them(corpus,
     nothing.write_text("nothing")
     for flags, message in (
         (("--listen", "0.0.0.0:0"), "Error: --listen 0.0.0.0:0 must not be reached"),
-        (("--tls-cert", nothing, "--tls-key", nothing), "are no certificate with its key"),
+        (("--tls-cert", nothing, "--tls-key", nothing), "are not a certificate and its key"),
         (("--tls-cert", tmp_path / "missing", "--tls-key", nothing), "cannot be read: No such file"),
         (("--token-file", nothing), "'nothing' has no hash"),
     ):
@@ -145,8 +145,8 @@ def test_insecure_servers_say_so_and_certificates_that_are_none_end_them(corpus,
 
 
 def test_addresses():
-    assert split_address("--listen", "[::1]:5") == ("::1", 5)
-    assert split_address("--listen", "0.0.0.0:65535") == ("0.0.0.0", 65535)
+    assert split_address("listen", "[::1]:5") == ("::1", 5)
+    assert split_address("listen", "0.0.0.0:65535") == ("0.0.0.0", 65535)
 
 
 def test_the_metrics_of_an_ipv6_address_are_where_it_says(corpus, make_server):

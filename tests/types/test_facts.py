@@ -1,14 +1,11 @@
 """Every field of a message is a field of its class, and every field of a class comes from its message."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 
-from packhorse.client import connect
-from packhorse.dataset import Manifest, PlanOptions
-from packhorse.prepare import prepare
 from packhorse.topology import Skips
-from packhorse.types import Component, DatasetInfo, LeftOut, Redaction, Stage, StreamHeader, Takedown, TakenPositions
+from packhorse.types import Component, DatasetInfo, Redaction, Stage, StreamHeader, Takedown, TakenPositions
 from packhorse.v1 import packing_pb2 as pb
 
 IN_ANOTHER_FORM = {
@@ -20,9 +17,7 @@ OF_TRANSPORT = {DatasetInfo: {"id_type"}, StreamHeader: {"id_type", "checksum"}}
 """Class → fields that only decoding needs."""
 
 
-@pytest.mark.parametrize(
-    "of", [Component, DatasetInfo, LeftOut, Redaction, Stage, StreamHeader, Takedown, TakenPositions]
-)
+@pytest.mark.parametrize("of", [Component, DatasetInfo, Redaction, Stage, StreamHeader, Takedown, TakenPositions])
 def test_messages_and_classes_have_the_same_fields(of):
     sent, told = IN_ANOTHER_FORM.get(of, (set(), set()))
     of_message = {each.name for each in of.MESSAGE.DESCRIPTOR.fields}
@@ -52,32 +47,3 @@ def test_messages_inside_messages_are_facts_too():
     )
     header = StreamHeader.from_proto(pb.StreamHeader(align=8, skipped=[pb.PositionRange(first=1, end=4)]))
     assert (header.align, header.skipped) == (8, Skips(((1, 4),)))
-
-
-def test_a_ledger_names_every_reason():
-    too_short = pb.LeftOut(reason="too short", num_sequences=1, num_tokens=2)
-
-    def ledger(over_length):
-        counts = {"over_length_sequences": 3, "over_length_tokens": 0 if over_length == "split" else 40}
-        message = pb.Dataset(over_length=over_length, skipped_rows=5, left_out=[too_short], **counts)
-        return [(each.reason, each.num_sequences, each.num_tokens) for each in DatasetInfo.from_proto(message).left_out]
-
-    others = [("bad rows", 5, 0), ("too short", 1, 2)]
-    assert ledger("drop") == [("too long", 3, 40), *others]
-    assert ledger("truncate") == [("too long", 0, 40), *others]
-    assert ledger("split") == others
-
-
-def test_what_a_manifest_lists_as_left_out_is_served(tmp_path):
-    manifest = prepare(lengths=[5, 3, 9], output=tmp_path / "set", plan=PlanOptions(max_seq_len=8, over_length="drop"))
-    too_short = LeftOut(reason="too short", num_sequences=1, num_tokens=2)
-    changed = replace(manifest, left_out=(too_short,))
-    assert Manifest.parse(changed.render(), "manifest.json") == changed
-    (tmp_path / "set" / "manifest.json").write_bytes(changed.render())
-    with connect(f"embedded:{tmp_path}") as client:
-        assert client.get_dataset("set").left_out == changed.ledger
-    assert changed.ledger == (LeftOut(reason="too long", num_sequences=1, num_tokens=9), too_short)
-    assert LeftOut.summed([too_short, *changed.ledger]) == (
-        LeftOut(reason="too short", num_sequences=2, num_tokens=4),
-        changed.ledger[0],
-    )

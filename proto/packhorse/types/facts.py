@@ -3,7 +3,6 @@
 Owns the classes, and `Fact`, which reads each from its message by the names of the fields.
 """
 
-from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -211,56 +210,6 @@ class Stage(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut(Fact):
-    """Sequences of the input that are not in the plan, or tokens cut off from those that are, for one reason.
-
-    Example:
-        >>> [each.reason for each in LeftOut.ledger("drop", 3, 40, skipped_rows=2)]
-        ['too long', 'bad rows']
-    """
-
-    MESSAGE: ClassVar = pb.LeftOut
-
-    reason: str
-    """Why: "too long", "bad rows", …"""
-    num_sequences: int = 0
-    """How many; 0 where only tokens were cut off."""
-    num_tokens: int = 0
-    """Their tokens; 0 where these are unknown, as in bad rows."""
-
-    @staticmethod
-    def ledger(
-        over_length: str, num_over: int, tokens_over: int, skipped_rows: int, others: Iterable["LeftOut"] = ()
-    ) -> tuple["LeftOut", ...]:
-        """Returns all that was left out, by reason.
-
-        Args:
-            over_length: the over-length policy.
-            num_over: sequences that were too long.
-            tokens_over: tokens of these that are not in the plan.
-            skipped_rows: bad rows.
-            others: what was left out for other reasons.
-        """
-        num_dropped = num_over if over_length == "drop" else 0
-        too_long = LeftOut(reason="too long", num_sequences=num_dropped, num_tokens=tokens_over)
-        bad_rows = LeftOut(reason="bad rows", num_sequences=skipped_rows)
-        return tuple(each for each in (too_long, bad_rows, *others) if each.num_sequences or each.num_tokens)
-
-    @staticmethod
-    def summed(ledger: Iterable["LeftOut"]) -> tuple["LeftOut", ...]:
-        """Returns one entry for each reason."""
-        found: dict[str, LeftOut] = {}
-        for each in ledger:
-            before = found.get(each.reason, LeftOut(reason=each.reason))
-            found[each.reason] = LeftOut(
-                reason=each.reason,
-                num_sequences=before.num_sequences + each.num_sequences,
-                num_tokens=before.num_tokens + each.num_tokens,
-            )
-        return tuple(found.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInfo(Fact):
     """A prepared dataset and its plan; fields as in the protocol's Dataset.
 
@@ -301,8 +250,6 @@ class DatasetInfo(Fact):
     over_length_tokens: int = 0
     source: str = ""
     skipped_rows: int = 0
-    left_out: tuple[LeftOut, ...] = ()
-    """All sequences of the input that are not in the plan, by reason; too long ones and bad rows, too."""
     num_groups: int = 0
     """Groups of sequences that share a bin; 0 where every sequence is planned by itself."""
     older_digests: tuple[str, ...] = ()
@@ -316,14 +263,7 @@ class DatasetInfo(Fact):
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
         """Returns what the message holds in another form."""
-        left_out = LeftOut.ledger(
-            message.over_length,
-            message.over_length_sequences,
-            message.over_length_tokens,
-            message.skipped_rows,
-            map(LeftOut.from_proto, message.left_out),
-        )
-        return {"ids_sum": (message.ids_sum_a, message.ids_sum_b), "left_out": left_out}
+        return {"ids_sum": (message.ids_sum_a, message.ids_sum_b)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

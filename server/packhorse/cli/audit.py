@@ -12,7 +12,7 @@ from packhorse.cli.shared.options import (
     target_option,
     topology_options,
 )
-from packhorse.cli.shared.printing import left_out_lines, streams_shape
+from packhorse.cli.shared.printing import streams_shape
 from packhorse.cli.shared.service import asking_for, timeout_option
 from packhorse.client import Client, DatasetInfo
 from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
@@ -167,8 +167,12 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
     click.echo(f"{report.tokens:,} tokens of the source in batches, {report.targets:,} targets")
     if report.cut_tokens:
         click.echo(f"cut off by --over-length {info.over_length}: {report.cut_tokens:,} tokens")
-    for line in left_out_lines(report.left_out):
-        click.echo(f"{line} of {info.source}")
+    if report.dropped_sequences:
+        click.echo(
+            f"dropped by --over-length: {report.dropped_sequences:,} sequences, {report.dropped_tokens:,} tokens"
+        )
+    if report.skipped_rows:
+        click.echo(f"skipped by --on-bad-row: {report.skipped_rows:,} rows of {info.source}")
 
 
 def _line(report: ComponentReport) -> str:

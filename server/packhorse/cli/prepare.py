@@ -6,7 +6,6 @@ Owns the command's flags and its printed summary; leaves the work to `packhorse.
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -15,7 +14,6 @@ from packhorse.analysis import stats_of
 from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.printing import left_out_lines
 from packhorse.cli.shared.reports import CUT_OFF, groups_line, keys_text, real_tokens
 from packhorse.dataset import (
     Inputs,
@@ -30,7 +28,6 @@ from packhorse.jobs import Execution
 from packhorse.packing import PACKERS, Template
 from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, prepare
 from packhorse.prepare import dry_run as try_out
-from packhorse.types import LeftOut
 
 _GROUP_FLAGS = {"column": "group_column", "size": "group_size", "numbers": "groups"}
 
@@ -115,7 +112,7 @@ def command(
 def _print_dry_run(result: DryRun, over_length: OverLength) -> None:
     click.echo(result.stats)
     _print_read(result.inputs)
-    _print_left_out(result.over_length, result.inputs, over_length, result.left_out)
+    _print_left_out(result.over_length, result.inputs, over_length)
     click.echo(f"planned by   {result.algorithm}")
     if result.plan_cut_off:
         click.echo(f"cut off      {CUT_OFF}")
@@ -132,9 +129,7 @@ def _print_read(inputs: Inputs) -> None:
     click.echo(f"read         {inputs.kind}, {inputs.rows:,} rows{files}{column}")
 
 
-def _print_left_out(
-    ledger: OverLengthLedger, inputs: Inputs | None, over_length: OverLength, others: Iterable[LeftOut]
-) -> None:
+def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length: OverLength) -> None:
     if inputs is not None and inputs.skipped.rows:
         first = inputs.skipped.first[0]
         click.echo(f"bad rows: {inputs.skipped.rows:,} skipped, first row {first.row} of {first.file}: {first.reason}")
@@ -143,8 +138,6 @@ def _print_left_out(
         click.echo(
             f"over length: {ledger.sequences:,} sequences {done}, {ledger.tokens:,} of their tokens are not in the plan"
         )
-    for line in left_out_lines(others):
-        click.echo(line)
 
 
 def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: float) -> None:
@@ -157,7 +150,7 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         click.echo(f"keys         {keys_text(manifest.keys)}")
     if manifest.inputs is not None:
         _print_read(manifest.inputs)
-    _print_left_out(manifest.over_length, manifest.inputs, manifest.options.over_length, manifest.left_out)
+    _print_left_out(manifest.over_length, manifest.inputs, manifest.options.over_length)
     click.echo(f"planned by   {manifest.algorithm}")
     if manifest.plan_cut_off:
         click.echo(f"cut off      {CUT_OFF}")

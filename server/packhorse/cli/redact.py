@@ -17,7 +17,7 @@ from packhorse.dataset import (
     redact,
     takedown_text,
 )
-from packhorse.server.datasets.served import Served
+from packhorse.server.datasets.protocols import Dataset
 from packhorse.topology.choices import counted
 
 
@@ -94,8 +94,8 @@ def command(
         raise click.UsageError("give --ids or --ids-file, one of them")
     if (seed is None) != (from_position is None):
         raise click.UsageError("--seed and --from-position belong together; give both")
-    root, name = _found(dataset, data_root)
-    served = _served(root, name)
+    root, name = _locate(dataset, data_root)
+    served = _opened(root, name)
     path = root / f"{name}{TAKEDOWN_SUFFIX}"
     if is_check:
         context.exit(0 if _is_right(served, path) else 1)
@@ -123,7 +123,7 @@ def command(
     click.echo(f"redactions in force: {len(file.redactions)}, the last with digest {file.chain[-1]}")
 
 
-def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
+def _locate(dataset: str, data_root: Path | None) -> tuple[Path, str]:
     """Returns the folder that holds a dataset or mixture, and its name there."""
     given = Path(dataset)
     folder = given.resolve()
@@ -141,7 +141,7 @@ def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
     return data_root, dataset
 
 
-def _served(root: Path, name: str) -> Served:
+def _opened(root: Path, name: str) -> Dataset:
     from packhorse.server.base.faults import ServiceError
     from packhorse.server.datasets.memory_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures
@@ -158,7 +158,7 @@ def _counted(redaction: Redaction) -> str:
     return " and ".join(counted(count, noun) for count, noun in counts if count)
 
 
-def _check_component(component: str, served: Served) -> None:
+def _check_component(component: str, served: Dataset) -> None:
     """Refuses a component that is missing or unknown, or one where there is no mixture."""
     names = [each.name for each in served.datasets] if isinstance(served, MixtureDataset) else []
     if names and component not in names:
@@ -168,7 +168,7 @@ def _check_component(component: str, served: Served) -> None:
         raise click.UsageError(f"{served.name} is not a mixture; leave out --component {component}")
 
 
-def _check_fields(file: TakedownFile, served: Served) -> None:
+def _check_fields(file: TakedownFile, served: Dataset) -> None:
     """Refuses a file that names an unknown component."""
     from packhorse.server.datasets.takedowns import put_together
 
@@ -176,7 +176,7 @@ def _check_fields(file: TakedownFile, served: Served) -> None:
     put_together(served, (file, *(TakedownFile() for _ in range(num_components))))
 
 
-def _is_right(served: Served, path: Path) -> bool:
+def _is_right(served: Dataset, path: Path) -> bool:
     """Prints how many ids each redaction of a file names, and which of them do not exist."""
     from packhorse.server.datasets.takedowns import unknown_names
 

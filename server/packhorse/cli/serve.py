@@ -60,6 +60,12 @@ _PATH = click.Path(path_type=Path)
 )
 @_option("--reflection/--no-reflection", default=True, help="Whether gRPC's server reflection describes the service.")
 @_option(
+    "--workarounds/--no-workarounds",
+    default=True,
+    help="Whether the server works around known faults: gRPC's (a malformed request closes the port; a cancelled call "
+    "leaks memory) and the system's (a mapped file that is cut ends the process).",
+)
+@_option(
     "--log-format",
     default="text",
     type=click.Choice(["text", "json"]),

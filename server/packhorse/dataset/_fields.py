@@ -51,7 +51,7 @@ def check_fields(kind: type, content: object, path: str = "") -> None:
     hints = get_type_hints(kind)
     for name, value in content.items():
         _check_value(hints[name], value, path + name)
-        if name in defaults and (tuple(value) if isinstance(value, list) else value) == defaults[name]:
+        if name in defaults and value == defaults[name]:
             stated = "null" if value is None else value
             raise ValueError(f"states {path + name} {stated}, which goes without saying")
 

@@ -64,7 +64,7 @@ class PreparedDataset:
     plan: PlanIndex
     """The plan laid out for random access."""
     first_tokens: PoolArray | None = None
-    """First token of each pool entry in its sequence, mapped likewise: uint32 or int64 [n_sequences]; None: all 0."""
+    """First token of each pool entry in its sequence, mapped, too: uint32 or int64 [n_sequences]; None: all 0."""
     groups: Groups | None = None
     """The groups that the plan is over, with their sequences; None where every sequence is planned by itself."""
     keys: Keys | None = None
@@ -275,7 +275,7 @@ def check_folder(folder: Path) -> None:
         )
     if (aside := aside_of(folder.resolve())).is_dir():
         raise PreparedDatasetError(
-            f"{folder.name} was being replaced when the machine went down, and lies beside it: "
+            f"{folder.name} was being replaced when the machine went down, and has another name now: "
             f"`mv {aside.name} {folder.resolve().name}` there gives it its name back, and so does the next `packhorse "
             "prepare` that writes it"
         )

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from packhorse.dataset._fields import LATER, as_object, check_fields
 from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.topology import RoomRule
-from packhorse.types import LeftOut
 
 FORMAT_VERSION = 1
 """Version of the folder's layout."""
@@ -97,7 +96,7 @@ class InputRecord:
     modified_ns: int
     """When it was last written to, in nanoseconds since 1970."""
     rows: int
-    """Rows that stand in it."""
+    """Its rows."""
     etag: str | None = field(default=None, metadata=LATER)
     """What an object store calls this version of it, its ETag or generation; None for a file."""
 
@@ -194,8 +193,6 @@ class SequenceFacts:
     """Its second half."""
     over_length: OverLengthLedger
     """What the over-length policy did."""
-    left_out: tuple[LeftOut, ...] = field(default=(), metadata=LATER)
-    """Sequences that were left out for other reasons, by reason; too long ones and bad rows are counted elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,13 +252,6 @@ class Manifest(Facts):
         return self.options.max_seq_len
 
     @property
-    def ledger(self) -> tuple[LeftOut, ...]:
-        """All sequences of the input that are not in the plan, by reason; too long ones and bad rows, too."""
-        skipped_rows = self.inputs.skipped.rows if self.inputs else 0
-        over = self.over_length
-        return LeftOut.ledger(self.options.over_length, over.sequences, over.tokens, skipped_rows, self.left_out)
-
-    @property
     def pool_shape(self) -> tuple[str, tuple[int]]:
         """Type and shape of pools.npy."""
         if self.groups is None:
@@ -311,8 +301,6 @@ class Manifest(Facts):
             )
         content["options"] = PlanOptions(**content["options"])
         content["over_length"] = OverLengthLedger(**content["over_length"])
-        if "left_out" in content:
-            content["left_out"] = tuple(LeftOut(**each) for each in content["left_out"])
         if "inputs" in content:
             content["inputs"] = _inputs(content["inputs"])
         if "groups" in content:
@@ -359,7 +347,6 @@ class Manifest(Facts):
         yield "over_length.sequences is below 2^63", ledger.sequences <= _MOST
         yield "over_length.tokens is at most source_tokens", ledger.tokens <= ledger.source_tokens
         yield "over_length.sequences is at most source_tokens", ledger.sequences <= ledger.source_tokens
-        yield "left_out counts from 0", all(min(each.num_sequences, each.num_tokens) >= 0 for each in self.left_out)
         if self.inputs is not None:
             files, skipped = self.inputs.num_files, self.inputs.skipped.rows
             yield "inputs counts from 0", min(files, skipped, self.inputs.rows) >= 0

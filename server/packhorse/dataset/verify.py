@@ -22,7 +22,7 @@ LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 """Gives whole sequences' lengths in tokens, int64 [S], of ids int64 [S]; raises a ValueError where one is missing."""
 
 Order = Literal["pool", "id"]
-"""In which order lengths are asked for: as they stand in the pool, or by id, which suits files that must be decoded."""
+"""The order in which lengths are read: that of the pool, or by id, which suits files that must be decoded."""
 
 _MOST_NAMED = 10
 _ENTRIES_AT_ONCE = 1 << 20
@@ -54,12 +54,12 @@ class LengthReport:
     tokens: int = 0
     """Tokens that these entries have."""
     differing: int = 0
-    """Those that differ; at least so many, where several sequences are missing."""
+    """Those that differ; a lower bound where several sequences are missing."""
     first: list[Difference] = field(default_factory=list)
     """The first of them, each sequence once."""
 
     def add(self, other: "LengthReport") -> None:
-        """Adds what another stretch of the plan saw."""
+        """Adds what another part of the plan saw."""
         self.compared += other.compared
         self.tokens += other.tokens
         self.differing += other.differing
@@ -121,7 +121,7 @@ def verify_lengths(
         open_lengths: opens what gives lengths; called once in each process, which equal ones share. With several
             workers it must pickle, and be of a module that they can import.
         order: "id" where neighbouring ids are cheap to ask for together.
-        sample: so many entries of the plan, the same ones for the same folder; None for all.
+        sample: entries of the plan to compare, the same ones for the same folder; None for all.
         workers: processes.
         progress: shows sequences.
 
@@ -133,7 +133,7 @@ def verify_lengths(
     report = LengthReport(entries=len(dataset.ids) + len(_dropped(dataset)))
     for kept in (_opened, _opened_lengths):
         kept.cache_clear()
-    tasks = [_Task(folder, open_lengths, some) for some in _stretches(dataset, order, sample, workers)]
+    tasks = [_Task(folder, open_lengths, some) for some in _parts(dataset, order, sample, workers)]
     total = report.entries if sample is None else min(sample, len(dataset.ids))
     with open_engine(workers) as engine, progress.task("comparing lengths", total, "sequences") as advance:
         for part in engine.map(_compare, tasks):
@@ -143,7 +143,7 @@ def verify_lengths(
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Part:
     """Some entries of the pool."""
 
     kind: Literal["entries", "ids", "chosen", "dropped"]
@@ -156,41 +156,41 @@ class _Stretch:
 class _Task:
     folder: Path
     open_lengths: Callable[[], LengthsOf]
-    stretch: _Stretch
+    part: _Part
 
 
-def _stretches(dataset: PreparedDataset, order: Order, sample: int | None, workers: int) -> Iterator[_Stretch]:
+def _parts(dataset: PreparedDataset, order: Order, sample: int | None, workers: int) -> Iterator[_Part]:
     ids = dataset.ids
     num_entries = len(ids)
     if sample is not None and sample < num_entries:
         chosen = np.random.default_rng(0).choice(num_entries, sample, replace=False)
         chosen = chosen[np.argsort(ids[chosen], kind="stable")]
         for some in np.array_split(chosen, min(max(workers, 1) * 4, sample)):
-            yield _Stretch("chosen", chosen=some)
+            yield _Part("chosen", chosen=some)
         return
     if order == "pool":
         for first in range(0, num_entries, _ENTRIES_IN_A_TASK):
-            yield _Stretch("entries", first, min(first + _ENTRIES_IN_A_TASK, num_entries))
+            yield _Part("entries", first, min(first + _ENTRIES_IN_A_TASK, num_entries))
     elif num_entries:
         # By ids, so that files are decoded once; every task looks through the whole pool for its own.
         low, high = int(ids.min()), int(ids.max()) + 1
         num_tasks = min(max(4 * workers if workers > 1 else 1, -(-num_entries // _SCANNED_FOR_A_TASK)), high - low)
         edges = [low + (high - low) * number // num_tasks for number in range(num_tasks + 1)]
         for first, last in pairwise(edges):
-            yield _Stretch("ids", first, last)
+            yield _Part("ids", first, last)
     if len(_dropped(dataset)):
-        yield _Stretch("dropped")
+        yield _Part("dropped")
 
 
 def _compare(task: _Task) -> LengthReport:
     dataset, lengths_of = _opened(task.folder), _opened_lengths(task.open_lengths)
     report = LengthReport()
     comparison = _Comparison(dataset, lengths_of, report)
-    if task.stretch.kind == "dropped":
+    if task.part.kind == "dropped":
         dropped = _dropped(dataset)
         comparison.compare(dropped[:, 0], None)
     else:
-        for entries in _entries(dataset, task.stretch):
+        for entries in _entries(dataset, task.part):
             comparison.compare(dataset.ids[entries].astype(np.int64), entries)
     return report
 
@@ -264,7 +264,7 @@ class _Comparison:
                 return
             middle = (first + last) // 2
             yield from self._found(ids, first, middle)
-            if len(self._report.first) < _MOST_NAMED:  # so many missing ones are enough to say
+            if len(self._report.first) < _MOST_NAMED:  # enough to report
                 yield from self._found(ids, middle, last)
             return
         yield first, last, lengths
@@ -288,20 +288,20 @@ class _Comparison:
             self._report.first.append(Difference(sequence_id, planned, found, f"sequence {sequence_id}: {why}"))
 
 
-def _entries(dataset: PreparedDataset, stretch: _Stretch) -> Iterator[NDArray[np.int64]]:
+def _entries(dataset: PreparedDataset, part: _Part) -> Iterator[NDArray[np.int64]]:
     """Yields indices among the dataset's ids, some at a time."""
-    if stretch.chosen is not None:
-        for first in range(0, len(stretch.chosen), _ENTRIES_AT_ONCE):
-            yield stretch.chosen[first : first + _ENTRIES_AT_ONCE]
-    elif stretch.kind == "entries":
-        for first in range(stretch.first, stretch.last, _ENTRIES_AT_ONCE):
-            yield np.arange(first, min(first + _ENTRIES_AT_ONCE, stretch.last))
+    if part.chosen is not None:
+        for first in range(0, len(part.chosen), _ENTRIES_AT_ONCE):
+            yield part.chosen[first : first + _ENTRIES_AT_ONCE]
+    elif part.kind == "entries":
+        for first in range(part.first, part.last, _ENTRIES_AT_ONCE):
+            yield np.arange(first, min(first + _ENTRIES_AT_ONCE, part.last))
     else:
         ids = dataset.ids
         held = []
         for first in range(0, len(ids), _ENTRIES_AT_ONCE):
             some = ids[first : first + _ENTRIES_AT_ONCE]
-            held.append(first + np.flatnonzero((some >= stretch.first) & (some < stretch.last)))
+            held.append(first + np.flatnonzero((some >= part.first) & (some < part.last)))
         entries = np.concatenate(held)
         entries = entries[np.argsort(ids[entries], kind="stable")]
         for first in range(0, len(entries), _ENTRIES_AT_ONCE):

@@ -51,7 +51,7 @@ PARTS = ("counts", "options", "templates", "pools")
 _PART_DIGITS = 16
 _STAGES = "stages="
 _MOST_STAGES = 6
-"""Stages that a mixture's digest names: the last ones, each of which stands for all before it."""
+"""Stages that a mixture's digest names: the last ones, whose digests cover those before."""
 
 
 def fingerprint(value: object) -> str:

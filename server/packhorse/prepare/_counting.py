@@ -281,7 +281,6 @@ class Counted:
         facts = groups or facts_of(
             rooms,
             counts,
-            before,
             own_tokens=own_tokens,
             id_range=(low, high),
             start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
@@ -301,7 +300,6 @@ class Counted:
 def facts_of(
     rooms: NDArray[np.int64],
     counts: NDArray[np.int64],
-    before: PreparedDataset | None,
     *,
     own_tokens: int,
     id_range: tuple[int, int],
@@ -313,7 +311,6 @@ def facts_of(
     Args:
         rooms: distinct rooms of sequences, ascending: int64 [D].
         counts: sequences, or pieces, of each: int64 [D].
-        before: the version that is appended to, whose sequences are among them.
         own_tokens: their tokens without `extra_tokens` and alignment.
         id_range: the smallest and the largest id.
         start_dtype: how first tokens are stored; None where every one is 0.
@@ -325,7 +322,6 @@ def facts_of(
         id_dtype=stored_dtype(*id_range),
         start_dtype=start_dtype,
         over_length=over_length,
-        left_out=before.manifest.left_out if before else (),
     )
 
 

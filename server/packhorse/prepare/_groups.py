@@ -239,7 +239,6 @@ class _Tally:
         facts = facts_of(
             rooms,
             self._rooms[rooms],
-            self._before,
             own_tokens=self._own_tokens,
             id_range=self._id_range,
             over_length=self.ledger,

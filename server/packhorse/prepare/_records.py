@@ -190,7 +190,7 @@ def gather_keys(
 
 
 def _row_named(opened: Opened, index: int, before: PreparedDataset | None) -> str:
-    """Says where the sequence of a number stands."""
+    """Names the row of a sequence by its number over all files."""
     for each in opened.ranges:
         if each.first_index <= index < each.first_index + each.num_rows:
             return f"row {each.first_row + index - each.first_index} of {each.where}"

@@ -46,11 +46,11 @@ class WorkFolder:
         return self.path / "spills"
 
     def rows_of_task(self, wanted: int) -> int:
-        """Returns how many rows tasks have: as when the work began, or else as wanted; workers may change meanwhile."""
+        """Returns the rows of a task: as when the work began, since workers may have changed, or else as wanted."""
         return self._as_begun("rows_of_task", wanted)
 
     def merging_workers(self, wanted: int) -> int:
-        """Returns the number of workers that ranges to merge are cut for, likewise."""
+        """Returns the workers that ranges to merge are cut for, in the same way."""
         return self._as_begun("merging_workers", wanted)
 
     @property
@@ -143,13 +143,13 @@ class JobRecord:
 def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[WorkFolder]:
     """Gives the work folder of an output, locked.
 
-    After success it is gone. After a failure it stays where a later call could go on: not where the input or an
+    After success it is removed. After a failure it stays if a later call could resume it: not if the input or an
     argument was refused, or the disk is full.
 
     Args:
         output: the folder to be.
-        job: what is wanted; None for input that nobody can recognise later, whose work is never kept.
-        resume: whether to go on with what is there; else the work starts over.
+        job: its record; None for input that cannot be recognised later, whose work is never kept.
+        resume: whether to continue the work that is there; else it starts over.
 
     Raises:
         BlockingIOError: another process works there; the message says which.
@@ -174,7 +174,7 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
 
 
 def _is_begun(work: WorkFolder, job: JobRecord) -> bool:
-    """Whether there is work to go on with; a ValueError where it is of another job."""
+    """Whether there is work to continue; a ValueError where it is of another job."""
     content = read_record(work.path / _JOB)
     if content is None:
         return False
@@ -195,7 +195,7 @@ def _inode(folder: Path) -> int | None:
 
 
 def _is_final(error: BaseException) -> bool:
-    """Whether the same call would fail again, or what was kept would be in the way."""
+    """Whether the same call would fail again, or kept files would be in the way."""
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return is_full or isinstance(error, _REFUSALS)
 
@@ -212,7 +212,7 @@ def _clear(folder: Path) -> None:
 
 
 def _clear_part(output: Path) -> None:
-    """Clears what killed work on a part left, unless somebody works there now."""
+    """Clears the work that a killed process left of a part, unless another process works there now."""
     if output.with_name(f".{output.name}.work").is_dir():
         with suppress(BlockingIOError), locked(output) as folder:
             _clear(folder)

@@ -41,7 +41,7 @@ class Grouping:
     ids: NDArray[np.integer] | None = field(init=False, default=None)
     """The numbers, mapped: int [rows]."""
     file: InputFile | None = field(init=False, default=None)
-    """Where they stand; None in memory."""
+    """Their file; None in memory."""
 
     def __post_init__(self) -> None:
         """Checks what is given, and maps a file of numbers."""
@@ -105,7 +105,7 @@ class WholeGroups:
 
 
 def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[WholeGroups]:
-    """Yields all rows, cut between groups; a group that goes on in the next batch waits for it."""
+    """Yields all rows, cut between groups; the last group of a batch waits for the next batch."""
     none = np.empty(0, dtype=np.int64)
     keys, lengths, ids, first = none, none, none, 0
     begin = ranges[0].first_index if ranges and grouping.ids is not None else 0  # new rows only have an entry there

@@ -34,7 +34,6 @@ from packhorse.prepare._work import working
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import InputColumns, changed
 from packhorse.prepare.job import Job, Layout, checked_job, plan_and_columns
-from packhorse.types import LeftOut
 
 _OURS = ".packhorse"
 
@@ -171,8 +170,6 @@ class DryRun:
     """The files that were read, and the bad rows that would be left out."""
     over_length: OverLengthLedger
     """Sequences and tokens that the over-length policy would cut or leave out."""
-    left_out: tuple[LeftOut, ...]
-    """Sequences that would be left out for other reasons, by reason; too long ones and bad rows are counted above."""
     stats: PackingStats
     """The plan's bins and efficiency."""
     algorithm: str
@@ -253,7 +250,6 @@ def dry_run(**arguments: Any) -> DryRun:
     return DryRun(
         inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
         over_length=counted.facts.over_length,
-        left_out=counted.facts.left_out,
         stats=replace(stats, n_sequences=counted.facts.n_sequences),
         algorithm=plan.algorithm,
         plan_cut_off=plan.cut_off,

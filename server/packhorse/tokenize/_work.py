@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 from packhorse.formats import megatron_paths
 from packhorse.formats.files import FileStamp, absolute, as_path
 from packhorse.formats.object_store import is_url
-from packhorse.jobs import EngineKind, Execution, Progress, open_chosen_engine
+from packhorse.jobs import Execution, Progress, open_chosen_engine
 from packhorse.storage import LockHeldError, hold_lock, refuse_url, replace_bytes
 from packhorse.tokenize._parts import FileRange, Part, Weighed
 from packhorse.tokenize._rows import MOST_NAMED, Skipped
@@ -129,36 +129,27 @@ class Job:
         return json.loads(json.dumps(description))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsOn:
-    """Where parts are written."""
+def check_execution(execution: Execution) -> None:
+    """Refuses fields without effect on tokenizing."""
+    execution.refuse("tokenizing", time_limit_seconds=None)
+    if execution.engine == "threads":
+        raise ValueError("engine must be one of processes, ray, got 'threads'")
 
-    engine: EngineKind = "processes"
-    workers: int | None = None
-    """Local processes; None for one below 64 MiB of input, else one for each processor."""
-    ray_address: str | None = None
 
-    @classmethod
-    def of(cls, execution: Execution) -> Self:
-        """Reads an `Execution`; refuses fields without effect on tokenizing."""
-        execution.refuse("tokenizing", time_limit_seconds=None)
-        if execution.engine == "threads":
-            raise ValueError("engine must be one of processes, ray, got 'threads'")
-        return cls(engine=execution.engine or "processes", workers=execution.workers, ray_address=execution.ray_address)
+def paths_of(inputs: Sequence[str | os.PathLike[str]], execution: Execution) -> list[str]:
+    """Returns inputs as paths for every process: a cluster's have another working directory."""
+    names = list(map(as_path, inputs))
+    return [name if execution.engine != "ray" or is_url(name) else os.path.abspath(name) for name in names]
 
-    def paths(self, inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
-        """Returns inputs as paths for every process: a cluster's have another working directory."""
-        names = list(map(as_path, inputs))
-        return [name if self.engine != "ray" or is_url(name) else os.path.abspath(name) for name in names]
 
-    def processes(self, size_bytes: int, num_parts: int) -> tuple[int, int | None]:
-        """Returns how many local processes to use, and how many threads each has; None for this process's own."""
-        if self.engine == "ray":  # a task has a processor
-            return 1, 1
-        cores = os.cpu_count() or 1
-        workers = self.workers or (cores if size_bytes >= _MANY_BYTES else 1)
-        workers = max(1, min(workers, num_parts))
-        return workers, None if workers == 1 else max(1, cores // workers)
+def _processes(execution: Execution, size_bytes: int, num_parts: int) -> tuple[int, int | None]:
+    """Returns how many local processes to use, and how many threads each has; None for this process's own."""
+    if execution.engine == "ray":  # a task has a processor
+        return 1, 1
+    cores = os.cpu_count() or 1
+    workers = execution.workers or (cores if size_bytes >= _MANY_BYTES else 1)
+    workers = max(1, min(workers, num_parts))
+    return workers, None if workers == 1 else max(1, cores // workers)
 
 
 class Work:
@@ -183,7 +174,7 @@ class Work:
         report = _report_path(self.prefix(number))
         return Tally(**json.loads(report.read_bytes())) if report.exists() else None
 
-    def write_parts(self, parts: Sequence[Part], recipe: Recipe, *, runs_on: RunsOn, progress: Progress) -> Tally:
+    def write_parts(self, parts: Sequence[Part], recipe: Recipe, execution: Execution, progress: Progress) -> Tally:
         """Writes the unfinished ones of a job's parts, and returns the counts of all.
 
         Raises:
@@ -192,11 +183,13 @@ class Work:
         tallies = [self.finished(number) for number in range(len(parts))]
         todo = [number for number, tally in enumerate(tallies) if tally is None]
         size_bytes = sum(parts[number].size_bytes for number in todo)
-        workers, threads = runs_on.processes(size_bytes, len(todo))
+        workers, threads = _processes(execution, size_bytes, len(todo))
         tasks = [_Task(recipe, parts[number].ranges, self.prefix(number), threads) for number in todo]
         read_bytes = tokens = 0
         with (
-            open_chosen_engine(runs_on.engine, workers=workers, ray_address=runs_on.ray_address) as engine,
+            open_chosen_engine(
+                execution.engine or "processes", workers=workers, ray_address=execution.ray_address
+            ) as engine,
             progress.task("tokenizing", lambda: tokens * size_bytes // max(read_bytes, 1), "tokens") as advance,
         ):
             for number, tally in zip(todo, engine.map(_run, tasks), strict=True):

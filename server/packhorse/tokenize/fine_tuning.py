@@ -21,7 +21,16 @@ from packhorse.storage import refuse_existing
 from packhorse.tokenize._inputs import Found, listed
 from packhorse.tokenize._parts import FileRange, cut_into_parts, whole_files
 from packhorse.tokenize._rows import Row, Skipped, TextCheck, Undecodable, row_files, rows_of
-from packhorse.tokenize._work import Job, RunsOn, Tally, is_saved, open_work, prefix_paths, saved_tokenizer_path
+from packhorse.tokenize._work import (
+    Job,
+    Tally,
+    check_execution,
+    is_saved,
+    open_work,
+    paths_of,
+    prefix_paths,
+    saved_tokenizer_path,
+)
 from packhorse.tokenize.columns import AnyColumns, PreferenceColumns, RowEncoder, row_encoder
 from packhorse.tokenize.tokenizers import (
     checksum_of,
@@ -142,8 +151,8 @@ def tokenize_fine_tuning(
             "over_length='drop' when you prepare"
         )
     execution = execution or Execution()
-    runs_on = RunsOn.of(execution)
-    sources = runs_on.paths(listed(inputs))
+    check_execution(execution)
+    sources = paths_of(listed(inputs), execution)
     target = _Target.checked(output, Path(tokenizer), overwrite=overwrite)
     recipe = _Recipe(
         columns=columns,
@@ -161,7 +170,7 @@ def tokenize_fine_tuning(
         show_progress(quiet=not execution.progress) as shown,
         open_work(output, job, resume=execution.resume, overwrite=overwrite) as work,
     ):
-        tally = work.write_parts(parts, recipe, runs_on=runs_on, progress=shown)
+        tally = work.write_parts(parts, recipe, execution, shown)
         with MaskedTokenWriter(output, vocab_size=recipe.vocab_size, overwrite=overwrite) as writer:
             for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(work.prefix(number))

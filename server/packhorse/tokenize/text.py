@@ -22,7 +22,16 @@ from packhorse.tokenize._encoder import Encoder, KeysFile, SpecialTokens
 from packhorse.tokenize._inputs import Found, listed
 from packhorse.tokenize._parts import FileRange, cut_into_parts, whole_files
 from packhorse.tokenize._rows import Skipped, Undecodable
-from packhorse.tokenize._work import Job, RunsOn, Tally, is_saved, open_work, prefix_paths, saved_tokenizer_path
+from packhorse.tokenize._work import (
+    Job,
+    Tally,
+    check_execution,
+    is_saved,
+    open_work,
+    paths_of,
+    prefix_paths,
+    saved_tokenizer_path,
+)
 from packhorse.tokenize.documents import DocumentOptions, Split, cut_for, documents_of, files_of
 from packhorse.tokenize.tokenizers import (
     DEFAULT_EOS,
@@ -51,9 +60,9 @@ class TokenizeSummary:
     vocab_size: int
     """Every token id is below it."""
     bos: str | None
-    """The token that was put before every sequence; None where none was asked for."""
+    """The token before every sequence; None for no such token."""
     eos: str | None
-    """The token that ends every sequence; None where none was asked for."""
+    """The token that ends every sequence; None for no such token."""
     skipped_empty: int
     """Documents of white space alone, or without a token."""
     skipped_undecodable: int
@@ -129,8 +138,8 @@ def tokenize(
             sequence, an input cannot be read or changed meanwhile, or there is no document.
     """
     execution = execution or Execution()
-    runs_on = RunsOn.of(execution)
-    sources = runs_on.paths(listed(inputs))
+    check_execution(execution)
+    sources = paths_of(listed(inputs), execution)
     options = DocumentOptions(
         split=documents, text_column=text_column, id_column=id_column, glob=glob, undecodable=undecodable
     )
@@ -150,7 +159,7 @@ def tokenize(
             texts = chain.from_iterable(documents_of(file.range, options, Skipped()) for file in job.files)
             _train(texts, target.vocab_size, special, work.tokenizer_path, shown)
         encoder = Encoder.made(target.local or work.tokenizer_path, special, is_trained=target.local is None)
-        tally = work.write_parts(parts, _Recipe(encoder, options), runs_on=runs_on, progress=shown)
+        tally = work.write_parts(parts, _Recipe(encoder, options), execution, shown)
         with (
             MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer,
             _keys_file(id_column, output, num_tokens=tally.tokens, overwrite=overwrite) as keys,
@@ -264,7 +273,7 @@ class _Target:
             )
 
     def summary(self, encoder: "Encoder", tally: Tally, found: Found) -> TokenizeSummary:
-        """Describes what was written."""
+        """Describes the files written."""
         return TokenizeSummary(
             documents=tally.sequences,
             tokens=tally.tokens,

@@ -4,25 +4,32 @@ from reference.markdown import UndocumentedError, cell, page, table
 
 
 def metrics_page() -> str:
-    from packhorse.server.watching.metrics import ASKED_GAUGES, DATASET_GAUGES, METRIC_NAMES, Metrics
-    from packhorse.server.watching.waiting_gauge import _LABELS, _MEANING, WAITING_GAUGE
+    from packhorse.server.watching.metrics import (
+        DATASET_GAUGES,
+        FILE_GAUGES,
+        WAITING_GAUGE,
+        WAITING_LABELS,
+        WAITING_MEANING,
+        Metrics,
+        metric_names,
+    )
 
     metrics = Metrics(list)
     facts: dict[str, tuple[str, str, tuple[str, ...]]] = {
         name: ("gauge", meaning, ("dataset",)) for name, (meaning, _) in DATASET_GAUGES.items()
     }
-    facts |= {name: ("gauge", meaning, labels) for name, (meaning, labels) in ASKED_GAUGES.items()}
-    facts[WAITING_GAUGE] = ("gauge", _MEANING, tuple(_LABELS))
+    facts |= {name: ("gauge", meaning, labels) for name, (meaning, labels) in FILE_GAUGES.items()}
+    facts[WAITING_GAUGE] = ("gauge", WAITING_MEANING, WAITING_LABELS)
     for metric in vars(metrics).values():
         if hasattr(metric, "_documentation"):
             suffix = "_total" if metric._type == "counter" else ""
             facts[metric._name + suffix] = (metric._type, metric._documentation, tuple(metric._labelnames))
-    missing = METRIC_NAMES - {name for name, fact in facts.items() if fact[1]}
+    missing = metric_names() - {name for name, fact in facts.items() if fact[1]}
     if missing:
         raise UndocumentedError(f"metric {min(missing)} has no description")
     rows = [
         (f"`{name}`", facts[name][0], ", ".join(f"`{label}`" for label in facts[name][2]), cell(facts[name][1]))
-        for name in sorted(METRIC_NAMES)
+        for name in sorted(metric_names())
     ]
     return page(
         "Every metric",

@@ -58,14 +58,14 @@ def test_lines_are_read_as_they_are_written():
         (f"a {HASH} dataset=x", "must be datasets=…, methods=… or expires=…"),
         (f"a {HASH} datasets=", "datasets of a must be patterns"),
         (f"a {HASH} datasets=x datasets=y", "each once"),
-        (f"a {HASH} methods=StreamBin", "'StreamBin' is none of"),
+        (f"a {HASH} methods=StreamBin", "'StreamBin' matches no method; there are"),
         (f"a {HASH} expires=tomorrow", "expires must be a time such as"),
     ],
 )
 def test_lines_that_say_something_else_are_refused_without_telling_a_token(tokens, line, message):
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         tokens("# first", f"b {HASH}", line)
-    assert "--token-file" in str(caught.value)
+    assert "token_file" in str(caught.value)
     assert "line 3" in str(caught.value)
     assert TOKEN not in str(caught.value)
     assert HASH not in str(caught.value)
@@ -99,7 +99,7 @@ def test_a_file_that_changes_is_read_again_and_a_broken_one_is_not(tokens, tmp_p
     file.check_again(granted)
     (tmp_path / "tokens").write_text(f"a {HASH} nonsense\n")
     file.check_again(granted)
-    assert "the old ones stay" in caplog.text
+    assert "stays in use" in caplog.text
     assert HASH not in caplog.text
     (tmp_path / "tokens").write_text(f"a {HASH} datasets=few\n")
     with pytest.raises(ServiceError, match="withdrawn or changed"):
@@ -143,7 +143,7 @@ def test_a_file_that_is_back_soon_withdraws_nothing(tokens, tmp_path, monkeypatc
 def test_a_file_beyond_a_size_is_refused_unread(tokens, tmp_path):
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)  # reading it would fill the memory
-    with pytest.raises(ValueError, match=r"--token-file .*large is larger than 1 MiB"):
+    with pytest.raises(ValueError, match=r"token_file .*large is larger than 1 MiB"):
         TokenFile(tmp_path / "large")
 
 

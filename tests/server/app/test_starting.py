@@ -20,8 +20,8 @@ from tests.waiting import until
 
 from packhorse.cli import main
 from packhorse.client import connect
-from packhorse.server.app.running import _probe
-from packhorse.server.watching.condition import NO_BLOCKS, Condition
+from packhorse.server.app.health import NO_BLOCKS, Condition, probe
+from packhorse.server.watching.calls import SERVICE
 from packhorse.server.watching.metrics import Metrics
 
 
@@ -53,7 +53,7 @@ def test_health_answers_while_kernels_are_compiled(corpus, tmp_path, wait_until)
     try:
         wait_until(
             lambda: (
-                "kernels ready: they are compiled once after an install, in seconds, and else read" in log.read_text()
+                "kernels ready: they are compiled once after an install, in seconds, and later read" in log.read_text()
             ),
             seconds=60,
         )
@@ -90,7 +90,7 @@ def test_a_signal_ends_a_server_that_still_compiles(corpus, tmp_path, wait_until
     try:
         wait_until(
             lambda: (
-                "kernels ready: they are compiled once after an install, in seconds, and else read" in log.read_text()
+                "kernels ready: they are compiled once after an install, in seconds, and later read" in log.read_text()
             ),
             seconds=60,
         )
@@ -143,12 +143,12 @@ class Health:
 def test_health_has_one_answer_of_several_reasons(caplog):
     async def go_through():
         health, metrics = Health(), Metrics(list)
-        condition = Condition(health, "s", metrics)
+        condition = Condition(health, metrics)
 
         async def after(cause, reason):
             await condition.set(cause, reason)
-            assert metrics.registry.get_sample_value("packhorse_serving") == (health.statuses["s"] == 1)
-            return health.statuses["s"] == 1
+            assert metrics.registry.get_sample_value("packhorse_serving") == (health.statuses[SERVICE] == 1)
+            return health.statuses[SERVICE] == 1
 
         assert await after("datasets", "")
         assert not await after("datasets", "no dataset can be served")
@@ -183,7 +183,7 @@ def test_health_tells_while_nothing_can_be_served(corpus, tmp_path, make_server,
         whole = manifest.read_text()
         manifest.write_text(whole[:40])
         server.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "not serving what is on disk now of few: few/manifest.json" in server.log())
+        wait_until(lambda: "not serving the new version of few: few/manifest.json" in server.log())
         assert "a restart would not serve it" in server.log()
         assert health().exit_code == 0, "what was loaded is served on"
         with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
@@ -218,7 +218,7 @@ class Busy:
 def test_a_drain_that_ends_a_probe_leaves_no_trace(caplog):
     async def drain():
         lanes = (Busy(), Busy())
-        probing = asyncio.create_task(_probe(lanes, None))
+        probing = asyncio.create_task(probe(lanes, None))
         await until(lambda: all(lane.asked for lane in lanes))
         probing.cancel()
         for lane in lanes:

@@ -21,9 +21,9 @@ from packhorse.client import PackhorseError, RetryPolicy, connect
 from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError
 from packhorse.dataset import POOLS, PreparedDatasetError, open_prepared
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.base.stamps import ArrayStamps, stamps_of
 from packhorse.server.datasets import catalog as catalog_module
 from packhorse.server.datasets.catalog import Catalog
+from packhorse.server.datasets.versions import ArrayStamps, stamps_of
 
 
 def flip_a_bit(path, at=-3):
@@ -309,7 +309,7 @@ def test_reading_a_mapped_file_beyond_its_new_end_gives_zeros(tmp_path):
     script = """
 import os, sys, threading
 import numpy as np
-from packhorse.server.app.shrinking import survive_shrinking_files
+from packhorse.server.base.workarounds import survive_shrinking_files
 assert survive_shrinking_files()
 np.ones(1_000_000, dtype=np.uint32).tofile(sys.argv[1])
 mapped = np.memmap(sys.argv[1], dtype=np.uint32, mode="r")

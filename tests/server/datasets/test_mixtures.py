@@ -297,7 +297,7 @@ WRONG = {
     ),
     "nested": ("[[stages]]\nweights = {staged = 1}", "staged is a mixture itself; name its components"),
     "zero": ("[[stages]]\nweights = {rows = 0}", "weights are all 0"),
-    "bytes": (b"\xff\xfe", "is no text in UTF-8"),
+    "bytes": (b"\xff\xfe", "is not text in UTF-8"),
 }
 
 
@@ -370,7 +370,7 @@ def test_the_log_tells_of_a_change_behind_an_open_stream(own_root, caplog, posit
         _append(own_root, position, {"rows": 1})
         with pytest.raises(DigestMismatchError) if position < 1000 else nullcontext():
             assert list(stream)
-    late = f"mixture staged departs at position {position} of the run, and a stream has come to position"
+    late = f"mixture staged changes from position {position} of the run, and a stream has come to position"
     assert (late in caplog.text) == (position < 1000)
 
 

@@ -12,6 +12,7 @@ from packhorse.client import DigestMismatchError, RetryPolicy, connect
 from packhorse.dataset import POOLS
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets import catalog as catalog_module
+from packhorse.server.datasets import versions
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
@@ -81,7 +82,7 @@ def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, r
     replace("rows")
     catalog.refresh()
     assert backend.get_dataset(pb.GetDatasetRequest(name="data")).dataset.older_digests == [digest]
-    now[0] += 10 * catalog_module.KEEP_SECONDS  # it paused
+    now[0] += 10 * versions.KEEP_SECONDS  # it paused
     catalog.refresh()
     assert catalog.older_digests("data") == [digest]
     num_sequences = sum(len(message.block.bins.ids) for message in running) // 4
@@ -90,7 +91,7 @@ def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, r
     assert catalog.older_digests("data") == [digest]  # it was read just now
     del running
     gc.collect()
-    now[0] += 2 * catalog_module.KEEP_SECONDS
+    now[0] += 2 * versions.KEEP_SECONDS
     catalog.refresh()
     assert catalog.older_digests("data") == []
     with pytest.raises(ServiceError) as caught:
@@ -104,7 +105,7 @@ def test_a_cursor_beyond_the_end_of_a_smaller_dataset_is_told_of_the_dataset(roo
         larger = client.get_dataset("rows")
     with connect(f"embedded:{root}") as client:
         cursor = {"topology": Topology(start_position=larger.num_bins), "expected_digest": larger.digest}
-        with pytest.raises(DigestMismatchError, match="dataset 'data' is another than this run began with"):
+        with pytest.raises(DigestMismatchError, match="dataset 'data' is not the one that this run began with"):
             next(client.stream_bins("data", **cursor))
 
 
@@ -127,7 +128,7 @@ def test_a_new_version_that_is_refused_leaves_the_old_one_and_is_looked_at_again
         catalog.refresh()
         catalog.refresh()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "not serving what is on disk now of data"
+        "not serving the new version of data"
     ]
     assert catalog.get("data") is old
     shutil.copy(corpus.root / "rows" / POOLS, root / "data")

@@ -186,7 +186,7 @@ def test_a_first_file_that_is_wrong_or_comes_too_late_ends_no_stream(root, clien
         assert "line 2: redact[0].ids: must be a list of ids" in caplog.text
         take_away(root, "rows", '[[skip]]\npositions = "0:1"')
         blocks += stream
-        assert "the positions 0:1 of epoch 0 lie behind it" in caplog.text
+        assert "has passed the positions 0:1 of epoch 0" in caplog.text
     assert joined(blocks) == joined(expected)
 
 
@@ -228,7 +228,7 @@ def test_a_cursor_behind_new_skips_is_refused_and_one_before_them_is_not(root, c
     take_away(root, "rows", '[[skip]]\npositions = "5:9"')
     for position in (0, 5):
         assert whole(client, "rows", topology=Topology(start_position=position), expected_digest=digest)
-    with pytest.raises(DigestMismatchError, match="ranges behind the cursor must stay"):
+    with pytest.raises(DigestMismatchError, match="ranges before the cursor must stay"):
         whole(client, "rows", topology=Topology(start_position=6), expected_digest=digest)
 
 
@@ -398,7 +398,7 @@ def test_the_log_warns_once_of_ids_that_are_not_there(root, caplog):
         caplog.clear()
         take_away(root, name, text)
         mixtures.takedown(mixtures.get(name))
-        mixtures.tell_unknown_ids()
+        mixtures.warn_of_unknown_ids()
         return [record.getMessage() for record in caplog.records if "no such sequence" in record.getMessage()]
 
     assert warned("rows", "[[redact]]\nids = [3, 4]") == []

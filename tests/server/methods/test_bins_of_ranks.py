@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from packhorse.packing.online import OnlineBin
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.methods import bins_of_ranks
-from packhorse.server.methods.bins_of_ranks import Rounds, order_of_bins
+from packhorse.server.methods import pack_stream as bins_of_ranks
+from packhorse.server.methods.pack import order_of_bins
+from packhorse.server.methods.pack_stream import Rounds
 from packhorse.topology import Balance, Topology
 
 

@@ -10,7 +10,7 @@ from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import open_stream
 from packhorse.server.methods.backend import Backend
-from packhorse.server.methods.encoding import SentTemplates
+from packhorse.server.methods.messages import SentTemplates
 from packhorse.topology import Balance, RemainderPolicy, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
@@ -116,11 +116,11 @@ def test_a_failure_ends_the_stream_behind_it_and_not_before(backend, threads, mo
 def test_how_far_a_block_reaches_is_told_before_files_are_looked_at(backend, monkeypatch):
     """Who changes a file between the two is told of the stream, or the stream of the change."""
     stream = backend.open_stream(request())
-    reader = stream._asked.reader
-    begin, seen = reader.position, []
+    progress = stream._request.progress
+    begin, seen = progress.position, []
     is_current = stream.is_current
-    monkeypatch.setattr(stream, "is_current", lambda: seen.append(reader.position) or is_current())
+    monkeypatch.setattr(stream, "is_current", lambda: seen.append(progress.position) or is_current())
     first, second, *_ = taken(stream)
     stream.make(first)
     stream.make(second)
-    assert begin < seen[0] < seen[1] == reader.position
+    assert begin < seen[0] < seen[1] == progress.position

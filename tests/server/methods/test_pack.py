@@ -5,7 +5,7 @@ import pytest
 
 from packhorse.client.streams.blocks import decode_bins
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.methods import bins_of_ranks, pack, pack_session
+from packhorse.server.methods import pack, pack_stream
 from packhorse.v1 import packing_pb2 as pb
 
 OPTIONS = pb.PackStreamRequest(options=pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=3))
@@ -93,7 +93,7 @@ def test_options_of_the_packing(backend):
         ({"max_seq_len": 2**31}, "max_seq_len"),
         ({"max_sequences_per_bin": -1}, "max_sequences_per_bin"),
         ({"num_bins_multiple_of": -1}, "num_bins_multiple_of"),
-        ({"num_bins_multiple_of": bins_of_ranks.MAX_MULTIPLE + 1}, "num_bins_multiple_of"),
+        ({"num_bins_multiple_of": pack.MAX_MULTIPLE + 1}, "num_bins_multiple_of"),
         ({"align": -1}, "align"),
         ({"align": 101}, "align"),
         ({"extra_tokens": 100}, "extra_tokens"),
@@ -162,7 +162,7 @@ def test_messages_out_of_turn(backend, messages):
     [
         ({"max_seq_len": 0}, "max_seq_len"),
         ({"lookahead_sequences": 0}, "lookahead_sequences"),
-        ({"lookahead_sequences": pack_session.MAX_LOOKAHEAD_SEQUENCES + 1}, "lookahead_sequences"),
+        ({"lookahead_sequences": pack_stream.MAX_LOOKAHEAD_SEQUENCES + 1}, "lookahead_sequences"),
         ({"max_sequences_per_bin": -1}, "max_sequences_per_bin"),
         ({"align": -1}, "align"),
         ({"extra_tokens": 100}, "extra_tokens"),
@@ -184,7 +184,7 @@ def test_a_refused_message_leaves_nothing_behind(backend, ids, lengths):
 
 
 def test_more_sequences_than_a_message_may_carry(backend, monkeypatch):
-    monkeypatch.setattr(pack_session, "MAX_STREAM_SEQUENCES", 10)
+    monkeypatch.setattr(pack_stream, "MAX_STREAM_SEQUENCES", 10)
     error = refusal(list, backend.pack_stream([OPTIONS, sequences([1] * 11, [5] * 11)]))
     assert error.reason == pb.ERROR_REASON_REQUEST_TOO_LARGE
     assert error.metadata == {"field": "sequences.ids", "limit": "10"}
@@ -201,22 +201,22 @@ def test_more_distinct_lengths_than_a_packer_may_plan(backend, monkeypatch):
 
 
 def test_pieces_of_a_message_change_no_bin(backend, monkeypatch):
-    from packhorse.server.base import pieces
+    from packhorse.server.base import time_slices
 
     lengths = np.random.default_rng(0).integers(1, 101, 500).tolist()
     messages = [OPTIONS, sequences(range(300), lengths[:300]), sequences(range(200), lengths[300:]), FLUSH]
     whole = list(backend.pack_stream(messages))
-    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(time_slices, "SLICE_SECONDS", 0)
     session = backend.pack_session()
-    assert [pieces.finish(session.answer_in_pieces(message)) for message in messages] == whole
-    assert len(list(session.answer_in_pieces(messages[1]))) == 300
+    assert [time_slices.finish(session.answer_in_slices(message)) for message in messages] == whole
+    assert len(list(session.answer_in_slices(messages[1]))) == 300
 
 
 def test_a_message_that_takes_too_long_is_refused(backend, monkeypatch):
-    from packhorse.server.base import pieces
+    from packhorse.server.base import time_slices
 
-    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0)
-    monkeypatch.setattr(pack_session, "MAX_STREAM_SECONDS", 0)
+    monkeypatch.setattr(time_slices, "SLICE_SECONDS", 0)
+    monkeypatch.setattr(pack_stream, "MAX_STREAM_SECONDS", 0)
     session = backend.pack_session()
     session.answer(OPTIONS)
     error = refusal(session.answer, sequences(range(500), [60] * 500))
@@ -324,7 +324,7 @@ def test_fields_of_a_balance_out_of_range(backend, fields, field):
     ("options", "field"),
     [
         ({"num_bins_multiple_of": -1}, "num_bins_multiple_of"),
-        ({"num_bins_multiple_of": 2, "accumulation": bins_of_ranks.MAX_MULTIPLE // 2 + 1}, "accumulation"),
+        ({"num_bins_multiple_of": 2, "accumulation": pack.MAX_MULTIPLE // 2 + 1}, "accumulation"),
         ({"balance": 77}, "balance"),
         ({"cost_linear": -1}, "cost_linear"),
         ({"balance": pb.BALANCE_OPTIMIZER_STEP, "cost_linear": 2**62}, "cost_linear"),

@@ -74,7 +74,7 @@ def test_groups_share_a_bin_in_their_order(embedded, backend):
         (
             {"groups": [1, 1, 2], "packing": PackOptions(max_sequences_per_bin=4)},
             "max_sequences_per_bin",
-            "bins are made of groups",
+            "does not go with groups",
         ),
         ({"groups": [1, 2, 1], "separate_by": [1, 2, 3]}, "separate_by", "several numbers for group 1"),
     ],

@@ -1,6 +1,8 @@
 """Streams as they are asked for: what those of one run have in common is found once, and nothing else is."""
 
-from dataclasses import replace
+import gc
+import weakref
+from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.server.mixtures import make_root
@@ -11,8 +13,7 @@ from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import stream_request as stream_request
-from packhorse.server.methods.epochs import Epochs
-from packhorse.server.methods.stream_request import StreamRequest
+from packhorse.server.methods.stream_request import MOST_BYTES, Epochs, StreamRequest
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, header_checksum
@@ -94,3 +95,48 @@ def test_who_is_not_of_the_run_is_refused_also_where_it_is_known(ask, field, val
     ask()
     with pytest.raises(ServiceError, match=field):
         ask(**{field: value})
+
+
+@dataclass(eq=False)
+class Epoch:
+    """Takes a quarter of what there is room for."""
+
+    num_bytes: int = MOST_BYTES // 4
+
+
+@dataclass(eq=False)
+class Dataset:
+    """Counts the epochs that it makes."""
+
+    made: list[int] = field(default_factory=list)
+
+    def epoch(self, number: int, seed: int) -> Epoch:
+        self.made.append(number)
+        return Epoch()
+
+
+def test_the_epochs_used_last_are_kept_within_the_bound():
+    epochs, dataset = Epochs(), Dataset()
+    for number in (0, 1, 2):
+        epochs.whole(dataset, 7, number)
+    assert epochs.whole(dataset, 7, 0) is epochs.whole(dataset, 7, 0)
+    epochs.whole(dataset, 7, 3)  # and 1, which was used longest ago, goes
+    for number in (0, 2, 3):
+        epochs.whole(dataset, 7, number)
+    assert dataset.made == [0, 1, 2, 3]
+    epochs.whole(dataset, 7, 1)
+    assert dataset.made == [0, 1, 2, 3, 1]
+
+
+def test_what_a_dataset_leaves_behind_goes_and_makes_room():
+    epochs, gone, there = Epochs(), Dataset(), Dataset()
+    left = [weakref.ref(epochs.whole(gone, 7, number)) for number in range(3)]
+    del gone
+    gc.collect()
+    for number in range(3):
+        epochs.whole(there, 7, number)
+    gc.collect()
+    assert [each() for each in left] == [None] * 3
+    for number in range(3):
+        epochs.whole(there, 7, number)
+    assert there.made == [0, 1, 2]

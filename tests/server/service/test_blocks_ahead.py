@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from packhorse.server.lanes.lanes import Lanes
-from packhorse.server.lanes.stream_limit import StreamLimit
+from packhorse.server.service.lanes import Lanes
+from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES, PackingServicer
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
@@ -32,7 +32,7 @@ class Stream:
     def is_arranged(self, steps=range(1)):
         return not self.unarranged.intersection(steps)
 
-    def arrange_in_pieces(self, steps):
+    def arrange_in_slices(self, steps):
         self.threads["arranging"] = threading.current_thread().name.rpartition("_")[0]
         self.arranging.set()
         assert self.is_free.wait(20)

@@ -17,7 +17,7 @@ from packhorse.client.proof.epoch_audit import AuditReport, EpochOfStreams, name
 from packhorse.client.sources import TokenSource, TokenSourceError
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock, cuts_ends
 from packhorse.topology import RemainderPolicy, RoomRule
-from packhorse.types import Component, DatasetInfo, LeftOut, StreamHeader
+from packhorse.types import Component, DatasetInfo, StreamHeader
 
 _MOST_NAMED = 10
 _PADDING = -1
@@ -40,29 +40,18 @@ class TokenReport:
     """Tokens of the epoch's sequences, also those that no trainer gets; without separators."""
     cut_tokens: int = 0
     """Tokens of these sequences that the over-length policy cut."""
-    left_out: tuple[LeftOut, ...] = ()
-    """Sequences of the source that are not in the plan, by reason, as the dataset's ledger says."""
+    dropped_sequences: int = 0
+    """Sequences that the over-length policy dropped, from the ledger."""
+    dropped_tokens: int = 0
+    """Their tokens."""
+    skipped_rows: int = 0
+    """Bad rows of the source that prepare left out."""
     targets: int = 0
     """Predicted tokens, among `tokens` and separators."""
     differing: int = 0
     """Sequences, and ranges of padding, that differ."""
     findings: list[str] = field(default_factory=list)
     """The first differences."""
-
-    @property
-    def dropped_sequences(self) -> int:
-        """Sequences that the over-length policy dropped."""
-        return sum(each.num_sequences for each in self.left_out if each.reason == "too long")
-
-    @property
-    def dropped_tokens(self) -> int:
-        """Their tokens."""
-        return sum(each.num_tokens for each in self.left_out if each.reason == "too long")
-
-    @property
-    def skipped_rows(self) -> int:
-        """Bad rows of the source that prepare left out."""
-        return sum(each.num_sequences for each in self.left_out if each.reason == "bad rows")
 
     @property
     def problems(self) -> list[str]:
@@ -156,7 +145,9 @@ class _Check:
             return  # the counts are not complete
         if info.components:
             return  # an epoch of a mixture need not contain all of its components
-        report.left_out = tuple(each for each in info.left_out if each.num_sequences)
+        if info.over_length == "drop":
+            report.dropped_sequences = info.over_length_sequences
+            report.dropped_tokens = info.over_length_tokens
         report.cut_tokens = self._whole_tokens - report.tokens
         if info.own_tokens and report.tokens != info.own_tokens:
             yield (
@@ -164,18 +155,23 @@ class _Check:
                 f"{info.own_tokens:,}: with align {info.align} a length that differs by less can hide in its room; "
                 "compare with the data that it was prepared from (against=) to see where"
             )
-        cut = sum(each.num_tokens for each in info.left_out if not each.num_sequences)
+        cut = info.over_length_tokens if info.over_length == "truncate" else 0
         if report.cut_tokens != cut:
             yield (
                 f"{report.cut_tokens:,} tokens of the source were cut; the ledger of over-length sequences says "
                 f"{cut:,}: the source is not the one that the dataset was prepared from"
             )
+        report.skipped_rows = info.skipped_rows
         held = self._against.num_sequences
-        if held is not None and held != self._num_whole + sum(each.num_sequences for each in report.left_out):
-            came = [f"{each.num_sequences:,} were left out as {each.reason}" for each in report.left_out]
+        if held is not None and held != self._num_whole + report.dropped_sequences + report.skipped_rows:
+            came = [
+                f"{self._num_whole:,} came",
+                f"{report.dropped_sequences:,} were dropped as too long" if report.dropped_sequences else "",
+                f"{report.skipped_rows:,} rows were skipped" if report.skipped_rows else "",
+            ]
             yield (
-                f"{self._against.where} holds {held:,} sequences, but "
-                f"{' and '.join([f'{self._num_whole:,} came', *came])}" + self._missing(held)
+                f"{self._against.where} holds {held:,} sequences, but {' and '.join(filter(None, came))}"
+                + self._missing(held)
             )
 
     def _compare(self, bins: BinBlock, batch: PackedBatch) -> None:

@@ -5,7 +5,7 @@ Owns how a table is laid out and shown where it is too wide for the terminal. Le
 """
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -13,7 +13,6 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from packhorse.topology.choices import counted
-from packhorse.types import LeftOut
 
 _WIDTH_IN_FILES = 1_000_000
 """In a file or a pipe a table is as wide as its cells, so that whole digests and names can be read from it."""
@@ -134,15 +133,3 @@ def percent(share: float) -> str:
 def streams_shape(world_size: int, workers_per_rank: int) -> str:
     """Returns the streams of a run: "2 ranks × 4 workers"."""
     return f"{counted(world_size, 'rank')} × {counted(workers_per_rank, 'worker')}"
-
-
-def left_out_lines(ledger: Iterable[LeftOut]) -> Iterator[str]:
-    """Yields a line for each reason for which sequences were left out.
-
-    Example:
-        >>> list(left_out_lines([LeftOut(reason="bad rows", num_sequences=2)]))
-        ['left out as bad rows: 2 sequences']
-    """
-    for each in ledger:
-        tokens = f", {each.num_tokens:,} tokens" if each.num_tokens else ""
-        yield f"left out as {each.reason}: {each.num_sequences:,} sequences{tokens}"

@@ -16,7 +16,7 @@ from packhorse.analysis import (
     options_of,
     rule_of,
 )
-from packhorse.cli.shared.printing import left_out_lines, percent, table
+from packhorse.cli.shared.printing import percent, table
 from packhorse.dataset import GroupRecord, Inputs, KeyRecord, Manifest, Version, versions_of
 from packhorse.epoch import ShuffleQuality
 from packhorse.topology import Balance, Topology
@@ -68,7 +68,6 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
             f"over-length ({manifest.options.over_length}): {manifest.over_length.sequences:,} sequences, "
             f"{manifest.over_length.tokens:,} tokens left out{pieces}"
         )
-    yield from left_out_lines(manifest.left_out)
 
 
 def _origin_lines(manifest: Manifest) -> Iterator[str]:

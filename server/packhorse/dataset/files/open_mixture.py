@@ -34,7 +34,6 @@ from packhorse.epoch import (
     derive_key,
 )
 from packhorse.storage import BoundedCache
-from packhorse.types import LeftOut
 
 MORE_EPOCHS = 64
 """Further epochs that are remembered: ranks of a run may be in several epochs of one component."""
@@ -181,6 +180,7 @@ class MixtureDataset:
         """Mean facts of an epoch in the last stage; the ledger sums those of all components."""
         manifests = [dataset.manifest for dataset in self.datasets]
         first = manifests[0]
+        ledgers = [manifest.over_length for manifest in manifests]
         given = self.mixture(0).epoch(self.settled_epoch).taken
 
         def about(what: Callable[[Manifest], int]) -> int:
@@ -217,8 +217,12 @@ class MixtureDataset:
             start_dtype=None if not start_dtypes else "uint32" if start_dtypes == {"uint32"} else "int64",
             ids_sum_a=0,
             ids_sum_b=0,
-            over_length=sum((each.over_length for each in manifests), OverLengthLedger()),
-            left_out=LeftOut.summed(entry for each in manifests for entry in each.left_out),
+            over_length=OverLengthLedger(
+                sequences=sum(ledger.sequences for ledger in ledgers),
+                source_tokens=sum(ledger.source_tokens for ledger in ledgers),
+                tokens=sum(ledger.tokens for ledger in ledgers),
+                pieces=sum(ledger.pieces for ledger in ledgers),
+            ),
             source=", ".join(dataset.name for dataset in self.datasets),
             id_column=None,
             plan_cut_off=any(manifest.plan_cut_off for manifest in manifests),

@@ -19,7 +19,7 @@ from packhorse.prepare.input._tables import KeyChunk, KeyColumn
 
 BATCH_ROWS = 1 << 17
 RANGE_ROWS = 1 << 20
-"""Where an input does not cut itself, ranges have about so many rows."""
+"""Rows of a range, about, where the input has no parts of its own."""
 
 
 def changed(path: str) -> ValueError:
@@ -36,6 +36,28 @@ class InputFile:
     path: str
     stamp: FileStamp
     num_rows: int
+
+    def ranges(self, kind: type["RowRange"], columns: InputColumns, first_index: int, **own: Any) -> "list[RowRange]":
+        """Returns the rows, cut into ranges of about a million.
+
+        Args:
+            kind: of range.
+            columns: chosen.
+            first_index: of the first row, over all files.
+            own: further fields of the kind.
+        """
+        return [
+            kind(
+                path=self.path,
+                stamp=self.stamp,
+                first_row=first,
+                first_index=first_index + first,
+                num_rows=size,
+                columns=columns,
+                **own,
+            )
+            for first, size in cut(self.num_rows, RANGE_ROWS)
+        ]
 
     def check(self) -> None:
         """Raises a ValueError where the file is another now."""
@@ -148,7 +170,7 @@ class Opened:
     ranges: Sequence[RowRange]
     """All rows in order; each is small enough to make tasks from."""
     files: Sequence[InputFile]
-    """The files that they stand in; none in memory."""
+    """Their files; none in memory."""
     columns: InputColumns
     """As they are read: `length` is the evident one where the user named none."""
     keys: KeyColumn | None = None
@@ -175,7 +197,7 @@ class Reader(Protocol):
     takes: str
     """What `packhorse prepare --help` says of it."""
     is_alone: bool
-    """Whether ids are entries of one file or folder, so that several inputs cannot be told apart."""
+    """Whether ids are the entries of one file or folder, so that only one input can be given."""
 
     def recognises(self, path: str) -> bool:
         """Whether a file or folder that is there is of this kind, by its name or its first bytes."""
@@ -197,7 +219,7 @@ class Reader(Protocol):
             columns: as the user named them.
 
         Raises:
-            ValueError: a file cannot be read, or a column is missing, of another type, or cannot be told.
+            ValueError: a file cannot be read, or a column is missing, ambiguous, or of another type.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Lengths of a Parquet list column from its repetition levels, without decoding a value.
 
 Parquet stores lists as values with two small numbers each: a repetition level, 0 where a list begins, and a definition
-level, which tells values from empty and null lists. Both stand at the beginning of a page, encoded in runs, so that a
-list of 500 tokens is a few bytes of them. Of a compressed page no more than its beginning is decompressed.
+level, which distinguishes values from empty and null lists. Both are at the beginning of a page, run-length encoded, so
+that a list of 500 tokens takes a few bytes. Of a compressed page no more than its beginning is decompressed.
 
 Owns the layout of pages (parquet-format, `PageHeader` in Thrift's compact protocol) and their levels. Whatever it does
 not know, or finds damaged, it leaves to pyarrow, which reads it as a whole or says what is wrong.

@@ -27,7 +27,7 @@ class InputColumns:
     id: str | None = None
     """The column that names sequences, each value once in the dataset. Integers are ids. Text, such as URLs, UUIDs and
     decimals without a fraction, are keys: ids are rows then, and a table leads from key to id and back. By default an
-    id is the row over all files of all inputs in order, counted from 0. Keys of a Megatron index stand beside it, in
+    id is the row over all files of all inputs in order, counted from 0. Keys of a Megatron index are beside it, in
     `X.keys.arrow`."""
     on_bad_row: OnBadRow = "error"
     """"error" refuses a row whose length or id is null, below 1 token or beyond int64; "skip" leaves it out, and the
@@ -87,7 +87,7 @@ _REASONS = {
 
 
 class RawRows(NamedTuple):
-    """Consecutive rows of one file as they stand there."""
+    """Consecutive rows of one file, unchecked."""
 
     lengths: NDArray[np.integer]
     """Integers [n], anything where they are null."""
@@ -122,14 +122,14 @@ class Batch(NamedTuple):
     first_row: int
     """Row of the file, 0-based, that the batch was read from."""
     rows: NDArray[np.int64] | None = None
-    """Row of each behind `first_row`: int64 [n]; None where none was skipped, so that it is its index."""
+    """Row of each, counted from `first_row`: int64 [n]; None where no row was skipped, so that it is its index."""
     skipped: NDArray[np.int64] | None = None
     """(row of the file, Fault) of those that were skipped: int64 [k, 2]; None without any."""
     groups: NDArray[np.int64] | None = None
     """int64 [n]; None where no column says which rows are a group."""
 
     def row(self, index: int) -> int:
-        """Returns the row of the file that one sequence of the batch stands in."""
+        """Returns the row of the file of one sequence of the batch."""
         return self.first_row + (index if self.rows is None else int(self.rows[index]))
 
 
@@ -150,7 +150,7 @@ def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
     if all(mask is None for _, mask in masks):
         return None
     faults = np.zeros(len(lengths), dtype=np.uint8)
-    for fault, mask in masks:  # what stands last is said first
+    for fault, mask in masks:  # the last one is reported where a row has several
         if mask is not None:
             faults[mask] = fault
     return faults if faults.any() else None

@@ -15,13 +15,11 @@ from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import for_each, is_url, without_secrets
 from packhorse.prepare.input._base import (
     BATCH_ROWS,
-    RANGE_ROWS,
     InputFile,
     Opened,
     RowRange,
     WholeFiles,
     changed,
-    cut,
     first_bytes,
     keys_of_files,
     refuse_columns,
@@ -38,7 +36,7 @@ class StoredRows(RowRange):
     """Consecutive entries of one index."""
 
     is_megatron: bool
-    """Whether lengths stand behind a Megatron header: int32; else the ends of sequences are all there is: int64."""
+    """Whether the file has lengths after a Megatron header: int32; else it has the ends of sequences alone: int64."""
 
     def _read(self) -> Iterator[RawRows]:
         dtype, header_bytes = (np.dtype("<i4"), HEADER.size) if self.is_megatron else (np.dtype("<i8"), 0)
@@ -143,20 +141,8 @@ def _pair(path: str) -> tuple[str, str]:
 
 
 def _opened(kind: str, path: str, num_rows: int, columns: InputColumns) -> Opened:
-    stamp = FileStamp.of(path)
-    ranges = [
-        StoredRows(
-            path=path,
-            stamp=stamp,
-            is_megatron=kind == MegatronReader.kind,
-            first_row=first,
-            first_index=first,
-            num_rows=size,
-            columns=columns,
-        )
-        for first, size in cut(num_rows, RANGE_ROWS)
-    ]
-    files = [InputFile(path=path, stamp=stamp, num_rows=num_rows)]
+    files = [InputFile(path=path, stamp=FileStamp.of(path), num_rows=num_rows)]
+    ranges = files[0].ranges(StoredRows, columns, 0, is_megatron=kind == MegatronReader.kind)
     keys = None
     if kind == MegatronReader.kind and not is_url(path) and (beside := str(keys_path(path))) and exists(beside):
         keys = _keys_beside(beside, path, num_rows)

@@ -32,7 +32,7 @@ def chosen_columns(
         is_wide: whether a column of uint64 holds numbers that int64 cannot: these are keys then, and no ids.
 
     Raises:
-        ValueError: one is missing, there twice, or holds something else; or which one is meant cannot be told.
+        ValueError: one is missing, ambiguous, there twice, or of another type.
     """
     types = require("pyarrow").types
     length = columns.length
@@ -98,7 +98,7 @@ _UUID_BYTES = 16
 
 
 class KeyChunk(NamedTuple):
-    """Keys of consecutive rows of one file, as they stand there."""
+    """Keys of consecutive rows of one file, unchecked."""
 
     where: str
     """The file."""

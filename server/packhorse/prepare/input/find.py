@@ -41,7 +41,7 @@ class TextReader(WholeFiles):
         name = shlex.quote(os.path.basename(where).partition(".")[0])
         if columns.length is not None:
             raise ValueError(
-                f"{where} is text, of which no column is read: write its rows as Parquet, for example by `duckdb -c "
+                f"{where} is text, which has no columns: write its rows as Parquet, for example by `duckdb -c "
                 f"\"copy '{where}' to '{name}.parquet'\"`, or give lengths from Python, prepare(lengths=…)"
             )
         raise ValueError(

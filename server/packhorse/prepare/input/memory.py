@@ -41,7 +41,7 @@ def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened
 
     Raises:
         TypeError: it is nothing of the kind.
-        ValueError: a column is missing, of another type, or cannot be told.
+        ValueError: a column is missing, ambiguous, or of another type.
     """
     where = where or f"the {type(lengths).__name__}"
     kept: list[Any] = []

@@ -15,7 +15,7 @@ from packhorse.dataset import is_seqpack_layout, load_seqpack_layout
 from packhorse.formats.arrow import listed
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
-from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, changed, cut
+from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, changed
 from packhorse.prepare.input._rows import InputColumns, RawRows
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
@@ -66,18 +66,8 @@ class NpyReader(WholeFiles):
             stamp = FileStamp.of(path)
             array = load_npy(path)
             check_array(array, columns, without_secrets(path))
-            ranges.extend(
-                NpyRows(
-                    path=path,
-                    stamp=stamp,
-                    first_row=first,
-                    first_index=first_index + first,
-                    num_rows=size,
-                    columns=columns,
-                )
-                for first, size in cut(len(array))
-            )
             files.append(InputFile(path=path, stamp=stamp, num_rows=len(array)))
+            ranges += files[-1].ranges(NpyRows, columns, first_index)
             first_index += len(array)
         return Opened(kind=self.kind, ranges=ranges, files=files, columns=columns)
 
@@ -217,20 +207,8 @@ class SeqpackReader(WholeFiles):
         first_index = 0
         for length, ids in sorted(pools.items()):
             path = str(folder / _POOLS / f"{length}.npy")
-            stamp = FileStamp.of(path)
-            files.append(InputFile(path=path, stamp=stamp, num_rows=len(ids)))
-            ranges.extend(
-                SeqpackRows(
-                    path=path,
-                    stamp=stamp,
-                    length=length,
-                    first_row=first,
-                    first_index=first_index + first,
-                    num_rows=size,
-                    columns=columns,
-                )
-                for first, size in cut(len(ids))
-            )
+            files.append(InputFile(path=path, stamp=FileStamp.of(path), num_rows=len(ids)))
+            ranges += files[-1].ranges(SeqpackRows, columns, first_index, length=length)
             first_index += len(ids)
         return Opened(kind=self.kind, ranges=ranges, files=files, columns=columns, gives_ids=True)
 

@@ -1,1 +1,1 @@
-"""Who may ask for what: certificates, tokens, and the options that name them."""
+"""Who may call, and how the server is reached: its options, certificates and tokens."""

@@ -1,4 +1,7 @@
-"""The server's options. The command line fills them in, from flags or PACKHORSE_… variables."""
+"""The server's options: `packhorse serve` fills them in, from flags or PACKHORSE_… variables.
+
+Owns their checks. Leaves reading the certificates to `tls` and the tokens to `tokens`.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from packhorse.server.access.tls import TlsFiles
 from packhorse.wire import is_local
 
 OVERDUE_SECONDS = 3.0
-"""How long after the grace period the process ends whatever it does."""
+"""How long after the grace period the process ends, whatever it does."""
 
 _MOST_GRACE_SECONDS = 86_400.0
 
@@ -18,7 +21,7 @@ class ServeConfig:
     """How a server runs.
 
     Raises:
-        ValueError: an option is out of range; the message names the flag.
+        ValueError: an option is out of range; the message names it.
     """
 
     data_root: Path
@@ -28,7 +31,7 @@ class ServeConfig:
     metrics_listen: str | None = None
     """HOST:PORT of /metrics; None for none."""
     grace_seconds: float = 30.0
-    """How long streams may go on after SIGTERM."""
+    """How long streams may continue after SIGTERM."""
     max_streams: int = 4096
     """Streams open at once; more are refused with a retry delay."""
     tls_cert: Path | None = None
@@ -36,13 +39,15 @@ class ServeConfig:
     tls_key: Path | None = None
     """Its private key."""
     tls_client_ca: Path | None = None
-    """CAs of clients' certificates, without which nobody connects; None where clients need none."""
+    """CAs of clients' certificates, without which nobody connects; None if clients need none."""
     token_file: Path | None = None
-    """Tokens, one of which every call then needs; see `tokens`. None where nobody is asked."""
+    """Tokens, one of which every call then needs; see `tokens`. None if calls need none."""
     insecure: bool = False
     """Whether plain text may leave the machine."""
     reflection: bool = True
     """Whether gRPC's server reflection is offered."""
+    workarounds: bool = True
+    """Whether faults of gRPC and the operating system are worked around; see `base.workarounds`."""
     log_format: str = "text"
     """Of log lines: text or json."""
     log_level: str = "info"
@@ -55,62 +60,68 @@ class ServeConfig:
     def __post_init__(self) -> None:
         """Checks every option."""
         if not self.listen.startswith("unix:"):
-            split_address("--listen", self.listen)
+            split_address("listen", self.listen)
         if self.metrics_listen is not None:
-            split_address("--metrics-listen", self.metrics_listen)
+            split_address("metrics_listen", self.metrics_listen)
         if not 0 <= self.grace_seconds <= _MOST_GRACE_SECONDS:
             raise ValueError(
-                f"--grace-seconds must be at least 0 and at most {_MOST_GRACE_SECONDS:g} (a day), got "
+                f"grace_seconds must be at least 0 and at most {_MOST_GRACE_SECONDS:g} (a day), got "
                 f"{self.grace_seconds:g}"
             )
         if self.max_streams < 1:
-            raise ValueError(f"--max-streams must be at least 1, got {self.max_streams}")
+            raise ValueError(f"max_streams must be at least 1, got {self.max_streams}")
         if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
             raise ValueError(
-                "--otlp-endpoint must be a URL for OTLP over HTTP, e.g. http://collector:4318, got "
+                "otlp_endpoint must be a URL for OTLP over HTTP, e.g. http://collector:4318, got "
                 f"{self.otlp_endpoint!r}"
             )
+        self._check_processes()
+        self._check_encryption()
+
+    def _check_processes(self) -> None:
         if self.processes < 1:
-            raise ValueError(f"--processes must be at least 1, got {self.processes}")
+            raise ValueError(f"processes must be at least 1, got {self.processes}")
         if self.processes > 1 and self.listen.startswith("unix:"):
             raise ValueError(
-                f"--processes {self.processes} needs --listen HOST:PORT: a unix socket belongs to one process; start "
-                "several servers, each with a socket of its own, where clients shall use sockets"
+                f"processes={self.processes} needs listen=HOST:PORT: a unix socket belongs to one process; start "
+                "several servers, each with its own socket, if clients use sockets"
             )
         if self.processes > 1 and sys.platform != "linux":
-            raise ValueError(f"--processes {self.processes} needs Linux: elsewhere processes do not share a port")
+            raise ValueError(f"processes={self.processes} needs Linux: elsewhere processes do not share a port")
+
+    def _check_encryption(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
-            given, missing = ("--tls-key", "--tls-cert") if self.tls_cert is None else ("--tls-cert", "--tls-key")
-            raise ValueError(f"{given} must be given together with {missing}")
+            present, missing = ("tls_key", "tls_cert") if self.tls_cert is None else ("tls_cert", "tls_key")
+            raise ValueError(f"{present} must be given together with {missing}")
         if self.tls_client_ca is not None and self.tls_cert is None:
-            raise ValueError("--tls-client-ca must be given together with --tls-cert and --tls-key")
+            raise ValueError("tls_client_ca must be given together with tls_cert and tls_key")
         if self.tls_files is None and not self.insecure:
-            for flag, address in self.remote_addresses.items():
+            for option, address in self.remote_addresses.items():
                 raise ValueError(
-                    f"{flag} {address} must not be reached from other machines in plain text: give --tls-cert and "
-                    "--tls-key, or listen on 127.0.0.1 or unix:PATH; --insecure where whoever reaches the port may "
-                    "read everything"
+                    f"{option} {address} must not be reached from other machines in plain text: give tls_cert and "
+                    "tls_key, or listen on 127.0.0.1 or unix:PATH; insecure=True if everybody who reaches the port "
+                    "may read everything"
                 )
 
     @property
     def tls_files(self) -> TlsFiles | None:
-        """Where the certificates lie; None for plain text."""
+        """Where the certificates are; None for plain text."""
         if self.tls_cert is None or self.tls_key is None:
             return None
         return TlsFiles(cert=self.tls_cert, key=self.tls_key, client_ca=self.tls_client_ca)
 
     @property
     def remote_addresses(self) -> dict[str, str]:
-        """Flag → address of what other machines can reach."""
-        addresses = {"--listen": self.listen, "--metrics-listen": self.metrics_listen}
-        return {flag: address for flag, address in addresses.items() if address is not None and not is_local(address)}
+        """Option → address, of those that other machines can reach."""
+        addresses = {"listen": self.listen, "metrics_listen": self.metrics_listen}
+        return {name: address for name, address in addresses.items() if address is not None and not is_local(address)}
 
 
-def split_address(flag: str, address: str) -> tuple[str, int]:
-    """Splits HOST:PORT; a ValueError naming the flag where it is something else."""
+def split_address(option: str, address: str) -> tuple[str, int]:
+    """Splits HOST:PORT; a ValueError naming the option if it is something else."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{flag} must be HOST:PORT, e.g. 127.0.0.1:50051, got {address!r}")
+        raise ValueError(f"{option} must be HOST:PORT, e.g. 127.0.0.1:50051, got {address!r}")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError(f"{flag} must have an IPv6 address in brackets, e.g. [::1]:50051, got {address!r}")
+        raise ValueError(f"{option} must have an IPv6 address in brackets, e.g. [::1]:50051, got {address!r}")
     return host.strip("[]"), int(port)

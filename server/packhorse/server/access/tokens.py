@@ -1,9 +1,9 @@
-"""Bearer tokens: who holds one, what for, and until when.
+"""Bearer tokens: who holds one, what it grants, and until when; and who made the call that is being answered.
 
-Owns the token file, its lines and what a token grants; leaves where a token is asked for to `access`.
+Owns the token file, its lines and the client of a call. Leaves where calls are let in to `interceptor`.
 
-A token is 256 random bits, so its plain SHA-256 does not reveal it: there is nothing to guess, and a slow hash
-such as scrypt, made for passwords that people choose, would only let strangers use up the server's time.
+A token is 256 random bits, so its plain SHA-256 does not reveal it: there is nothing to guess, and a slow hash such as
+scrypt, made for passwords that people choose, would only let strangers use up the server's time.
 """
 
 import hashlib
@@ -13,13 +13,16 @@ import re
 import secrets
 import threading
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from google.protobuf.message import Message
+
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.base.stamps import FileStamps
+from packhorse.storage import Watched
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -27,17 +30,14 @@ _LOG = logging.getLogger(__name__)
 PREFIX = "packhorse_"
 """What every token begins with, so that programs that look for leaked secrets can find it."""
 
-METRICS = "Metrics"
-"""What stands beside the service's methods in a scope: scraping the metrics' port."""
-
-REFLECTION = "Reflection"
-"""Likewise: gRPC's server reflection."""
+METRICS, REFLECTION = "Metrics", "Reflection"
+"""Beside the service's methods in a scope: scraping the metrics' port, and gRPC's server reflection."""
 
 METHODS = (*pb.DESCRIPTOR.services_by_name["PackingService"].methods_by_name, METRICS, REFLECTION)
 """Everything that a token may be for."""
 
 CHANGING = ("AppendStage",)
-"""Those that change something: a scope must name them as they are, no pattern stands for them."""
+"""Those that change something: a scope must name them, and no pattern covers them."""
 
 MOST_TOKENS = 1000
 """In a file: each request is compared with all of them."""
@@ -46,8 +46,8 @@ MOST_BYTES = 1 << 20
 """Of a file: a thousand long lines. A larger one is no token file, and reading it would hold up every call."""
 
 GONE_SECONDS = 10.0
-"""A file that has been gone or without tokens for so long withdraws all of them. Editors, and `>` of shells, leave it
-so for a moment, and that must not end runs."""
+"""A file that has been gone or without tokens for this long withdraws all of them. Editors, and `>` of shells, leave
+it so for a moment, which must not end runs."""
 
 _ADD_ONE = "`packhorse token new` adds one"
 
@@ -73,7 +73,7 @@ class Grant:
     datasets: tuple[str, ...] = ("*",)
     """Patterns (`*`, `?`, `[…]`) of the datasets' names."""
     methods: tuple[str, ...] = ("*",)
-    """Patterns of METHODS; those of CHANGING stand for themselves alone."""
+    """Patterns of METHODS; those of CHANGING must be named."""
     expires: datetime | None = None
     """When it ends, in UTC; None for never."""
 
@@ -91,7 +91,7 @@ class Grant:
         for pattern in dict.fromkeys(self.methods):
             if not any(fnmatchcase(method, pattern) for method in METHODS):
                 raise ValueError(
-                    f"methods of {self.name}: {pattern!r} is none of {', '.join(METHODS)}, nor matches one"
+                    f"methods of {self.name}: {pattern!r} matches no method; there are {', '.join(METHODS)}"
                 )
 
     @classmethod
@@ -99,7 +99,7 @@ class Grant:
         """Reads `NAME sha256:HASH [datasets=…] [methods=…] [expires=…]`.
 
         Raises:
-            ValueError: the line is something else; the hash is not repeated.
+            ValueError: the line is something else; the message does not contain the hash.
         """
         name, *words = line.split()
         if not words:
@@ -140,7 +140,7 @@ class Grant:
         return any(fnmatchcase(name, pattern) for pattern in self.datasets)
 
     def check_method(self, method: str) -> None:
-        """Raises a ServiceError where the grant is not for a method."""
+        """Raises a ServiceError if the grant is not for a method."""
         is_named = method in self.methods
         if not is_named and (method in CHANGING or not any(fnmatchcase(method, each) for each in self.methods)):
             raise ServiceError(
@@ -150,7 +150,7 @@ class Grant:
             )
 
     def check_dataset(self, name: str) -> None:
-        """Raises a ServiceError where the grant is not for a dataset, whether there is one of that name or not."""
+        """Raises a ServiceError if the grant is not for a dataset, whether there is one of that name or not."""
         if not self.allows_dataset(name):
             raise ServiceError(
                 pb.ERROR_REASON_ACCESS_DENIED,
@@ -161,37 +161,36 @@ class Grant:
 
 
 class TokenFile:
-    """The grants of a file, always those that it holds now.
+    """The grants of a file, always its current ones.
 
-    Where the file is gone, or holds no token any more, nobody is let in after GONE_SECONDS: whoever deletes it wants to
-    withdraw every token. A file that changed into something else that cannot be used is left alone, and the grants
-    before it stay. The log says both, and `trouble` as long as it lasts.
+    If the file is gone or has no token any more, nobody is admitted after GONE_SECONDS: whoever deletes it wants to
+    withdraw every token. If it changes into something else that cannot be used, the grants before it stay. The log says
+    both, and `trouble` does as long as it lasts.
 
     Args:
         path: a line for each token; empty lines and those that begin with # are skipped.
 
     Raises:
-        ValueError: the file cannot be used; the message names its flag, line and field, never a hash.
+        ValueError: the file cannot be used; the message names the option, line and field, never a hash.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._stamps = FileStamps([path])
-        try:
-            self._grants = self._read()
-        except FileNotFoundError as error:
-            raise ValueError(f"--token-file {path} cannot be read: {error.strerror}") from None
+        self._read = Watched("the token file", [path], lambda: _grants_in(path))
         self._gone_since: float | None = None
-        self._trouble = ""
-        if not self._grants:
-            raise ValueError(f"--token-file {path} must hold 1 to {MOST_TOKENS:,} tokens, got 0; {_ADD_ONE}")
+        grants = self._read.get()
+        if grants is None:
+            raise ValueError(f"token_file {path} cannot be read: there is no such file")
+        if not grants:
+            raise ValueError(f"token_file {path} must hold 1 to {MOST_TOKENS:,} tokens, got 0; {_ADD_ONE}")
+        self._grants = grants
 
     def grant_of(self, authorization: str | None) -> Grant:
-        """Returns what the caller may do.
+        """Returns the grant of a call.
 
         Args:
-            authorization: the header of that name; None where there was none.
+            authorization: the header of that name; None if there was none.
 
         Raises:
             ServiceError: no token came, or one that is unknown or expired.
@@ -199,116 +198,98 @@ class TokenFile:
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise _unauthenticated("missing", "this server wants a token, and none came: give token_file=…")
-        found: Grant | None = None
+        match: Grant | None = None
         digest = hash_of(token)
         for grant in self.grants():
-            if hmac.compare_digest(grant.hash, digest):  # and on: how long it takes tells nothing of which it is
-                found = grant
-        if found is None:
+            if hmac.compare_digest(grant.hash, digest):  # without a break: the time taken does not tell which it is
+                match = grant
+        if match is None:
             raise _unauthenticated("unknown", "this server does not know the token; it may have been withdrawn")
-        if found.has_expired:
-            raise _unauthenticated("expired", f"the token ({found.name}) expired at {found.expires:%Y-%m-%d %H:%M} UTC")
-        return found
+        if match.has_expired:
+            raise _unauthenticated("expired", f"the token ({match.name}) expired at {match.expires:%Y-%m-%d %H:%M} UTC")
+        return match
 
     def check_again(self, grant: Grant) -> None:
-        """Raises a ServiceError where a grant has expired, or was withdrawn or narrowed, since it was given out."""
+        """Raises a ServiceError if a grant has meanwhile expired, or was withdrawn or changed."""
         if grant.has_expired:
             raise _unauthenticated("expired", f"the token ({grant.name}) expired meanwhile")
         if grant not in self.grants():
             raise _unauthenticated("unknown", f"the token ({grant.name}) was withdrawn or changed; connect again")
 
     def grants(self) -> tuple[Grant, ...]:
-        """Returns every token's, expired ones as well, in the order of the file."""
+        """Returns all grants, expired ones as well, in the order of the file."""
         with self._lock:
-            if self._stamps.changed():
-                self._renew()
-            if self._gone_since is not None and time.monotonic() - self._gone_since >= GONE_SECONDS and self._grants:
-                self._grants, self._trouble = (), f"{self._trouble}: no token is accepted"
-                _LOG.error(self._trouble)
+            grants, now = self._read.get(), time.monotonic()
+            if grants:
+                self._grants, self._gone_since = grants, None
+            elif self._gone_since is None:
+                self._gone_since = now
+                _LOG.error("%s: if it stays so for %g s, no token is accepted", self._missing(grants), GONE_SECONDS)
+            elif now - self._gone_since >= GONE_SECONDS and self._grants:
+                self._grants = ()
+                _LOG.error("%s: no token is accepted", self._missing(grants))
             return self._grants
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the file now; empty where nothing is."""
-        self.grants()
-        return self._trouble
+        """What is wrong with the file now; empty if nothing is."""
+        accepted, grants = self.grants(), self._read.get()
+        if grants:
+            return self._read.trouble
+        return self._missing(grants) + ("" if accepted else ": no token is accepted")
+
+    def _missing(self, grants: tuple[Grant, ...] | None) -> str:
+        return f"token_file {self._path} {'is gone' if grants is None else 'has no token'}"
 
     def ends(self) -> dict[str, float]:
         """Returns when tokens expire, by their names, in seconds since 1970; without those that never do."""
         return {grant.name: grant.expires.timestamp() for grant in self.grants() if grant.expires is not None}
 
-    def _renew(self) -> None:
-        """Reads the file again, which changed."""
-        try:
-            grants = self._read()
-        except FileNotFoundError:
-            self._begin_to_miss("is gone")
-        except ValueError as error:
-            self._trouble, self._gone_since = f"{error}; the tokens before it stay", None
-            _LOG.error("the tokens changed but cannot be used, so the old ones stay: %s", error)
-        else:
-            if not grants:
-                self._begin_to_miss("holds no token")
-                return
-            self._grants, self._trouble, self._gone_since = grants, "", None
-            _LOG.info("the tokens changed; there are %d now", len(grants))
 
-    def _begin_to_miss(self, what: str) -> None:
-        self._trouble = f"--token-file {self._path} {what}"
-        if self._gone_since is None:
-            self._gone_since = time.monotonic()
-            _LOG.error("%s: where it stays so for %g s, no token is accepted", self._trouble, GONE_SECONDS)
-
-    def _read(self) -> tuple[Grant, ...]:
-        """Returns the file's grants.
-
-        Raises:
-            FileNotFoundError: there is none.
-            ValueError: it cannot be used.
-        """
-        try:
-            with self._path.open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise ValueError(f"--token-file {self._path} cannot be read: {error.strerror}") from None
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"--token-file {self._path} is larger than {MOST_BYTES >> 20} MiB, so it is no token file")
-        try:
-            lines = data.decode().splitlines()
-        except UnicodeDecodeError:
-            raise ValueError(f"--token-file {self._path} is no text") from None
-        grants: dict[str, Grant] = {}
-        for number, line in enumerate(lines, 1):
-            if line.strip() and not line.lstrip().startswith("#"):
-                try:
-                    grant = Grant.parse(line)
-                except ValueError as error:
-                    raise ValueError(f"--token-file {self._path}, line {number}: {error}") from None
-                if grant.name in grants:
-                    raise ValueError(f"--token-file {self._path}, line {number}: a second token is named {grant.name}")
-                grants[grant.name] = grant
-                if len(grants) > MOST_TOKENS:
-                    raise ValueError(
-                        f"--token-file {self._path} must hold 1 to {MOST_TOKENS:,} tokens, got more; delete lines that "
-                        "have expired"
-                    )
-        return tuple(grants.values())
+def _grants_in(path: Path) -> tuple[Grant, ...] | None:
+    """Returns the grants of a file; None if it is gone, a ValueError if it cannot be used."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"token_file {path} cannot be read: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"token_file {path} is larger than 1 MiB; a token file is a few lines of text")
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"token_file {path} is not text") from None
+    grants: dict[str, Grant] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                grant = Grant.parse(line)
+            except ValueError as error:
+                raise ValueError(f"token_file {path}, line {number}: {error}") from None
+            if grant.name in grants:
+                raise ValueError(f"token_file {path}, line {number}: a second token is named {grant.name}")
+            grants[grant.name] = grant
+            if len(grants) > MOST_TOKENS:
+                raise ValueError(
+                    f"token_file {path} must hold 1 to {MOST_TOKENS:,} tokens, got more; delete lines that have expired"
+                )
+    return tuple(grants.values())
 
 
 def new_token() -> str:
-    """Returns a token that nobody has."""
+    """Returns a new random token."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def hash_of(token: str) -> str:
-    """Returns what a file keeps of a token."""
+    """Returns the hash of a token, as the file has it."""
     return "sha256:" + hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def parse_time(text: str) -> datetime:
-    """Reads a time in ISO 8601, in UTC where it names no other zone; a ValueError where it is none.
+    """Reads a time in ISO 8601, in UTC if it names no other zone; a ValueError if it is something else.
 
     Example:
         >>> parse_time("2031-01-01").isoformat()
@@ -325,3 +306,96 @@ def parse_time(text: str) -> datetime:
 
 def _unauthenticated(cause: str, message: str) -> ServiceError:
     return ServiceError(pb.ERROR_REASON_UNAUTHENTICATED, message, {"cause": cause})
+
+
+class Client:
+    """Whoever made a call to a server without tokens: may read everything and change nothing."""
+
+    name = ""
+    """Of the token, for people and the log."""
+
+    def check_request(self, request: Message) -> None:
+        """Raises a ServiceError if the request is about a dataset that the client may not read."""
+
+    def check_changes(self) -> None:
+        """Raises a ServiceError if the client may not change what runs get: a server without tokens knows nobody."""
+        raise ServiceError(
+            pb.ERROR_REASON_NOT_IMPLEMENTED,
+            "this server changes nothing for clients that it does not know: start it with --token-file, and give a "
+            "token whose methods name AppendStage; or append on its machine, with --data-root",
+        )
+
+    def check_again(self) -> None:
+        """Raises a ServiceError if the client may not continue with an open stream."""
+
+    def visible_datasets(self, response: pb.ListDatasetsResponse) -> pb.ListDatasetsResponse:
+        """Returns the datasets that the client may know of, and until when."""
+        return response
+
+    def visible_activity(self, activity: pb.GetActivityResponse) -> pb.GetActivityResponse:
+        """Returns what the client may know of the server's activity."""
+        return activity
+
+    def visible_error(self, error: ServiceError) -> ServiceError:
+        """Returns what the client may read of a refusal."""
+        return error
+
+
+class TokenHolder(Client):
+    """Whoever sent a token.
+
+    Args:
+        tokens: the file with the token.
+        grant: of the token.
+    """
+
+    def __init__(self, tokens: TokenFile, grant: Grant) -> None:
+        self._tokens = tokens
+        self._grant = grant
+        self.name = grant.name
+
+    def check_request(self, request: Message) -> None:
+        """As of a Client."""
+        if isinstance(request, pb.GetDatasetRequest):
+            self._grant.check_dataset(request.name)
+        elif "dataset" in request.DESCRIPTOR.fields_by_name:
+            self._grant.check_dataset(request.dataset)  # type: ignore[attr-defined]
+
+    def check_changes(self) -> None:
+        """Checks nothing: the token's scope names the method."""
+
+    def check_again(self) -> None:
+        """As of a Client: tokens expire, and are withdrawn."""
+        self._tokens.check_again(self._grant)
+
+    def visible_datasets(self, response: pb.ListDatasetsResponse) -> pb.ListDatasetsResponse:
+        """As of a Client."""
+        expires = self._grant.expires
+        return pb.ListDatasetsResponse(
+            datasets=[dataset for dataset in response.datasets if self._grant.allows_dataset(dataset.name)],
+            server_version=response.server_version,
+            token_expires_seconds=0 if expires is None else int(expires.timestamp()),
+        )
+
+    def visible_activity(self, activity: pb.GetActivityResponse) -> pb.GetActivityResponse:
+        """As of a Client."""
+        if self._grant.covers_every_dataset:
+            return activity
+        visible = pb.GetActivityResponse()
+        visible.CopyFrom(activity)
+        visible.ClearField("streams")
+        visible.ClearField("datasets")
+        visible.streams.extend(each for each in activity.streams if self._grant.allows_dataset(each.dataset))
+        visible.datasets.extend(each for each in activity.datasets if self._grant.allows_dataset(each.name))
+        return visible
+
+    def visible_error(self, error: ServiceError) -> ServiceError:
+        """As of a Client: without the names of other people's datasets."""
+        if error.reason != pb.ERROR_REASON_DATASET_NOT_FOUND or self._grant.covers_every_dataset:
+            return error
+        name = error.metadata.get("dataset", "")
+        return ServiceError(error.reason, f"no dataset that this token is for is named {name!r}", error.metadata)
+
+
+CLIENT: ContextVar[Client] = ContextVar("client", default=Client())  # noqa: B039 (it has no state)
+"""The client of the call that this task answers."""

@@ -1,7 +1,7 @@
 """A server of several processes, for more streams than one process can feed: each listens on the same port.
 
-Owns the parent: it starts the processes, replaces those that die, hands signals on, and shows the metrics of all as
-one. It serves nothing itself. Leaves what each does to `app`.
+Owns the parent: it starts the processes, replaces those that die, passes signals on, and shows the metrics of all as
+one. It serves nothing itself. Leaves what each process does to `running`.
 """
 
 import asyncio
@@ -30,40 +30,53 @@ from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
 from packhorse.server.base.logs import set_up_logging
 from packhorse.server.datasets.mixtures import RunProgress, make_shared_table
-from packhorse.server.lanes.stream_limit import SharedStreamLimit, make_shared_limit
+from packhorse.server.service.limits import StreamLimit, make_shared_limit
 from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
 
 REACHED = "reached"
-"""The file through which processes tell how far runs have come."""
+"""The file in which processes keep how far runs have come."""
 
 _LOG = logging.getLogger("packhorse.server.app.processes")  # a process of several runs this file as __main__
+
+FIRST_DELAY_SECONDS = 0.1
+"""How long after its death a process is replaced; each further death doubles it, as long as another one serves."""
+
+MOST_DELAY_SECONDS = 30.0
+
+STEADY_SECONDS = 60.0
+"""A process that lived for this long is replaced as if it were the first to die."""
+
+_METRICS_SECONDS = 5.0
+"""How long a process may take to send its metrics."""
+
+_SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings:
-    """What one process of several serves by."""
+    """What one process of several needs to serve."""
 
     config: ServeConfig
     """Of the whole server, with the real port."""
     slot: int
-    """Its number, in [0, config.processes). One that replaces another that died has the same."""
+    """Its number, in [0, config.processes). A process that replaces one that died has the same."""
     folder: Path
-    """What all of them share for as long as their parent lives."""
+    """What all processes share for as long as their parent lives."""
 
-    def stream_limit(self) -> SharedStreamLimit:
-        """The streams that all of them may have open together."""
-        return SharedStreamLimit(self.config.max_streams, self.folder / "streams", self.slot)
+    def stream_limit(self) -> StreamLimit:
+        """Returns the limit of streams of all processes together."""
+        return StreamLimit(self.config.max_streams, self.folder / "streams", self.slot)
 
     def reached(self) -> RunProgress:
-        """How far the runs have come that any of them streams to."""
+        """Returns how far the runs have come that any process streams to."""
         return RunProgress(self.folder / REACHED, self.slot)
 
 
 class Sibling:
-    """What `app.serve` knows of the others.
+    """A process's view of the others.
 
     Args:
-        settings: what this process serves by.
+        settings: of this process.
         parent: the connection to the parent.
     """
 
@@ -75,12 +88,12 @@ class Sibling:
         self._parent = parent
 
     def begin(self, registry: CollectorRegistry, datasets: Sequence[str]) -> None:
-        """Tells the parent that this process serves these datasets, and from then on its metrics when it asks."""
+        """Tells the parent that this process serves these datasets, and from then on answers it with metrics."""
         self._parent.send(list(datasets))
         threading.Thread(target=self._answer, args=(registry,), name="parent", daemon=True).start()
 
     def _answer(self, registry: CollectorRegistry) -> None:
-        """Answers the parent until that ends; then this process drains, as if it had been told to."""
+        """Answers the parent until that ends; then this process drains, as after SIGTERM."""
         try:
             while True:
                 number = self._parent.recv()
@@ -92,7 +105,7 @@ class Sibling:
 
 
 def main() -> None:
-    """Serves by the settings that the parent sends, and leaves without waiting for threads that are inside kernels."""
+    """Serves by the parent's settings, and exits without waiting for threads that are inside kernels."""
     parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
     settings: ProcessSettings = parent.recv()
     set_up_logging(settings.config.log_format, settings.config.log_level)
@@ -118,28 +131,14 @@ def main() -> None:
     os._exit(status)
 
 
-FIRST_DELAY_SECONDS = 0.1
-"""How long after its death a process is replaced; each further death doubles it, as long as another one serves."""
-
-MOST_DELAY_SECONDS = 30.0
-
-STEADY_SECONDS = 60.0
-"""A process that lived for so long is replaced as if it were the first to die."""
-
-_METRICS_SECONDS = 5.0
-"""How long a process may take to tell its metrics."""
-
-_SHARED_MEMORY = "/dev/shm"
-
-
 async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> int:
-    """Serves in `config.processes` processes until SIGTERM or SIGINT, as `app.serve` does in one; returns a status.
+    """Serves in `config.processes` processes until SIGTERM or SIGINT, as `running.serve` does in one; returns a status.
 
-    SIGTERM, SIGINT and SIGHUP are handed on. A process that dies otherwise is replaced.
+    SIGTERM, SIGINT and SIGHUP are passed on. A process that dies otherwise is replaced.
 
     Args:
-        config: how, of more than one process.
-        ready: called once all of them serve, with the address listened on, the URL of the metrics or None, and the
+        config: the options.
+        ready: called once all processes serve, with the address listened on, the URL of the metrics or None, and the
             datasets' names.
 
     Raises:
@@ -169,13 +168,7 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
 
 
 class _Process:
-    """A process that was started.
-
-    Args:
-        settings: what it serves by.
-        process: the process.
-        connection: to it.
-    """
+    """A process that was started."""
 
     def __init__(
         self, settings: ProcessSettings, process: asyncio.subprocess.Process, connection: "Connection[Any, Any]"
@@ -185,7 +178,7 @@ class _Process:
         self.started = time.monotonic()
         self._connection = connection
         self._lock = threading.Lock()
-        self._num_asked = 0
+        self._num_requests = 0
 
     @classmethod
     async def start(cls, settings: ProcessSettings) -> "_Process":
@@ -204,7 +197,7 @@ class _Process:
         return cls(settings, process, ours)
 
     async def datasets(self) -> list[str]:
-        """Waits until it serves, and returns the names of its datasets; raises what it failed at."""
+        """Waits until it serves, and returns the names of its datasets; raises the error that it failed with."""
         try:
             answer: list[str] | Exception = await asyncio.to_thread(self._connection.recv)
         except (EOFError, OSError):
@@ -214,27 +207,27 @@ class _Process:
         return answer
 
     def families(self) -> list[Metric]:
-        """Asks for the metrics of its registry; none where it does not answer."""
+        """Returns the metrics of its registry; empty if it does not answer."""
         with self._lock:
-            self._num_asked += 1
+            self._num_requests += 1
             deadline = time.monotonic() + _METRICS_SECONDS
             try:
-                self._connection.send(self._num_asked)
+                self._connection.send(self._num_requests)
                 while self._connection.poll(max(0.0, deadline - time.monotonic())):
                     number, families = self._connection.recv()
-                    if number == self._num_asked:
+                    if number == self._num_requests:
                         return list(families)
             except (EOFError, OSError):
                 pass
             return []
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal, where it is alive."""
+        """Sends a signal, if it is alive."""
         if self.process.returncode is None:
             self.process.send_signal(number)
 
     async def ended(self) -> int:
-        """Waits for its end, and gives back what it held; its status, or the negative number of a signal."""
+        """Waits for its end, and gives back its streams; returns its status, or the negative number of a signal."""
         status = await self.process.wait()
         mark_process_dead(self.settings.slot, str(self.settings.folder))  # type: ignore[no-untyped-call]
         self.settings.stream_limit().clear()
@@ -244,12 +237,7 @@ class _Process:
 
 
 class _Parent:
-    """All processes of a server.
-
-    Args:
-        config: of each.
-        folder: that they share.
-    """
+    """All processes of a server, with the folder that they share."""
 
     def __init__(self, config: ServeConfig, folder: Path) -> None:
         self._config = config
@@ -260,13 +248,13 @@ class _Parent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, self._hand_on, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
 
     async def begin(self) -> list[str] | None:
-        """Starts all processes; the names of their datasets, None where a signal came first.
+        """Starts all processes; returns the names of their datasets, or None if a signal came first.
 
         Raises:
-            ValueError, OSError: what keeps one of them from serving.
+            ValueError, OSError: one of them cannot serve.
         """
         try:
             names = await asyncio.gather(*(self._start(slot) for slot in range(self._config.processes)))
@@ -277,17 +265,17 @@ class _Parent:
         return names[0]
 
     async def keep(self) -> int:
-        """Replaces processes until a signal comes and all of them have ended; a status to exit with."""
+        """Replaces processes until a signal comes and all have ended; returns a status to exit with."""
         statuses = await asyncio.gather(*(self._keep(slot) for slot in list(self._processes)))
         return 0 if all(status in (0, -signal.SIGTERM) for status in statuses) else 1
 
     def families(self) -> list[list[Metric]]:
-        """The metrics of every process's registry."""
+        """Returns the metrics of every process's registry."""
         return [self._processes[slot].families() for slot in sorted(self._serving)]
 
     def kill(self) -> None:
-        """Ends whatever is left."""
-        self._hand_on(signal.SIGKILL)
+        """Ends the remaining processes."""
+        self._pass_on(signal.SIGKILL)
 
     async def _start(self, slot: int) -> list[str]:
         process = await _Process.start(ProcessSettings(config=self._config, slot=slot, folder=self._folder))
@@ -299,7 +287,7 @@ class _Parent:
         return datasets
 
     async def _keep(self, slot: int) -> int:
-        """Replaces one process, again and again; the status of the last."""
+        """Replaces one process whenever it dies; returns the status of the last."""
         delay_seconds = FIRST_DELAY_SECONDS
         while True:
             process = self._processes[slot]
@@ -328,7 +316,7 @@ class _Parent:
                     _LOG.error("process %d: %s", slot, error)
 
     async def _hold_off(self, delay_seconds: float) -> None:
-        """Waits before a process is replaced, until a signal comes, or while nobody serves for a moment only."""
+        """Waits before a process is replaced, but not after a signal, and only for a moment while no process serves."""
         end = time.monotonic() + delay_seconds
         while not self._stopping.is_set():
             with suppress(TimeoutError):
@@ -337,37 +325,37 @@ class _Parent:
                 return
 
     def _stop(self) -> None:
-        """Lets all processes drain; the second time, lets them end."""
+        """Drains all processes; the second time, ends them."""
         if not self._stopping.is_set():
             self._stopping.set()
             overdue_seconds = self._config.grace_seconds + 2 * OVERDUE_SECONDS
             asyncio.get_running_loop().call_later(overdue_seconds, self.kill)
-        self._hand_on(signal.SIGTERM)
+        self._pass_on(signal.SIGTERM)
 
-    def _hand_on(self, number: int) -> None:
+    def _pass_on(self, number: int) -> None:
         for process in self._processes.values():
             process.send_signal(number)
 
 
 @contextmanager
 def _reserved(listen: str) -> Iterator[str]:
-    """Keeps an address for this server's processes; gives it with its real port.
+    """Reserves an address for this server's processes; yields it with its real port.
 
     Raises:
-        OSError: somebody listens there, or nobody can. Linux would let the processes of two servers share a port.
+        OSError: it is in use, or nobody can listen there. Linux would let the processes of two servers share a port.
     """
-    host, port = split_address("--listen", listen)
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as kept:
+    host, port = split_address("listen", listen)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as reserved:
         try:
             if port:
-                with socket.socket(kept.family) as probe:
+                with socket.socket(reserved.family) as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     probe.bind((host, port))
-            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            kept.bind((host, port))
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reserved.bind((host, port))
         except OSError:
-            raise OSError(f"--listen {listen}: the address is in use or cannot be listened on") from None
-        yield f"{listen.rpartition(':')[0]}:{kept.getsockname()[1]}"
+            raise OSError(f"listen {listen}: the address is in use or cannot be listened on") from None
+        yield f"{listen.rpartition(':')[0]}:{reserved.getsockname()[1]}"
 
 
 def _how_it_ended(status: int) -> str:

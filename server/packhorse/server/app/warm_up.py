@@ -37,7 +37,7 @@ def compile_kernels(*, wide: bool = False) -> None:
 
 
 class WarmUp:
-    """Gets a server's kernels ready; each method takes seconds after an install, and else reads from the cache.
+    """Gets a server's kernels ready; each method takes seconds after an install, and later reads from the cache.
 
     Args:
         wide: whether for plans with wide tables as well.
@@ -48,7 +48,7 @@ class WarmUp:
         self._has_all = False
 
     def before_serving(self) -> None:
-        """Gets what streams of bins need, compiled by two processes; and all else, where nothing is to be compiled."""
+        """Gets what streams of bins need, compiled by two processes; and all else, if nothing is to be compiled."""
         wide = [["wide-finding"], ["wide-drawing"]] if self._wide else [[], []]
         first = [[part, *more] for part, more in zip(("finding", "drawing"), wide, strict=True)]
         parts = [part for command in first for part in command]

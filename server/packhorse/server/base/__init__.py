@@ -1,1 +1,1 @@
-"""What every room of the server stands on: faults and their statuses, stamps of files, logs, and the machine."""
+"""What every room of the server uses: faults, logs, time slices, the machine's limits, and workarounds."""

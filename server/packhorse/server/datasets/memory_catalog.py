@@ -1,6 +1,6 @@
-"""Catalogs of an embedded client: datasets opened when first asked for, and datasets planned from lengths in memory.
+"""Catalogs of an embedded client: datasets opened on first use, and datasets planned from lengths in memory.
 
-Owns the way from lengths to an open dataset; it is the way of `packhorse prepare`, so the bins are the same too.
+Owns the way from lengths to an open dataset: it is that of `packhorse prepare`, so the bins are the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from packhorse.dataset import PreparedDataset, StageEntry, Takedown, open_prepared
 from packhorse.formats.megatron_writer import write_index
 from packhorse.prepare import Execution, Grouping, PlanOptions, prepare
-from packhorse.server.base.stamps import Stamps
 from packhorse.server.datasets.catalog import Catalog, no_dataset, no_mixture
-from packhorse.server.datasets.served import Reader, Served
+from packhorse.server.datasets.protocols import Dataset, StreamProgress
 from packhorse.server.datasets.takedowns import NOTHING
+from packhorse.server.datasets.versions import Stamps
 
 
 class MemoryCatalog:
-    """A catalog of datasets that no file holds.
+    """A catalog of datasets without files.
 
     Args:
         lengths: name → int32 [S], lengths in tokens; ids are indices.
@@ -36,38 +36,38 @@ class MemoryCatalog:
         self._datasets = {name: _planned(name, some, options) for name, some in lengths.items()}
 
     def names(self) -> list[str]:
-        """Names of the datasets, ascending."""
+        """Returns the names of the datasets, ascending."""
         return sorted(self._datasets)
 
     def older_digests(self, name: str) -> list[str]:
-        """There are no other versions."""
+        """Returns nothing: there are no other versions."""
         return []
 
     def get(self, name: str, digest: str = "") -> PreparedDataset:
-        """Returns a dataset, of which there is one version; a ServiceError where there is none of that name."""
+        """Returns a dataset; a ServiceError if there is none of that name."""
         if name not in self._datasets:
             raise no_dataset(name, self.names())
         return self._datasets[name]
 
-    def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
-        """Nothing can have changed."""
+    def confirm(self, dataset: Dataset, components: Iterable[int] = ()) -> None:
+        """Does nothing: nothing can have changed."""
 
     def append_stage(
         self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
     ) -> None:
-        """There are no mixtures; the ServiceError says so."""
+        """Raises a ServiceError: there are no mixtures."""
         self.get(name)
         raise no_mixture(name)
 
-    def takedown(self, served: Served, *, goes_on: bool = False) -> Takedown:
-        """No file takes anything away."""
+    def takedown(self, dataset: Dataset, *, is_open: bool = False) -> Takedown:
+        """Returns an empty takedown: there are no files."""
         return NOTHING
 
-    def follow(self, reader: Reader) -> None:
-        """Nothing is ever taken away."""
+    def follow(self, progress: StreamProgress) -> None:
+        """Does nothing: nothing is ever taken away."""
 
-    def is_current(self, served: Served) -> bool:
-        """Always: nothing changes."""
+    def is_current(self, dataset: Dataset) -> bool:
+        """Returns True: nothing changes."""
         return True
 
 
@@ -118,12 +118,12 @@ class Checked(Protocol):
 
 
 class LazyCatalog(Catalog):
-    """A catalog that opens a dataset when it is asked for, and reads nothing that was read before.
+    """A catalog that opens a dataset on first use, and compares no checksums twice.
 
     Args:
         root: as of a Catalog.
-        checked: names folders, with their files' stamps, whose arrays matched their checksums. They are not compared
-            again; others are added.
+        checked: folders, with their files' stamps, whose arrays matched their checksums. They are not compared again;
+            others are added.
 
     Raises:
         PreparedDatasetError: there is no dataset.
@@ -137,7 +137,7 @@ class LazyCatalog(Catalog):
         pass
 
     def refuse_link(self, path: Path, name: str) -> None:
-        """Nothing: this process reads with the rights of whoever asks."""
+        """Refuses nothing: this process has the rights of its user."""
 
     def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
         is_checked = _key(folder, stamps) in self._checked
@@ -154,7 +154,7 @@ class LazyCatalog(Catalog):
 
     def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
         super()._check_beside_serving(dataset, stamps)
-        if self._served.get(dataset.name) is not None:  # it was not withdrawn
+        if self._current.get(dataset.name) is not None:  # it was not withdrawn
             self._checked.add(_key(dataset.path, stamps))
 
 

@@ -1,7 +1,7 @@
 """The mixtures that are served beside a catalog's datasets: every `NAME.mixture.toml` below its root.
 
-Owns reading their files, again when they change, and putting them together from the catalog's datasets. Leaves what a
-file says to `packhorse.dataset`, and the datasets to the catalog.
+Owns reading their files, again when they change, putting them together from the catalog's datasets, and how far their
+runs have come. Leaves what a file says to `packhorse.dataset`, and the datasets to `catalog`.
 """
 
 import logging
@@ -28,10 +28,10 @@ from packhorse.dataset import (
 )
 from packhorse.epoch import first_difference
 from packhorse.server.base.faults import ServiceError, invalid_field
-from packhorse.server.base.stamps import FileStamp, stamp_of
 from packhorse.server.datasets.catalog import Catalog, has_manifest, no_mixture, not_served
-from packhorse.server.datasets.served import Reader, Served
+from packhorse.server.datasets.protocols import Dataset, StreamProgress
 from packhorse.server.datasets.takedowns import Takedowns
+from packhorse.storage import Stamp, stamp_of
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -41,16 +41,16 @@ _LOG = logging.getLogger(__name__)
 class _Read:
     """A file as it was read."""
 
-    stamp: FileStamp
+    stamp: Stamp
     mixture: MixtureDataset
 
 
 class Mixtures:
     """A catalog's datasets, and the mixtures of them.
 
-    A mixture's file is read again when it changed. Where it is wrong then, the mixture stays what it was, and a line in
-    the log says why; one that was never right is refused, and nothing else is. Streams of a mixture that changed end,
-    and go on where they stand in what it is now: the chain of its digests tells whether they may.
+    A mixture's file is read again when it changed. If it is wrong then, the mixture stays as it was, and the log says
+    why; only a mixture that was never right is refused. Streams of a mixture that changed end, and their clients reopen
+    them in the new one: the chain of its digests decides whether they may.
 
     Args:
         catalog: of the datasets; its root is also that of the mixtures.
@@ -60,9 +60,9 @@ class Mixtures:
         self._catalog = catalog
         self._lock = threading.Lock()
         self._read: dict[str, _Read] = {}
-        self._told: dict[str, FileStamp] = {}
-        self._wrong: dict[str, str] = {}  # name → why its file is not taken
-        self._hidden: set[str] = set()  # names that the log was told of
+        self._logged: dict[str, Stamp] = {}
+        self._wrong: dict[str, str] = {}  # name → why its file is refused
+        self._hidden: set[str] = set()  # names that were logged
         self._takedowns = Takedowns(catalog.root, catalog.refuse_link)
 
     @property
@@ -71,36 +71,31 @@ class Mixtures:
         return self._catalog.root
 
     def names(self) -> list[str]:
-        """Names of the datasets and mixtures that can be asked for, ascending."""
+        """As of Datasets."""
         return [name for name in sorted({*self._catalog.names(), *self._files()}) if self._is_served(name)]
 
     def troubles(self) -> dict[tuple[str, str], str]:
         """Returns what is wrong with files below the root: (dataset, mixture or takedown, its name) → why."""
         wrong = {name: why for name, why in self._wrong.items() if self._path(name) is not None}
-        found = {"dataset": self._catalog.troubles(), "mixture": wrong, "takedown": self._takedowns.troubles()}
-        return {(kind, name): why for kind, whys in found.items() for name, why in sorted(whys.items())}
+        kinds = {"dataset": self._catalog.troubles(), "mixture": wrong, "takedown": self._takedowns.troubles()}
+        return {(kind, name): why for kind, whys in kinds.items() for name, why in sorted(whys.items())}
 
     def older_digests(self, name: str) -> list[str]:
-        """Digests of a dataset's older versions; a mixture's digest tells by itself whether it may go on."""
+        """As of Datasets; a mixture has none: its chain of digests says whether a run may continue."""
         return [] if self._path(name) is not None else self._catalog.older_digests(name)
 
-    def tell_unknown_ids(self) -> None:
-        """Warns of ids in takedowns that their dataset has not; see `Takedowns`."""
-        self._takedowns.tell_unknown_ids()
+    def warn_of_unknown_ids(self) -> None:
+        """Warns of ids in takedowns that their dataset does not have; see `Takedowns`."""
+        self._takedowns.warn_of_unknown_ids()
 
-    def get(self, name: str, digest: str = "") -> Served:
-        """Returns a dataset or a mixture; a ServiceError where there is none of that name, or where it is wrong.
-
-        Args:
-            name: of either.
-            digest: of the version wanted of a dataset, as `Catalog.get` takes it.
-        """
-        path = None if self._catalog.has(name) else self._path(name)  # a dataset goes before a mixture of its name
+    def get(self, name: str, digest: str = "") -> Dataset:
+        """As of Datasets."""
+        path = None if self._catalog.has(name) else self._path(name)  # a dataset comes before a mixture of its name
         stamp = None if path is None else stamp_of(path)
         if path is None or stamp is None:
             return self._catalog.get(name, digest, besides=self._files())
         read = self._read.get(name)
-        if read is not None and stamp in (read.stamp, self._told.get(name)):
+        if read is not None and stamp in (read.stamp, self._logged.get(name)):
             return read.mixture
         with self._lock:
             return self._reread(name, path, stamp)
@@ -108,19 +103,7 @@ class Mixtures:
     def append_stage(
         self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
     ) -> None:
-        """Appends a stage to a mixture's file; nothing where it is the last stage already, as when a client asks again.
-
-        Args:
-            name: of the mixture.
-            stage: None appends nothing.
-            from_position: of the run, where it begins.
-            check: raises where the future may not change from there on.
-            replace: takes back the stages that begin there or beyond, first.
-
-        Raises:
-            ServiceError: the name is no mixture's, the stage or its position is not as it must be, or the file cannot
-                be written; or whatever `check` raises.
-        """
+        """As of Datasets."""
         mixture, path = self.get(name), self._path(name)
         if path is None or not isinstance(mixture, MixtureDataset):
             raise no_mixture(name)
@@ -135,56 +118,53 @@ class Mixtures:
         except OSError as error:
             raise ServiceError(
                 pb.ERROR_REASON_NOT_IMPLEMENTED,
-                f"this server cannot write {path.name} ({error.strerror}); append where the data root can be written: "
-                "packhorse mixture append --data-root",
+                f"this server cannot write {path.name} ({error.strerror}); append on a machine that can write the data "
+                "root: packhorse mixture append --data-root",
             ) from None
 
-    def confirm(self, served: Served, components: Iterable[int] = ()) -> None:
-        """Makes sure that what was just read came from the files that were checked; see `Catalog.confirm`."""
-        if isinstance(served, MixtureDataset):
+    def confirm(self, dataset: Dataset, components: Iterable[int] = ()) -> None:
+        """As of Datasets."""
+        if isinstance(dataset, MixtureDataset):
             try:
                 for number in components:
-                    self._catalog.confirm(served.datasets[number])
+                    self._catalog.confirm(dataset.datasets[number])
             except ServiceError:
-                self._read.pop(served.name, None)  # it is put together anew, of what is there then
+                self._read.pop(dataset.name, None)  # it is put together again, from the datasets then
                 raise
-        elif isinstance(served, PreparedDataset):
-            self._catalog.confirm(served)
+        elif isinstance(dataset, PreparedDataset):
+            self._catalog.confirm(dataset)
 
-    def is_current(self, served: Served) -> bool:
-        """Whether streams of it go on: always those of a dataset, and of a mixture as long as its file says the same.
-
-        Where the file is gone they go on as well: nothing says otherwise.
-        """
-        if not isinstance(served, MixtureDataset):
+    def is_current(self, dataset: Dataset) -> bool:
+        """As of Datasets. Streams also continue if the mixture's file is gone: nothing says otherwise."""
+        if not isinstance(dataset, MixtureDataset):
             return True
         try:
-            now = self.get(served.name)
+            now = self.get(dataset.name)
         except ServiceError:
             return True
-        return now is served
+        return now is dataset
 
-    def takedown(self, served: Served, *, goes_on: bool = False) -> Takedown:
-        """Returns what is taken away from a dataset or a mixture by file; see `Takedowns.of`."""
-        return self._takedowns.of(served, goes_on=goes_on)
+    def takedown(self, dataset: Dataset, *, is_open: bool = False) -> Takedown:
+        """As of Datasets."""
+        return self._takedowns.of(dataset, is_open=is_open)
 
-    def follow(self, reader: Reader) -> None:
-        """Knows of an open stream; see `Takedowns.follow`."""
-        self._takedowns.follow(reader)
+    def follow(self, progress: StreamProgress) -> None:
+        """As of Datasets."""
+        self._takedowns.follow(progress)
 
     def _is_served(self, name: str) -> bool:
         try:
             self.takedown(self.get(name))
         except ServiceError as error:
-            self._tell(name, error.message)
+            self._log(name, error.message)
             return False
         read, path = self._read.get(name), self._path(name)
         if read is not None and path is not None and read.stamp == stamp_of(path):  # right again, without being read
             self._wrong.pop(name, None)
-            self._told.pop(name, None)
+            self._logged.pop(name, None)
         return True
 
-    def _reread(self, name: str, path: Path, stamp: FileStamp) -> MixtureDataset:
+    def _reread(self, name: str, path: Path, stamp: Stamp) -> MixtureDataset:
         read = self._read.get(name)
         before = None if read is None else read.mixture
         if read is not None and read.stamp == stamp:  # another thread was faster
@@ -194,7 +174,7 @@ class Mixtures:
         except PreparedDatasetError as error:
             if before is None:
                 raise not_served(name, str(error)) from None
-            self._tell(name, f"{error}; it stays as it was, digest {before.manifest.digest}", stamp)
+            self._log(name, f"{error}; it stays as it was, digest {before.manifest.digest}", stamp)
             return before
         if before is not None and before.file == mixture.file:  # only touched
             mixture = before
@@ -203,15 +183,15 @@ class Mixtures:
             departs, furthest = first_difference(before.chain, mixture.chain), self._takedowns.furthest(name)
             if departs is not None and furthest is not None and furthest.run_position > departs:
                 _LOG.warning(
-                    "mixture %s departs at position %d of the run, and a stream has come to %s: trainers go on with "
-                    "the bins that they hold, and those that hold any from there on are refused then; stop all ranks "
-                    "and resume them from a cursor at or before that position, or restore the stages",
+                    "mixture %s changes from position %d of the run, and a stream has come to %s: trainers continue "
+                    "with the bins that they hold, and those that hold any from there on are refused then; stop all "
+                    "ranks and resume them from a cursor at or before that position, or restore the stages",
                     name,
                     departs,
                     furthest,
                 )
         self._read[name] = _Read(stamp, mixture)
-        self._told.pop(name, None)
+        self._logged.pop(name, None)
         self._wrong.pop(name, None)
         return mixture
 
@@ -225,10 +205,10 @@ class Mixtures:
         return MixtureDataset(name, file, datasets)
 
     def component(self, name: str) -> PreparedDataset:
-        """Returns a dataset that mixtures may be made of.
+        """Returns a dataset that may be a component.
 
         Raises:
-            MixtureError: it is a mixture itself, or there is none of that name.
+            MixtureError: it is a mixture itself, or there is no dataset of that name.
         """
         if self._path(name) is not None:
             raise MixtureError(f"{name} is a mixture itself; name its components")
@@ -237,17 +217,17 @@ class Mixtures:
         except ServiceError as error:
             raise MixtureError(error.message) from None
 
-    def _tell(self, name: str, reason: str, stamp: FileStamp | None = None) -> None:
-        """Logs, once for each state of the file, why it is not taken."""
+    def _log(self, name: str, reason: str, stamp: Stamp | None = None) -> None:
+        """Logs, once for each state of the file, why it is refused."""
         path = self._path(name)
         stamp = stamp or (None if path is None else stamp_of(path))
-        if stamp is not None and self._told.get(name) != stamp:
-            self._told[name] = stamp
+        if stamp is not None and self._logged.get(name) != stamp:
+            self._logged[name] = stamp
             self._wrong[name] = reason
             _LOG.error("mixture %s: %s", name, reason)
 
     def _files(self) -> Iterator[str]:
-        """Names of the mixtures' files, whatever is in them."""
+        """Yields the names of the mixtures' files, right or wrong."""
         if not has_manifest(self._catalog.root):
             for path in sorted(self._catalog.root.glob(f"*{MIXTURE_SUFFIX}")):
                 name = path.name.removesuffix(MIXTURE_SUFFIX)
@@ -258,7 +238,7 @@ class Mixtures:
                     _LOG.error("mixture %s: a dataset has that name and is served instead; rename one of them", name)
 
     def _path(self, name: str) -> Path | None:
-        """Returns where the file of a mixture is; None where there is none, or a dataset has that name."""
+        """Returns the path of a mixture's file; None if there is none, or a dataset has that name."""
         root = self._catalog.root
         if not name or name.startswith(".") or Path(name).name != name or "\0" in name:
             return None
@@ -270,13 +250,13 @@ class Mixtures:
 
 
 _ROWS = 4096
-"""Names that share a row share the furthest position, and are at worst refused a change that they could have had."""
+"""Mixtures that share a row share the furthest position: at worst, a change that was possible is refused."""
 
 
 class RunProgress:
-    """The furthest position of the run that was handed out of each mixture. Safe to be used by many threads.
+    """The furthest position of the run that was sent of each mixture. Safe to be used by many threads.
 
-    Each process writes a column of its own, and reads all of them; no lock between processes is needed.
+    Each process writes its own column, and reads all of them; no lock between processes is needed.
 
     Example:
         >>> reached = RunProgress()
@@ -286,8 +266,8 @@ class RunProgress:
         (700, 0)
 
     Args:
-        path: the file that several processes share, as `make_shared_table` made it; None where there is one process.
-        slot: which column is this process's, from 0. Its successor, where it dies, goes on with it.
+        path: the file that several processes share, as `make_shared_table` made it; None for one process.
+        slot: the index of this process's column. If it dies, its successor continues with that.
     """
 
     def __init__(self, path: Path | None = None, slot: int = 0) -> None:
@@ -297,19 +277,19 @@ class RunProgress:
         self._lock = threading.Lock()
 
     def note(self, name: str, position: int) -> None:
-        """Keeps that bins before a position of the run have been handed out, to anybody."""
+        """Notes that bins before a position of the run have been sent."""
         row = _row(name)
         with self._lock:
             if position > self._table[self._slot, row]:
                 self._table[self._slot, row] = position
 
     def of(self, name: str) -> int:
-        """Returns one behind the furthest position handed out; 0 where there is none."""
+        """Returns the end, exclusive, of the positions that were sent; 0 if there are none."""
         return int(self._table[:, _row(name)].max())
 
 
 def make_shared_table(path: Path, num_processes: int) -> None:
-    """Writes the file that so many processes share."""
+    """Writes the file that processes share."""
     path.write_bytes(bytes(8 * _ROWS * num_processes))
 
 

@@ -1,7 +1,7 @@
-"""What is taken away by file from what is served: every `NAME.takedown.toml` beside a dataset or a mixture.
+"""The takedowns that are in force: every `NAME.takedown.toml` beside a dataset or mixture, read again when it changes.
 
-Owns reading the files, again when they change, and refusing what a running stream has gone past. Leaves what a file
-says to `packhorse.dataset`, and what follows for bins to `backend`.
+Owns when a file takes effect, and which open streams forbid that. Leaves what a file says to `packhorse.dataset`, and
+what follows for bins to `backend`.
 """
 
 import logging
@@ -28,53 +28,53 @@ from packhorse.dataset import (
     takedown_text,
 )
 from packhorse.formats.keys import shown_key
-from packhorse.server.base.stamps import FileStamp, stamp_of
 from packhorse.server.datasets.catalog import not_served
-from packhorse.server.datasets.served import Reader, Served
+from packhorse.server.datasets.protocols import Dataset, StreamProgress
+from packhorse.storage import Stamp, stamp_of
 
 _LOG = logging.getLogger(__name__)
 
 FRESH_SECONDS = 0.25
-"""A stream that goes on has files looked at again when it is longer ago: it asks at every block, and a mixture may have
-a file for each of a thousand components."""
+"""For an open stream, files are looked at again when the last look is older: it asks at every block, and a mixture may
+have a file for each of a thousand components."""
 
 MOST_LOOKED_UP = 10_000
-"""Ids of a redaction that the log may tell of: each takes some 70 microseconds of a processor to look up."""
+"""Ids of a redaction that are looked up for the log: each takes some 70 microseconds of a processor."""
 
 NOTHING = Takedown()
-"""Where no file takes anything away."""
+"""In force if no file takes anything away."""
 
 _MOST_NAMED = 10
 _NO_FILE = TakedownFile()
 
-Stamps = tuple[tuple[Path, FileStamp | None], ...]
+Stamps = tuple[tuple[Path, Stamp | None], ...]
 
 
 @dataclass
 class _Read:
-    """A file as it was read last."""
+    """A file as it was last read."""
 
     file: TakedownFile | None = None
-    """What counts; None where it was never right."""
+    """The content in force; None if it was never right."""
     stamps: Stamps = ()
-    """Of the file and the files of ids that it names, when it was taken."""
+    """Of the file and the files of ids that it names, when it came into force."""
     refused: Stamps = ()
     """Of them when they were refused; they are not read again before they change."""
-    told: Stamps = ()
-    """Of them when the log was told why."""
+    logged: Stamps = ()
+    """Of them when the log said why."""
     why: str = ""
-    """What is wrong with them now; empty where nothing is."""
+    """What is wrong with them now; empty if nothing is."""
 
     def refuse(self, stamps: Stamps, why: str, name: str) -> None:
-        """Leaves what counts as it was, and tells the log why, once.
+        """Leaves the content in force as it was, and logs once why; without any, the dataset is not served.
 
         Args:
             stamps: of the files.
-            why: they cannot be taken.
-            name: of the dataset or mixture, which is not served where nothing counted before.
+            why: they are refused.
+            name: of the dataset or mixture.
         """
-        if self.told != stamps:
-            self.told = stamps
+        if self.logged != stamps:
+            self.logged = stamps
             if self.file is None:
                 _LOG.error("%s is not served: %s", name, why)
             else:
@@ -84,7 +84,7 @@ class _Read:
 
 @dataclass
 class _InForce:
-    """What counted when it was last put together."""
+    """The takedown of a dataset or mixture when it was last put together."""
 
     files: tuple[TakedownFile, ...] = ()
     takedown: Takedown = NOTHING
@@ -94,13 +94,13 @@ class _InForce:
 class Takedowns:
     """The takedowns below one root. Safe to be used by many threads.
 
-    A file is read again when it changed. Where it is wrong then, or leaves out what an open stream has gone past, what
-    was read before stays in force, and a line in the log says why. A dataset whose file was never right is not served:
-    what it should have taken away would be. A file that is gone stays in force too, until the server is started again.
+    A file is read again when it changed. If it is wrong then, or skips positions that an open stream has passed, the
+    content before it stays in force, and the log says why. A dataset whose file was never right is not served, because
+    it would contain what the file should take away. A file that is gone stays in force until the server restarts.
 
     Args:
-        root: of the catalog; where that is one dataset, its file lies beside it.
-        refuse_link: raises where a path leads out of the root.
+        root: of the catalog; if that is one dataset, its file is beside it.
+        refuse_link: raises if a path leads out of the root.
     """
 
     def __init__(self, root: Path, refuse_link: Callable[[Path, str], None]) -> None:
@@ -109,65 +109,57 @@ class Takedowns:
         self._refuse_link = (lambda path, name: None) if is_dataset else refuse_link
         self._lock = threading.Lock()
         self._read: dict[str, _Read] = {}
-        self._in_force: weakref.WeakKeyDictionary[Served, _InForce] = weakref.WeakKeyDictionary()
-        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
-        self._changed: dict[str, Served] = {}  # whose file was read since ids were looked up
+        self._in_force: weakref.WeakKeyDictionary[Dataset, _InForce] = weakref.WeakKeyDictionary()
+        self._streams: weakref.WeakSet[StreamProgress] = weakref.WeakSet()
+        self._changed: dict[str, Dataset] = {}  # datasets whose file was read since ids were looked up
         self._looked_up: set[tuple[str, str]] = set()  # (name, digest) of redactions
 
-    def of(self, served: Served, *, goes_on: bool = False) -> Takedown:
-        """Returns what is taken away from a dataset or a mixture now.
-
-        Args:
-            served: the dataset or mixture.
-            goes_on: whether it may be a quarter of a second old.
-
-        Raises:
-            ServiceError: its file was never right.
-        """
+    def of(self, dataset: Dataset, *, is_open: bool = False) -> Takedown:
+        """Returns what is taken away from a dataset or mixture now; see `Datasets.takedown`."""
         with self._lock:
-            kept = self._in_force.get(served)
+            kept = self._in_force.get(dataset)
             if kept is None:
-                kept = self._in_force[served] = _InForce()
+                kept = self._in_force[dataset] = _InForce()
             now = time.monotonic()
-            if goes_on and now - kept.looked_at < FRESH_SECONDS:
+            if is_open and now - kept.looked_at < FRESH_SECONDS:
                 return kept.takedown
-            datasets = served.datasets if isinstance(served, MixtureDataset) else ()
+            datasets = dataset.datasets if isinstance(dataset, MixtureDataset) else ()
             try:
-                files = tuple(self._file(each.name, each) for each in (served, *datasets))
+                files = tuple(self._file(each.name, each) for each in (dataset, *datasets))
                 if files != kept.files and not (kept.takedown is NOTHING and not any(map(_says, files))):
-                    kept.takedown = put_together(served, files)
+                    kept.takedown = put_together(dataset, files)
             except PreparedDatasetError as error:
-                raise not_served(served.name, str(error)) from None
+                raise not_served(dataset.name, str(error)) from None
             kept.files, kept.looked_at = files, now
             return kept.takedown
 
     def troubles(self) -> dict[str, str]:
-        """Returns what is wrong with files as they were looked at last, by the name of what they are of."""
+        """Returns what is wrong with files at the last look, by the name of their dataset or mixture."""
         with self._lock:
             return {name: read.why for name, read in self._read.items() if read.why}
 
-    def follow(self, reader: Reader) -> None:
-        """Knows of a stream as long as it is held by whoever opened it."""
+    def follow(self, progress: StreamProgress) -> None:
+        """Follows an open stream while its progress is held."""
         with self._lock:
-            self._readers.add(reader)
+            self._streams.add(progress)
 
-    def furthest(self, name: str) -> Reader | None:
-        """Returns which open stream of a dataset or mixture has come furthest in its run."""
+    def furthest(self, name: str) -> StreamProgress | None:
+        """Returns the open stream of a dataset or mixture that has come furthest in its run."""
         with self._lock:
-            ours = [reader for reader in self._readers if reader.name == name]
-        return max(ours, key=lambda reader: reader.run_position, default=None)
+            streams = [stream for stream in self._streams if stream.name == name]
+        return max(streams, key=lambda stream: stream.run_position, default=None)
 
-    def tell_unknown_ids(self) -> None:
-        """Warns of ids in files that changed since the last call which their dataset has not; it may take a second."""
+    def warn_of_unknown_ids(self) -> None:
+        """Warns of ids in files changed since the last call that their dataset does not have; may take a second."""
         with self._lock:
-            changed = {name: (served, self._read[name].file) for name, served in self._changed.items()}
+            changed = {name: (dataset, self._read[name].file) for name, dataset in self._changed.items()}
             self._changed.clear()
-        for name, (served, file) in changed.items():
+        for name, (dataset, file) in changed.items():
             for number, (redaction, digest) in enumerate(zip(file.redactions, file.chain, strict=True) if file else ()):
                 if (name, digest) in self._looked_up:
                     continue
                 self._looked_up.add((name, digest))
-                names = unknown_names(served, redaction, most=MOST_LOOKED_UP)
+                names = unknown_names(dataset, redaction, most=MOST_LOOKED_UP)
                 if len(names):
                     _LOG.warning(
                         "%s%s: redact[%d] names %s, and there is no such sequence; `packhorse redact %s --check` looks "
@@ -175,27 +167,23 @@ class Takedowns:
                         *(name, TAKEDOWN_SUFFIX, number, names, name),
                     )
 
-    def _file(self, name: str, served: Served) -> TakedownFile:
-        """Returns what a file says; that of before where it is wrong.
-
-        Raises:
-            TakedownError: it is wrong, and nothing was before.
-        """
+    def _file(self, name: str, dataset: Dataset) -> TakedownFile:
+        """Returns a file's content in force; a TakedownError if it is wrong and there was none before."""
         path = self._folder / f"{name}{TAKEDOWN_SUFFIX}"
         if name not in self._read:
-            # Where there is none, nothing is in force until a right file says otherwise.
+            # Without a file, nothing is taken away until a right file says otherwise.
             self._read[name] = _Read(_NO_FILE, ((path, None),)) if _is_missing(path) else _Read()
         read = self._read[name]
         stamps = self._stamps(path, read)
         if stamps == read.stamps:
             read.why = ""
         if stamps not in (read.stamps, read.refused):
-            self._reread(name, path, stamps, read, served)
+            self._reread(name, path, stamps, read, dataset)
         if read.file is None:
             raise TakedownError(read.why)
         return read.file
 
-    def _reread(self, name: str, path: Path, stamps: Stamps, read: _Read, served: Served) -> None:
+    def _reread(self, name: str, path: Path, stamps: Stamps, read: _Read, dataset: Dataset) -> None:
         before = read.file
         if stamps[0][1] is None:
             why = "is gone" if _is_missing(path) else "cannot be read, or is a link that leads nowhere"
@@ -203,16 +191,16 @@ class Takedowns:
             return
         try:
             file = self._parsed(path)
-            put_together(served, (file, *_none(served)))
+            put_together(dataset, (file, *_none(dataset)))
         except PreparedDatasetError as error:
             read.refuse(stamps, str(error), name)
             return
         if before is not None and (passed := self._passed(name, before, file)):
             read.refuse(stamps, f"{path.name}: {passed}", name)
-            read.refused = ()  # it is asked again: the streams may end
+            read.refused = ()  # it is tried again: the streams may end
             return
         read.file, read.why = file, ""
-        self._changed[name] = served
+        self._changed[name] = dataset
         read.stamps = (stamps[0], *self._stamps(path, read)[1:])
         if before is not None and (late := self._late(name, before, file)):
             _LOG.warning("%s: %s", path.name, late)
@@ -230,39 +218,39 @@ class Takedowns:
         return TakedownFile.parse(takedown_text(path), path.name, read_ids)
 
     def _passed(self, name: str, before: TakedownFile, now: TakedownFile) -> str:
-        """Says which open stream has gone past positions that are newly left out, or no longer; empty for none."""
-        for reader in self._readers:
-            if reader.name != name:
+        """Says which open stream has passed positions whose skip changes; empty for none."""
+        for stream in self._streams:
+            if stream.name != name:
                 continue
-            for epoch in _epochs_to_compare(before, now, reader.epoch):
-                old, new = (file.skips_of(epoch, reader.seed) for file in (before, now))
-                changed = new.minus(old).plus(old.minus(new)).within(reader.num_bins)
-                passed = reader.num_bins if epoch < reader.epoch else reader.position
+            for epoch in _epochs_to_compare(before, now, stream.epoch):
+                old, new = (file.skips_of(epoch, stream.seed) for file in (before, now))
+                changed = new.minus(old).plus(old.minus(new)).within(stream.num_bins)
+                passed = stream.num_bins if epoch < stream.epoch else stream.position
                 if changed and changed.ranges[0][0] < passed:
                     return (
-                        f"a stream has come to {reader}, and the positions {changed} of epoch {epoch} lie behind it: "
-                        "leave out positions ahead of all streams, give the [[skip]] the epoch that is meant, or stop "
-                        "the run and resume it from a cursor before them"
+                        f"a stream has come to {stream}, and has passed the positions {changed} of epoch {epoch}: skip "
+                        "positions ahead of all streams, give the [[skip]] the epoch that is meant, or stop the run "
+                        "and resume it from a cursor before them"
                     )
         return ""
 
     def _late(self, name: str, before: TakedownFile, now: TakedownFile) -> str:
-        """Says which run has been sent bins from where on a new redaction is said to hold for it; empty for none."""
+        """Says which run has received bins that a new redaction should cover; empty for none."""
         for redaction, digest in zip(now.redactions, now.chain, strict=True):
             if redaction.seed is None or digest in before.chain:
                 continue
-            for reader in self._readers:
-                is_past = redaction.from_position < reader.run_position
-                if reader.name == name and reader.seed == redaction.seed and is_past:
+            for stream in self._streams:
+                is_past = redaction.from_position < stream.run_position
+                if stream.name == name and stream.seed == redaction.seed and is_past:
                     return (
-                        f"from_position = {redaction.from_position}, and a stream has come to {reader}: its trainer "
-                        "goes on with the bins that it holds; stop the trainers, and resume them from their cursor"
+                        f"from_position = {redaction.from_position}, and a stream has come to {stream}: its trainer "
+                        "continues with the bins that it holds; stop the trainers, and resume them from their cursor"
                     )
         return ""
 
 
 def _is_missing(path: Path) -> bool:
-    """Whether nothing stands there, not even a link that leads nowhere: what that should take away would be served."""
+    """Whether nothing is there, not even a link that leads nowhere: that is meant to take something away."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -276,35 +264,35 @@ def _says(file: TakedownFile) -> bool:
     return bool(file.redactions or file.skips)
 
 
-def _none(served: Served) -> tuple[TakedownFile, ...]:
-    return (_NO_FILE,) * len(served.datasets) if isinstance(served, MixtureDataset) else ()
+def _none(dataset: Dataset) -> tuple[TakedownFile, ...]:
+    return (_NO_FILE,) * len(dataset.datasets) if isinstance(dataset, MixtureDataset) else ()
 
 
-def put_together(served: Served, files: tuple[TakedownFile, ...]) -> Takedown:
+def put_together(dataset: Dataset, files: tuple[TakedownFile, ...]) -> Takedown:
     """Returns what files take away together.
 
     Args:
-        served: a dataset or a mixture.
+        dataset: or mixture.
         files: its own, then those of a mixture's components, in order.
 
     Raises:
-        TakedownError: its own file names what it has not; names the file.
+        TakedownError: its own file names a component or key that it does not have; the message names the file.
     """
     own, *of_components = files
-    tables = served.key_tables
+    tables = dataset.key_tables
     try:
         own = own.resolved(tables)
-        if isinstance(served, MixtureDataset):
+        if isinstance(dataset, MixtureDataset):
             components = zip(tables.items(), of_components, strict=True)
             return Takedown.of_mixture(own, {name: file.resolved({"": keys}) for (name, keys), file in components})
         return Takedown.of_dataset(own)
     except TakedownError as error:
-        raise TakedownError(f"{served.name}{TAKEDOWN_SUFFIX}: {error}") from None
+        raise TakedownError(f"{dataset.name}{TAKEDOWN_SUFFIX}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnknownNames:
-    """Ids and keys that a dataset has not.
+    """Ids and keys that a dataset does not have.
 
     Example:
         >>> str(UnknownNames(np.arange(12), ["a"])), len(UnknownNames(np.arange(12), ["a"]))
@@ -328,24 +316,23 @@ class UnknownNames:
         )
 
 
-def unknown_names(served: Served, redaction: Redaction, *, most: int | None = None) -> UnknownNames:
-    """Returns what a redaction names and its dataset, or its component of a mixture, has not.
+def unknown_names(dataset: Dataset, redaction: Redaction, *, most: int | None = None) -> UnknownNames:
+    """Returns the names in a redaction that its dataset, or its component of a mixture, does not have.
 
     Args:
-        served: what it is of.
-        redaction: as it stands in a file that `put_together` takes.
-        most: ids that are looked up, the lowest; None for all.
+        dataset: or mixture.
+        redaction: of a file that `put_together` accepts.
+        most: look up only this many ids, the lowest; None for all.
     """
-    dataset = served
-    if isinstance(served, MixtureDataset):
-        dataset = next(each for each in served.datasets if each.name == redaction.component)
-    resolved, keys = redaction.resolved(served.key_tables[redaction.component])
+    resolved, keys = redaction.resolved(dataset.key_tables[redaction.component])
+    if isinstance(dataset, MixtureDataset):
+        dataset = next(each for each in dataset.datasets if each.name == redaction.component)
     ids = resolved.ids[:most]
-    found = dataset.epoch(0, 0).locate(ids)
-    return UnknownNames(np.setdiff1d(ids, found.ids[found.lengths >= 0]), keys)
+    locations = dataset.epoch(0, 0).locate(ids)
+    return UnknownNames(np.setdiff1d(ids, locations.ids[locations.lengths >= 0]), keys)
 
 
 def _epochs_to_compare(before: TakedownFile, now: TakedownFile, reached: int) -> Iterator[int]:
-    """Yields the epochs up to one that may differ: those that a file names, that one, and one that none names."""
+    """Yields the epochs up to `reached` that may differ: those that a file names, `reached`, and one without a name."""
     named = {entry.epoch for file in (before, now) for entry in file.skips if entry.epoch is not None}
     yield from sorted({reached, *(epoch for epoch in named if epoch < reached), *range(min(reached, len(named) + 1))})

@@ -1,11 +1,10 @@
 """The service without a transport: protocol messages in, protocol messages out.
 
-Owns what every method does, for gRPC and for embedded clients alike, which is why both give the same bytes. Long work
-is cut into pieces (`…_in_pieces`). Leaves statuses, threads and memory to `servicer`.
+Owns every method, for gRPC and for embedded clients, so both give the same bytes. Long work is cut into time slices
+(`…_in_slices`). Leaves statuses, threads and memory to `servicer`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -14,23 +13,28 @@ import numpy as np
 from packhorse.dataset import MixtureDataset
 from packhorse.epoch import joined
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.base.pieces import Pace, Pieces, finish
+from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.datasets.mixtures import RunProgress
-from packhorse.server.datasets.served import Datasets, Served
+from packhorse.server.datasets.protocols import Dataset, Datasets
 from packhorse.server.methods import pack, requests
-from packhorse.server.methods.components import components_of, stages_of, takedown_message
-from packhorse.server.methods.encoding import ID_TYPES, as_declared, components_in, encode
-from packhorse.server.methods.epochs import Epochs
-from packhorse.server.methods.locate import locate_in_pieces
+from packhorse.server.methods.locate import locate_in_slices
+from packhorse.server.methods.messages import (
+    ID_TYPES,
+    as_declared,
+    components_in,
+    dataset_message,
+    encode,
+    takedown_message,
+)
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
-from packhorse.server.methods.pack_session import PackSession
-from packhorse.server.methods.stream_request import StreamRequest
+from packhorse.server.methods.pack_stream import PackSession
+from packhorse.server.methods.stream_request import Epochs, StreamRequest
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import get_bins_context
 
 _COPIES = 3
-"""An answer is held so often while it is made: in arrays, in the message and in the bytes that are sent."""
+"""Of an answer while it is made: in arrays, in the message and in the bytes that are sent."""
 
 
 class Backend:
@@ -38,16 +42,16 @@ class Backend:
 
     Args:
         catalog: the datasets.
-        saw_run: told of every stream's dataset and topology.
-        num_streams: how many are open now, the one that asks included.
-        reached: how far runs have come; None where nobody shares it.
+        saw_run: called with every stream's dataset and topology.
+        num_streams: returns how many streams are open now.
+        reached: how far runs have come; None if no other process shares it.
     """
 
     def __init__(
         self,
         catalog: Datasets,
         *,
-        saw_run: Callable[[Served, Topology], None] = lambda _served, _topology: None,
+        saw_run: Callable[[Dataset, Topology], None] = lambda _dataset, _topology: None,
         num_streams: Callable[[], int] = lambda: 1,
         reached: RunProgress | None = None,
     ) -> None:
@@ -69,22 +73,22 @@ class Backend:
         return pb.GetDatasetResponse(dataset=self._described(request.name))
 
     def _described(self, name: str) -> pb.Dataset:
-        served = self._catalog.get(name)
-        described = _describe(served)
-        if takedown := self._catalog.takedown(served):
-            described.takedown.CopyFrom(takedown_message(takedown))
-        described.older_digests.extend(self._catalog.older_digests(name))
-        return described
+        dataset = self._catalog.get(name)
+        message = dataset_message(dataset)
+        if takedown := self._catalog.takedown(dataset):
+            message.takedown.CopyFrom(takedown_message(takedown))
+        message.older_digests.extend(self._catalog.older_digests(name))
+        return message
 
     def open_stream(self, request: pb.StreamBinsRequest) -> OpenStream:
         """Checks a request, and returns its stream, of which nothing is made yet."""
-        asked = StreamRequest.of(request, self._catalog, self._epochs)
-        self._saw_run(asked.dataset, asked.topology)
-        note = partial(self._note, asked.dataset, asked.skips, asked.epoch)
-        return OpenStream(asked, self._catalog, note, self._num_streams)
+        checked = StreamRequest.of(request, self._catalog, self._epochs)
+        self._saw_run(checked.dataset, checked.topology)
+        note = partial(self._note, checked.dataset, checked.skips, checked.epoch)
+        return OpenStream(checked, self._catalog, note, self._num_streams)
 
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
-        """Yields a stream's header, then its blocks, each made when it is asked for."""
+        """Yields a stream's header, then its blocks, each made when the next is requested."""
         stream = self.open_stream(request)
         yield pb.StreamBinsResponse(header=stream.header)
         while (steps := stream.take()) and (block := stream.make(steps)) is not None:
@@ -92,10 +96,10 @@ class Backend:
 
     def get_bins(self, request: pb.GetBinsRequest) -> pb.GetBinsResponse:
         """Returns the bins at any positions."""
-        return finish(self.get_bins_in_pieces(request))
+        return finish(self.get_bins_in_slices(request))
 
-    def get_bins_in_pieces(self, request: pb.GetBinsRequest) -> Pieces[pb.GetBinsResponse]:
-        """As `get_bins`, in pieces."""
+    def get_bins_in_slices(self, request: pb.GetBinsRequest) -> TimeSlices[pb.GetBinsResponse]:
+        """As `get_bins`, in time slices."""
         dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         takedown = self._catalog.takedown(dataset)
         requests.check_reads(dataset, takedown, request.wire_version)
@@ -144,12 +148,12 @@ class Backend:
         return response
 
     def locate_sequences(self, request: pb.LocateSequencesRequest) -> pb.LocateSequencesResponse:
-        """Tells where each id stands in an epoch."""
-        return finish(self.locate_in_pieces(request))
+        """Locates each id in an epoch."""
+        return finish(self.locate_in_slices(request))
 
-    def locate_in_pieces(self, request: pb.LocateSequencesRequest) -> Pieces[pb.LocateSequencesResponse]:
-        """As `locate_sequences`, in pieces."""
-        return locate_in_pieces(self._catalog, self._epochs, request)
+    def locate_in_slices(self, request: pb.LocateSequencesRequest) -> TimeSlices[pb.LocateSequencesResponse]:
+        """As `locate_sequences`, in time slices."""
+        return locate_in_slices(self._catalog, self._epochs, request)
 
     def append_stage(self, request: pb.AppendStageRequest) -> pb.AppendStageResponse:
         """Changes the stages of a mixture from a position on, unless bins beyond it have been handed out."""
@@ -170,21 +174,21 @@ class Backend:
         self._catalog.append_stage(request.dataset, stage, request.from_position, check, replace=replace)
         return pb.AppendStageResponse(dataset=self._described(request.dataset))
 
-    def _note(self, served: Served, skips: Skips, epoch: int, end: int) -> None:
-        """Keeps how far a run of a mixture comes: `end` is one behind its last position of what is left."""
-        if isinstance(served, MixtureDataset) and end:
-            self._reached.note(served.name, epoch * served.num_bins + skips.to_whole(end - 1) + 1)
+    def _note(self, dataset: Dataset, skips: Skips, epoch: int, end: int) -> None:
+        """Keeps how far a run of a mixture has come: to `end`, exclusive, of the positions that are not skipped."""
+        if isinstance(dataset, MixtureDataset) and end:
+            self._reached.note(dataset.name, epoch * dataset.num_bins + skips.to_whole(end - 1) + 1)
 
     def pack_sequences(self, request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
         """Packs the given lengths at once."""
-        return finish(self.pack_in_pieces(request))
+        return finish(self.pack_in_slices(request))
 
-    def pack_in_pieces(self, request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesResponse]:
-        """As `pack_sequences`, in pieces."""
-        return pack.pack_in_pieces(request)
+    def pack_in_slices(self, request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequencesResponse]:
+        """As `pack_sequences`, in time slices."""
+        return pack.pack_in_slices(request)
 
     def pack_session(self) -> PackSession:
-        """A PackStream of which the caller brings the messages."""
+        """Returns a PackStream, which answers one message after the other."""
         return PackSession()
 
     def pack_stream(self, messages: Iterable[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:
@@ -201,38 +205,3 @@ def installed_version() -> str:
         return version("packhorse")
     except PackageNotFoundError:
         return ""
-
-
-_NAMES = {
-    "num_sequences": "n_sequences",
-    "num_bins": "n_bins",
-    "num_lengths": "distinct_lengths",
-    "num_templates": "distinct_templates",
-}
-"""Field of the message → of the manifest, where their names differ."""
-
-
-def _describe(dataset: Served) -> pb.Dataset:
-    """Returns what is served of a dataset: each fact of its manifest or options that the message has a field for."""
-    manifest, over = dataset.manifest, dataset.manifest.over_length
-    facts = {**vars(manifest.options), **vars(manifest)}
-    for name in ("over_length", "inputs", "groups", "keys", "id_column", "left_out", "max_sequences_per_bin"):
-        facts.pop(name)
-    declared = (field.name for field in pb.Dataset.DESCRIPTOR.fields)
-    return pb.Dataset(
-        **{name: facts[own] for name in declared if (own := _NAMES.get(name, name)) in facts},
-        name=dataset.name,
-        max_sequences_per_bin=dataset.max_sequences_per_bin,
-        id_type=ID_TYPES[manifest.id_dtype],
-        over_length=manifest.options.over_length,
-        id_column=manifest.id_column or "",
-        key_column=manifest.keys.column if manifest.keys else "",
-        over_length_sequences=over.sequences,
-        over_length_source_tokens=over.source_tokens,
-        over_length_tokens=over.tokens,
-        skipped_rows=0 if manifest.inputs is None else manifest.inputs.skipped.rows,
-        left_out=map(asdict, manifest.left_out),
-        num_groups=manifest.groups.n_groups if manifest.groups else 0,
-        components=components_of(dataset),
-        stages=stages_of(dataset),
-    )

@@ -1,9 +1,9 @@
-"""Packing without a dataset, lengths at once (PackSequences).
+"""Packing without a dataset, all lengths at once (PackSequences), and the order in which packed bins leave.
 
-Owns the checks and limits of the method and its answer; leaves the packing to `packhorse.packing`, which rank a bin
-belongs to, to `bins_of_ranks`, and threads and draining to the servicer.
+Owns the method's checks, limits and answer, and the fields that divide bins among ranks, which PackStream has too: bin
+k belongs to rank k mod D. Leaves the packing to `packhorse.packing`.
 
-Legend: S sequences, N bins.
+Legend: S sequences, N bins, D ranks.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.epoch import arrange
 from packhorse.packing import (
     LIST_ONLY,
     MAX_SEQ_LEN,
@@ -23,21 +24,42 @@ from packhorse.packing import (
 )
 from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
-from packhorse.server.base.pieces import Pieces, finish
+from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.methods import requests
-from packhorse.server.methods.bins_of_ranks import check_costs, order_of_bins, ranks_of
-from packhorse.topology import RoomRule
+from packhorse.topology import Balance, RoomRule, Topology
 from packhorse.v1 import packing_pb2 as pb
+
+MAX_PACK_SEQUENCES = 1_000_000
+"""Sequences in one PackSequences."""
+
+MAX_PACK_LENGTHS = 1 << 17
+"""Distinct lengths in one PackSequences: packers that plan by length take time and memory for each, a second or two and
+some 100 MB together. Those that go through the sequences in their order have no such limit."""
+
+MAX_KINDS = 1 << 10
+"""Distinct numbers in `separate_by`: each is packed by itself, in a millisecond or more."""
+
+SEARCHING = frozenset({"auto", "optimal"})
+"""Packers that improve their bins until MAX_PACK_SECONDS are over."""
+
+MAX_PACK_SECONDS = 10.0
+"""How long such a packer may take: clients wait two minutes for an answer."""
+
+BYTES_PER_LENGTH = 160
+"""Memory that packing a length takes, at most."""
+
+MAX_MULTIPLE = 1 << 16
+"""Of `num_bins_multiple_of`, because fewer bins than that are split off one by one, and of the bins in a round."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """Items of a request. Legend: S sequences, M items."""
+    """The items of a request, each a sequence or a group. Legend: S sequences, M items."""
 
     rooms: NDArray[np.int64]
-    """Tokens that each takes, all its sequences together: int64 [M]."""
+    """Tokens that each item takes: int64 [M]."""
     separate_by: NDArray[np.int64]
-    """Each item's number, items with different ones share no bin: int64 [M]; [0] where all may."""
+    """Each item's kind; items of different kinds share no bin: int64 [M], or [0] if all may."""
     sequences: NDArray[np.int64]
     """Sequences of the items, item after item, each item's in the request's order: int64 [S]."""
     ends: NDArray[np.int64]
@@ -45,11 +67,7 @@ class Items:
 
     @classmethod
     def of(cls, request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> "Items":
-        """Makes items of a request's sequences.
-
-        Args:
-            request: its `groups` and `separate_by` count.
-            rooms: of every sequence: int64 [S].
+        """Makes items of a request's sequences, with rooms int64 [S], by its `groups` and `separate_by`.
 
         Raises:
             ServiceError: there are not as many numbers as sequences, a group does not fit a bin, is of several kinds,
@@ -100,41 +118,21 @@ class Items:
         return sequences, ends[bin_ends]
 
 
-def _numbers(field: str, given: object, num_sequences: int) -> NDArray[np.int64]:
+def _numbers(field: str, values: object, num_sequences: int) -> NDArray[np.int64]:
     """Returns a field's numbers, one for each sequence, or none at all."""
-    numbers = np.array(given, dtype=np.int64)
+    numbers = np.array(values, dtype=np.int64)
     if len(numbers) not in (0, num_sequences):
         raise invalid_field(field, f"{field} holds {len(numbers)} numbers for {num_sequences} lengths")
     return numbers
 
 
-MAX_PACK_SEQUENCES = 1_000_000
-"""Sequences in one PackSequences."""
-
-MAX_PACK_LENGTHS = 1 << 17
-"""Distinct lengths in one PackSequences: packers that plan by length take time and memory for each, a second or two and
-some 100 MB together. Those that go through the sequences in their order have no such limit."""
-
-MAX_KINDS = 1 << 10
-"""Distinct numbers in `separate_by`: each is packed by itself, in a millisecond or more."""
-
-SEARCHING = frozenset({"auto", "optimal"})
-"""Packers that go on improving their bins until MAX_PACK_SECONDS are over."""
-
-MAX_PACK_SECONDS = 10.0
-"""How long a packer that improves its bins may go on: clients wait two minutes for an answer."""
-
-BYTES_PER_LENGTH = 160
-"""What packing a length takes, at most."""
-
-
 def pack_sequences(request: pb.PackSequencesRequest) -> pb.PackSequencesResponse:
     """Packs the given lengths at once."""
-    return finish(pack_in_pieces(request))
+    return finish(pack_in_slices(request))
 
 
-def pack_in_pieces(request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesResponse]:
-    """As `pack_sequences`; yields before each kind of sequences that is packed by itself."""
+def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequencesResponse]:
+    """As `pack_sequences`, in time slices, one for each kind of sequences that is packed by itself."""
     if len(request.lengths) > MAX_PACK_SEQUENCES:
         raise too_large(
             "lengths", MAX_PACK_SEQUENCES, f"lengths holds {len(request.lengths)}; send at most {MAX_PACK_SEQUENCES}"
@@ -154,25 +152,17 @@ def pack_in_pieces(request: pb.PackSequencesRequest) -> Pieces[pb.PackSequencesR
     check_costs(ranks, int(lengths.sum()), int(lengths.max(initial=0)))
     algorithm = request.algorithm or "best-fit"
     items = Items.of(request, rooms)
-    rooms = items.rooms
-    kinds = _kinds(items)
-    num_lengths = sum(len(kind.counts) for kind in kinds)
-    if num_lengths > MAX_PACK_LENGTHS and algorithm not in LIST_ONLY:
-        raise too_large(
-            "lengths",
-            MAX_PACK_LENGTHS,
-            f"lengths holds {num_lengths} distinct ones; {algorithm!r} takes at most {MAX_PACK_LENGTHS}: send "
-            "fewer, or choose the algorithm 'random-order' or 'next-fit'",
-        )
+    kinds = _kinds(items, algorithm)
     parts = []
     for kind in kinds:
-        parts.append(_packed(request, algorithm, rooms[kind.members], capacity, limit, MAX_PACK_SECONDS / len(kinds)))
+        of_kind = items.rooms[kind.members]
+        parts.append(_packed(request, algorithm, of_kind, capacity, limit, MAX_PACK_SECONDS / len(kinds)))
         yield num_bytes
     sizes = np.concatenate([np.diff(part.bin_ends, prepend=0) for part in parts])
     indices = np.concatenate([kind.members[part.indices] for kind, part in zip(kinds, parts, strict=True)])
     try:
         indices, ends = split_to_multiple(
-            indices, np.cumsum(sizes), rooms, ranks.world_size, allow_empty=request.allow_empty
+            indices, np.cumsum(sizes), items.rooms, ranks.world_size, allow_empty=request.allow_empty
         )
     except ValueError as error:
         raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
@@ -198,8 +188,8 @@ class _Kind:
     """Room in tokens → how many have it."""
 
 
-def _kinds(items: Items) -> list[_Kind]:
-    """Sorts items by `separate_by`; all are of one kind where it is empty."""
+def _kinds(items: Items, algorithm: str) -> list[_Kind]:
+    """Sorts items by `separate_by`; all are of one kind if it is empty."""
     rooms, numbers = items.rooms, items.separate_by
     kinds_of_items = [np.arange(len(rooms))]
     if len(numbers):
@@ -215,6 +205,14 @@ def _kinds(items: Items) -> list[_Kind]:
     for members in kinds_of_items:
         distinct, counts = np.unique(rooms[members], return_counts=True)
         kinds.append(_Kind(members, dict(zip(distinct.tolist(), counts.tolist(), strict=True))))
+    num_lengths = sum(len(kind.counts) for kind in kinds)
+    if num_lengths > MAX_PACK_LENGTHS and algorithm not in LIST_ONLY:
+        raise too_large(
+            "lengths",
+            MAX_PACK_LENGTHS,
+            f"lengths holds {num_lengths} distinct ones; {algorithm!r} takes at most {MAX_PACK_LENGTHS}: send "
+            "fewer, or choose the algorithm 'random-order' or 'next-fit'",
+        )
     return kinds
 
 
@@ -243,3 +241,67 @@ def _packed(
             f"algorithm {algorithm!r} needs {error.name or 'a library'}, which this server does not have",
             {"field": "algorithm"},
         ) from None
+
+
+def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:
+    """Returns the ranks that a message packs for; a ServiceError names a field that is out of range.
+
+    Args:
+        message: with `num_bins_multiple_of`, `balance`, `cost_linear` and, of a stream, `accumulation`.
+        within: the field that holds the message, with a dot.
+    """
+    world_size = requests.integer(f"{within}num_bins_multiple_of", message.num_bins_multiple_of, 0, MAX_MULTIPLE) or 1
+    accumulation = 1
+    if isinstance(message, pb.PackStreamOptions):
+        most = MAX_MULTIPLE // world_size
+        accumulation = requests.integer(f"{within}accumulation", message.accumulation, 0, most) or 1
+    balance = Balance.NONE  # what older clients, which do not know the field, expect
+    if message.balance:
+        balance = requests.choice(f"{within}balance", message.balance, pb.Balance.Name, Balance)
+    cost_linear = requests.integer(f"{within}cost_linear", message.cost_linear, 0)
+    return Topology(world_size=world_size, accumulation=accumulation, balance=balance, cost_linear=cost_linear)
+
+
+def check_costs(ranks: Topology, num_tokens: int, longest: int, *, within: str = "") -> None:
+    """Refuses costs whose sum would not fit into 64 bits; a ServiceError names `cost_linear`.
+
+    Args:
+        ranks: with their balance.
+        num_tokens: of all sequences that are balanced together.
+        longest: of them, in tokens.
+        within: the field that holds the message, with a dot.
+    """
+    if ranks.balance is not Balance.NONE and num_tokens * (ranks.cost_linear + longest) >= 1 << 62:
+        raise invalid_field(
+            f"{within}cost_linear",
+            f"{within}cost_linear {ranks.cost_linear} gives {num_tokens} tokens, in sequences of up to {longest}, a "
+            "cost of more than 62 bits; give a smaller one, or no balance",
+        )
+
+
+def order_of_bins(lengths: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
+    """Returns which bin leaves first, second, …, so that bin k of this order is rank k mod D's.
+
+    The sum of all costs is the key of the shuffle, so that no rank always gets the most expensive bins.
+
+    Example:
+        >>> ranks = Topology(world_size=2, balance=Balance.OPTIMIZER_STEP, cost_linear=0)
+        >>> order = order_of_bins(np.array([5, 4, 4, 3]), np.array([1, 2, 3, 4]), ranks)
+        >>> sorted(sorted(order[rank::2].tolist()) for rank in range(2))  # 5² + 3² beside 4² + 4²
+        [[0, 3], [1, 2]]
+
+    Args:
+        lengths: int64 [S], in tokens, bin after bin.
+        bin_ends: int64 [N], exclusive end of every bin in `lengths`; N is a multiple of D.
+        ranks: how many there are, and their balance.
+
+    Returns:
+        int64 [N], each bin once.
+    """
+    if ranks.balance is Balance.NONE or ranks.world_size == 1 or not len(bin_ends):
+        return np.arange(len(bin_ends))
+    up_to = np.concatenate(([0], np.cumsum(lengths * (ranks.cost_linear + lengths))))
+    costs = np.diff(up_to[bin_ends], prepend=0)
+    key = np.array([up_to[-1]], dtype=np.uint64)
+    num_steps = len(bin_ends) // ranks.world_size
+    return arrange(costs[None], ranks.balance, num_steps, ranks.world_size, key).ravel()

@@ -1,46 +1,113 @@
-"""A StreamBins request: checked, its epoch cut for its topology, and the header that answers it.
+"""A StreamBins request: checked, its epoch divided by its topology, and the header that answers it.
 
-Owns the way from a request to the steps of its stream. Leaves the check of each field to `requests`, and the blocks
-that hold those steps to `open_stream`. The streams of one run share their topology and header, which are computed once,
-because a thousand ranks open their streams at the same time.
+Owns the way from a request to the steps of its stream, and the epochs, assignments and headers that streams share, as
+long as there is room for them: a thousand ranks open their streams at the same time. Leaves the check of each field to
+`requests`, and the blocks that hold those steps to `open_stream`.
 """
 
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from packhorse.dataset import Takedown
-from packhorse.epoch import Assignment, independent_seed
-from packhorse.server.datasets.served import Datasets, Reader, Served
+from packhorse.epoch import Assignment, SkipSource, Source, independent_seed
+from packhorse.server.base.faults import invalid_field
+from packhorse.server.datasets.protocols import Dataset, Datasets, SizedSource, StreamProgress
 from packhorse.server.methods import requests
-from packhorse.server.methods.components import components_of
-from packhorse.server.methods.encoding import ID_TYPES, MAX_POSITION_SPREAD
-from packhorse.server.methods.epochs import Epochs
+from packhorse.server.methods.messages import ID_TYPES, MAX_POSITION_SPREAD, components_of
+from packhorse.storage import BoundedCache
 from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import HeaderChecksums
 
+MOST_BYTES = 64 << 20
+"""Of the epochs that are kept: their parameters, a few words for each distinct length."""
+
+_LEAST_BYTES = 4096
+"""Counted for an epoch beside its parameters."""
+
+MOST_ASSIGNMENTS = 16
+"""Assignments that are kept: one for each run, and for each seed of a run whose ranks are independent."""
+
+MOST_RUNS = 64
+"""Runs whose topology and header are kept: all ranks and workers of a run ask for the same."""
+
 LONG_REQUEST_BYTES = 1 << 10
-"""What is known of the run of a longer request is not kept: others choose what is in it."""
+"""Nothing is kept of the run of a longer request: strangers choose what is in it."""
+
+_Key: TypeAlias = tuple["weakref.ref[Dataset]", *tuple[object, ...]]
+"""Its first part is weak: nothing here keeps a dataset open that the catalog has let go of."""
+
+
+class Epochs:
+    """Makes sources and assignments, and keeps those used last. Safe to be used by many threads."""
+
+    def __init__(self) -> None:
+        self._views: BoundedCache[_Key, SizedSource] = BoundedCache(
+            MOST_BYTES, lambda view: _LEAST_BYTES + view.num_bytes
+        )
+        self._assignments: BoundedCache[_Key, Assignment] = BoundedCache(MOST_ASSIGNMENTS)
+        self._runs: BoundedCache[_Key, _Run] = BoundedCache(MOST_RUNS)
+        self._gone: list[object] = []  # datasets that were let go of since something was last kept
+
+    def source(self, dataset: Dataset, seed: int, epoch: int, skips: Skips) -> Source:
+        """Returns an epoch of a dataset, without the skipped positions."""
+        whole = self.whole(dataset, seed, epoch)
+        return SkipSource(whole, skips) if skips else whole
+
+    def whole(self, dataset: Dataset, seed: int, epoch: int) -> SizedSource:
+        """Returns a whole epoch of a dataset; a ServiceError if a mixture has no epoch of that number."""
+        requests.check_epoch(dataset, epoch)
+
+        def make() -> SizedSource:
+            try:
+                return dataset.epoch(epoch, seed)
+            except ValueError as error:
+                raise invalid_field("epoch", str(error)) from None
+
+        return self._views.get(self._key(dataset, seed, epoch), make)
+
+    def assignment(self, dataset: Dataset, seed: int, epoch: int, skips: Skips, topology: Topology) -> Assignment:
+        """Returns the assignment that all ranks and workers of a run share, however many workers there are."""
+        shape = topology if topology.workers_per_rank == 1 else replace(topology, workers_per_rank=1)
+
+        def make() -> Assignment:
+            return Assignment(self.source(dataset, seed, epoch, skips), shape, seed=seed, epoch=epoch)
+
+        return self._assignments.get(self._key(dataset, seed, epoch, skips, shape), make)
+
+    def run(self, dataset: Dataset, takedown: Takedown, request: bytes, make: Callable[[], "_Run"]) -> "_Run":
+        """Returns what the streams of a run share."""
+        return self._runs.get(self._key(dataset, takedown, request), make)
+
+    def _key(self, dataset: Dataset, *coordinates: object) -> _Key:
+        if self._gone:
+            self._gone.clear()
+            for cache in (self._views, self._assignments, self._runs):
+                cache.drop(lambda key: key[0]() is None)
+        return (weakref.ref(dataset, self._gone.append), *coordinates)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Run:
-    """What the streams of all ranks and workers share. It is kept, so it holds neither the dataset nor its bins."""
+    """What the streams of all ranks and workers share. Since it is kept, it holds neither the dataset nor its bins."""
 
     skips: Skips
     topology: Topology
     num_whole_bins: int
     header: pb.StreamHeader
-    """Without its checksum, which tells of the stream as well."""
+    """Without its checksum, which covers rank and worker too."""
     checksums: HeaderChecksums
     """Of the header, for every stream."""
 
     @classmethod
-    def of(cls, request: pb.StreamBinsRequest, dataset: Served, takedown: Takedown, epochs: Epochs) -> "_Run":
-        """Checks what a request says of its run; see `StreamRequest.of`."""
+    def of(cls, request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown, epochs: Epochs) -> "_Run":
+        """Checks the fields of a request that its run shares; see `StreamRequest.of`."""
         requests.check_reads(dataset, takedown, request.wire_version)
         skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
         num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
-        begin = request.topology.start_position  # may be a cursor's in another dataset, which is then said first
+        begin = request.topology.start_position  # of another dataset's cursor, perhaps: that error comes first
         requests.check_digest(
             dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
         )
@@ -76,41 +143,32 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StreamRequest:
-    """A stream that may be made."""
+    """A checked request."""
 
-    dataset: Served
+    dataset: Dataset
     takedown: Takedown
-    """What files take away of it."""
+    """What files take away from it."""
     skips: Skips
-    """All that is left out, by the request and by files."""
+    """All skipped positions, of the request and of files."""
     epoch: int
     run_seed: int | None
-    """The run's; None where every stream has a seed of its own."""
+    """The run's; None if every stream has a seed of its own."""
     num_whole_bins: int
-    """Bins of the epoch before anything is left out."""
+    """Bins of the epoch before any are skipped."""
     topology: Topology
     """How the epoch is divided, for this stream."""
     assignment: Assignment
-    """Bins by step and rank. It is shared by streams of any number of workers, so its topology may have another one."""
+    """Bins by step and rank. Streams of any number of workers share it, so its topology may have another number."""
     rank: int
     steps: range
     """The worker's, from where the stream begins."""
-    reader: Reader
-    """Where the stream stands; at first, where it begins."""
+    progress: StreamProgress
+    """How far the stream has come; at first, where it begins."""
     header: pb.StreamHeader
 
     @classmethod
     def of(cls, request: pb.StreamBinsRequest, catalog: Datasets, epochs: Epochs) -> "StreamRequest":
-        """Checks a request.
-
-        Args:
-            request: of the stream.
-            catalog: the datasets.
-            epochs: theirs.
-
-        Raises:
-            ServiceError: the request is refused.
-        """
+        """Checks a request; raises a ServiceError if it is refused."""
         dataset = catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
         takedown = catalog.takedown(dataset)
         run = _run_of(request, dataset, takedown, epochs)
@@ -139,7 +197,9 @@ class StreamRequest:
             assignment=epochs.assignment(dataset, seed, request.epoch, skips, of_stream),
             rank=rank,
             steps=of_stream.worker_steps(worker, num_bins, first_step=first_step),
-            reader=Reader(dataset.name, request.epoch, request.seed, run.num_whole_bins, skips.to_whole(begin)),
+            progress=StreamProgress(
+                dataset.name, request.epoch, request.seed, run.num_whole_bins, skips.to_whole(begin)
+            ),
             header=header,
         )
 
@@ -150,10 +210,7 @@ class StreamRequest:
 
     @property
     def most_steps(self) -> int:
-        """How many steps one block may have.
-
-        Their positions lie within what a message tells apart, and their windows are arranged once.
-        """
+        """How many steps one block may have: offsets reach all its positions, and its optimizer steps are kept."""
         stride = self.topology.step_stride
         most = MAX_POSITION_SPREAD // (stride * self.topology.bins_per_optimizer_step)
         if self.assignment.most_steps is not None:
@@ -161,7 +218,7 @@ class StreamRequest:
         return max(1, most)
 
     def end_of(self, step: int) -> int:
-        """One behind the last position that a step may take bins of: those of its window may be exchanged."""
+        """The end, exclusive, of the positions that a step may take: a balance exchanges bins of an optimizer step."""
         topology, num_bins = self.topology, self.header.num_bins
         end = topology.position_after(step, num_bins)
         if topology.steps_into_optimizer_step(step, num_bins):
@@ -169,40 +226,38 @@ class StreamRequest:
         return min(end, num_bins)
 
 
-def _run_of(request: pb.StreamBinsRequest, dataset: Served, takedown: Takedown, epochs: Epochs) -> _Run:
-    """Returns the run of a request: what is kept of it, unless every stream has an epoch of its own."""
-
-    def make() -> _Run:
-        return _Run.of(request, dataset, takedown, epochs)
-
+def _run_of(request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown, epochs: Epochs) -> _Run:
+    """Returns the run of a request, kept unless every stream has an epoch of its own."""
     shared = pb.StreamBinsRequest()
     shared.CopyFrom(request)
     for field in ("rank", "worker", "first_step", "expected_digest"):
         shared.ClearField(field)
     data = shared.SerializeToString()
     is_kept = request.topology.mode != pb.STREAM_MODE_INDEPENDENT and len(data) <= LONG_REQUEST_BYTES
-    return epochs.run(dataset, (takedown, data), make) if is_kept else make()
+    if not is_kept:
+        return _Run.of(request, dataset, takedown, epochs)
+    return epochs.run(dataset, takedown, data, lambda: _Run.of(request, dataset, takedown, epochs))
 
 
 def _member(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, int]:
-    """Returns rank and worker; a ServiceError names the one that the topology has not."""
+    """Returns rank and worker; a ServiceError names the one that the topology does not have."""
     rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
     return rank, requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
 
 
 def _begin(topology: Topology, first_step: int, num_bins: int) -> int:
-    """Returns the position from which on a stream may differ from the one that was open before."""
+    """Returns the position from which a stream may differ from the one that was open before."""
     if first_step == 0:
         return topology.start_position
     begin = topology.position_after(first_step - 1, num_bins)
     if topology.steps_into_optimizer_step(first_step - 1, num_bins):
-        # Bins of the window were consumed: all of it must be as it was.
+        # Bins of the optimizer step were trained on: all of it must be as it was.
         begin += topology.steps_per_optimizer_step * topology.stretch_of(first_step).bins_per_step
     return begin
 
 
 def _seed_and_topology(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, Topology]:
-    """Returns what a stream's bins are made of: a seed and a topology of its own where it has its epoch to itself."""
+    """Returns a stream's seed and topology, its own if every stream has an epoch of its own."""
     if topology.mode is not StreamMode.INDEPENDENT:
         return request.seed, topology
     return independent_seed(request.seed, *_member(request, topology)), topology.of_one_stream()

@@ -1,1 +1,1 @@
-"""The gRPC face: requests on their way in, and the methods as gRPC calls them."""
+"""The gRPC side: the interceptor, the methods as gRPC calls them, and the lanes and limits that bound requests."""

@@ -1,6 +1,6 @@
-"""What this process does now: the streams that are open and how far they are, and what waits.
+"""What this process does now: the streams that are open and how far they are, and the work that waits.
 
-Owns GetActivity's answer and the metric of ranks that lag behind; leaves the calls themselves to `calls`.
+Owns GetActivity's answer and the metric of ranks that lag. Leaves the calls themselves to `calls`.
 """
 
 import secrets
@@ -14,7 +14,7 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import steps_of_ranks
 
 FRESH_SECONDS = 0.25
-"""An answer is made anew when it is older: many may ask at once."""
+"""An older answer is replaced: many clients may ask at once."""
 
 _LAG_EVERY_SECONDS = 1.0
 
@@ -23,11 +23,11 @@ class Activity(Watcher):
     """Follows open streams. Used from one event loop only.
 
     Args:
-        metrics: tell what waits and what has left; their `rank_lag` moves with the streams.
+        metrics: show what waits and what has left; `rank_lag` is set here.
         version: of this packhorse.
-        max_streams: that may be open at once.
+        max_streams: the limit of open streams.
         num_processes: that listen at the same address.
-        process: gives what the process takes of its machine.
+        process: returns what the process takes of its machine.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Activity(Watcher):
             self._measure_lag()
 
     def answer(self) -> pb.GetActivityResponse:
-        """Returns what GetActivity answers to a caller who may know everything. Not to be altered."""
+        """Returns the answer to a client that may know everything. Not to be altered."""
         now = time.perf_counter()
         if now - self._answered_at > FRESH_SECONDS:
             self._answered_at = now

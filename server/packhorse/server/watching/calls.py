@@ -1,37 +1,45 @@
-"""Every call of the server, from its beginning to its end: what came, what left, how long it took.
+"""Every call of the server, and what follows from it: log lines, metrics and traces.
 
-Owns the interceptor that follows calls. Leaves what is made of them to watchers: metrics, the log, traces, and the list
-of open streams. A call's handlers know nothing of them.
+Owns what is known of a call, and these three watchers. Leaves following calls to `interceptor`, and the list of open
+streams to `activity`. OpenTelemetry is imported only if a server is to send traces; its own variables
+(OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and so on) apply.
 """
 
-import asyncio
-import inspect
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from packhorse.server.access.access import CALLER
+from packhorse.formats import require
 from packhorse.server.base.logs import Sparing, fields
-from packhorse.server.base.shielded import Shielded
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 
+_LOG = logging.getLogger(__name__)
+_STREAMS_LOG = _LOG.getChild("streams")
+_REFUSED_LOG = _STREAMS_LOG.getChild("refused")
+
+MOST_LINES = {_STREAMS_LOG: 10_000, _REFUSED_LOG: 60}
+"""In a minute. Streams that open and end are logged for the largest run that starts; strangers may be refused as often
+as they like."""
+
+CLOSE_SECONDS = 2.0
+"""How long the last spans may take to leave: less than a process has after its grace period."""
+
 SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
 
-_READER_LEFT = "ExecuteBatchError"
-"""The name of what gRPC raises from a write where the caller has just left."""
-
-_CANCELLED_SECONDS = 10.0
-"""How long a call whose client has left waits to be cancelled by gRPC, which takes a moment."""
-
 _STREAMS = (f"{SERVICE}/StreamBins", f"{SERVICE}/PackStream")
+
+_TRACES_PATH = "/v1/traces"
+"""Where a collector takes traces over HTTP."""
+
+_EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+"""The exporter's module, and so its logger."""
 
 
 @dataclass(eq=False, slots=True)
@@ -41,28 +49,28 @@ class Call:
     method: str
     """Full name without a slash before it, e.g. packhorse.v1.PackingService/GetBins."""
     trace_parent: str = ""
-    """The caller's span, as W3C's header `traceparent` names it."""
+    """The client's span, as W3C's header `traceparent` names it."""
     id: str = field(default_factory=lambda: secrets.token_hex(4))
     """Names it in the log and in the status."""
     began: float = field(default_factory=time.perf_counter)
     request: Message | None = None
-    """The first; None before it came, and where it could not be decoded."""
+    """The first; None before it came, and if it could not be decoded."""
     peer: str = ""
-    """Where it came from, as gRPC writes addresses."""
+    """The client's address, as gRPC writes it."""
     holder: str = ""
-    """Name of the token that it came with; empty where there are no tokens."""
+    """Name of the token that it came with; empty if there are no tokens."""
     received_bytes: int = 0
     sent_bytes: int = 0
     num_sent: int = 0
     """Messages that left."""
     sending_since: float | None = None
-    """When the message that waits for its receiver was ready; where the call ended, the one that never left."""
+    """When the message that waits for its client was ready; after the call's end, the one that never left."""
     blocked_seconds: float = 0.0
-    """How long the messages that left waited for their receiver (flow control)."""
+    """How long the messages that left waited for their client (flow control)."""
     ended: float | None = None
     status: grpc.StatusCode = grpc.StatusCode.OK
     message: str = ""
-    """Of the status: empty where it is OK."""
+    """Of the status: empty if it is OK."""
 
     @property
     def is_ours(self) -> bool:
@@ -102,189 +110,19 @@ class Call:
 
 
 class Watcher:
-    """Is told what happens to calls; does nothing by itself. All from the event loop."""
+    """Sees the steps of calls, all in the event loop; does nothing by itself."""
 
     def began(self, call: Call) -> None:
         """A call came in; its request is not here yet."""
 
     def sends(self, call: Call, message: Any) -> None:
-        """A message is ready, and waits for its receiver."""
+        """A message is ready, and waits for its client."""
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """It left, after it has waited so long for its receiver (flow control)."""
+        """The message left, after it had waited for its client (flow control)."""
 
     def ended(self, call: Call) -> None:
         """The call is over."""
-
-
-class Calls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Follows every call, and tells watchers. The outermost interceptor: it sees refusals of the others too.
-
-    Args:
-        watchers: in the order in which they are told.
-    """
-
-    def __init__(self, watchers: Sequence[Watcher]) -> None:
-        self._watchers = watchers
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Returns the method's handler, which tells of every step."""
-        handler = await continuation(handler_call_details)
-        known = handler is not None
-        call = Call(handler_call_details.method.removeprefix("/") if known else "other")
-        call.holder = CALLER.get().name
-        call.trace_parent = _trace_parent(handler_call_details.invocation_metadata)
-        self._tell("began", call)
-        if handler is None:
-            self._end(call, grpc.StatusCode.UNIMPLEMENTED, "there is no such method")
-            return None
-        followed = _Followed(call, handler, self._tell, self._end)
-        task = asyncio.current_task()
-        assert task is not None
-        task.add_done_callback(followed.over)  # gRPC's own callbacks are for calls whose request has come
-        replaced: dict[str, Any] = {
-            "request_deserializer": followed.decode,
-            "response_serializer": followed.encode,
-        }
-        if handler.unary_unary is not None:
-            replaced["unary_unary"] = followed.answer
-        elif handler.stream_unary is not None:
-            replaced["stream_unary"] = followed.answer
-        elif handler.unary_stream is not None:
-            replaced["unary_stream"] = followed.stream
-        else:
-            replaced["stream_stream"] = followed.stream
-        return handler._replace(**replaced)
-
-    def _tell(self, what: str, *facts: Any) -> None:
-        for watcher in self._watchers:
-            getattr(watcher, what)(*facts)
-
-    def _end(self, call: Call, status: grpc.StatusCode, message: str) -> None:
-        call.ended, call.status, call.message = time.perf_counter(), status, message
-        self._tell("ended", call)
-
-
-class _Followed:
-    """A call's handler, with its steps told of."""
-
-    def __init__(
-        self,
-        call: Call,
-        handler: Any,
-        tell: Callable[..., None],
-        end: Callable[[Call, grpc.StatusCode, str], None],
-    ) -> None:
-        self._call = call
-        self._handler = handler
-        self._tell = tell
-        self._end = end
-        self._context: Any = None
-        self._failure = ""
-
-    def decode(self, data: bytes) -> Any:
-        self._call.received_bytes += len(data)
-        decode = self._handler.request_deserializer
-        request = data if decode is None else decode(data)
-        if self._call.request is None and isinstance(request, Message):
-            self._call.request = request
-        return request
-
-    def encode(self, message: Any) -> bytes:
-        encode = self._handler.response_serializer
-        data: bytes = message if encode is None else encode(message)
-        self._call.sent_bytes += len(data)
-        return data
-
-    async def answer(self, request: Any, context: Any) -> Any:
-        """One answer; gRPC sends it after this has returned."""
-        self._begin(context)
-        try:
-            answer = await (self._handler.unary_unary or self._handler.stream_unary)(request, context)
-        except BaseException as error:
-            self._failed(error)
-            raise
-        self._call.num_sent += 1
-        return answer
-
-    async def stream(self, request: Any, context: Any) -> None:
-        """Many answers, each written here, so that it is known how long it waits for its receiver."""
-        self._begin(context)
-        call = self._call
-        method = self._handler.unary_stream or self._handler.stream_stream
-        try:
-            if not inspect.isasyncgenfunction(method):  # it writes by itself
-                await method(request, context)
-                return
-            async with aclosing(method(request, context)) as messages:
-                async for message in messages:
-                    call.sending_since = time.perf_counter()
-                    self._tell("sends", call, message)
-                    await _write(message, context)
-                    waited_seconds = time.perf_counter() - call.sending_since
-                    call.sending_since = None
-                    call.blocked_seconds += waited_seconds
-                    call.num_sent += 1
-                    self._tell("sent", call, message, waited_seconds)
-        except BaseException as error:
-            self._failed(error)
-            raise
-
-    def over(self, _: Any) -> None:
-        """Tells that the call's task is done."""
-        context, status, message = self._context, None, self._failure
-        if self._failure:
-            status = grpc.StatusCode.UNKNOWN
-        elif context is not None and (context.code() is not None or context.done()):
-            status, message = context.code() or grpc.StatusCode.OK, context.details()
-        self._end(self._call, status or grpc.StatusCode.CANCELLED, message)
-        del self._call  # gRPC keeps this in a cycle with the call's context: its request would stay as long
-
-    def _begin(self, context: Any) -> None:
-        self._context = context
-        self._call.peer = context.peer()
-
-    def _failed(self, error: BaseException) -> None:
-        has_left = type(error).__name__ == _READER_LEFT
-        if not has_left and not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
-            self._failure = type(error).__name__
-
-
-async def _write(message: Any, context: Any) -> None:
-    """Writes a message; where the client has left, waits to be cancelled instead.
-
-    gRPC frees what it allocated for a write only where it waits for its end, and that is no failure. Left in the
-    middle, each stream else costs 150 bytes for good: of a write that was cancelled, that was begun after the client
-    had left, or of the status that follows a failure.
-    """
-    if not context.cancelled():
-        try:
-            await Shielded(asyncio.get_running_loop(), context.write(message))
-        except Exception as error:
-            if type(error).__name__ != _READER_LEFT:
-                raise
-        else:
-            return
-    await asyncio.sleep(_CANCELLED_SECONDS)
-    raise asyncio.CancelledError
-
-
-def _trace_parent(metadata: Any) -> str:
-    found = [value for key, value in metadata or () if key == "traceparent" and isinstance(value, str)]
-    return found[0] if found else ""
-
-
-_CALLS = logging.getLogger(__name__)
-_STREAMS_LOG = _CALLS.getChild("streams")
-_REFUSED = _STREAMS_LOG.getChild("refused")
-
-MOST_LINES = {_STREAMS_LOG: 10_000, _REFUSED: 60}
-"""In a minute. Streams that open and end are logged for the largest run that starts; strangers may be refused as often
-as they like."""
 
 
 class CallLog(Watcher):
@@ -307,14 +145,14 @@ class CallLog(Watcher):
             counts = {"blocks": call.num_sent - 1, "bytes": call.sent_bytes, "blocked": round(call.blocked_seconds, 3)}
             _STREAMS_LOG.info("stream ended", extra=fields(stream=call.id, **_who(call), **counts, **outcome))
         elif call.is_stream and call.status is grpc.StatusCode.OK:  # nobody refused it
-            _REFUSED.info(
+            _REFUSED_LOG.info(
                 "stream left before its first message", extra=fields(**_who(call), seconds=outcome["seconds"])
             )
         elif call.is_stream and call.status is not grpc.StatusCode.CANCELLED:
-            _REFUSED.warning("stream refused", extra=fields(**_who(call), **outcome))
-        elif _CALLS.isEnabledFor(logging.DEBUG):
+            _REFUSED_LOG.warning("stream refused", extra=fields(**_who(call), **outcome))
+        elif _LOG.isEnabledFor(logging.DEBUG):
             counts = {"received_bytes": call.received_bytes, "sent_bytes": call.sent_bytes}
-            _CALLS.debug("call", extra=fields(**_who(call), **counts, **outcome))
+            _LOG.debug("call", extra=fields(**_who(call), **counts, **outcome))
 
 
 def _who(call: Call) -> dict[str, Any]:
@@ -337,7 +175,7 @@ class CallMetrics(Watcher):
         self._metrics.calls_started.labels(call.method).inc()
 
     def sends(self, call: Call, message: Any) -> None:
-        """Counts a message that waits for its receiver."""
+        """Counts a message that waits for its client."""
         if call.is_stream:
             self._metrics.blocked_streams.inc()
 
@@ -359,3 +197,98 @@ class CallMetrics(Watcher):
         self._metrics.call_seconds.labels(*labels).observe(call.seconds)
         self._metrics.sent_bytes.labels(*labels).observe(call.sent_bytes)
         self._metrics.received_bytes.labels(*labels).observe(call.received_bytes)
+
+
+class Tracing(Watcher):
+    """Makes spans of calls; those of health and reflection are left out.
+
+    A span's parent is the caller's, where the call came with a header `traceparent`.
+
+    Args:
+        endpoint: a collector's URL, e.g. http://collector:4318; traces go to its /v1/traces.
+        version: of this packhorse.
+
+    Raises:
+        ImportError: OpenTelemetry is not installed.
+    """
+
+    def __init__(self, endpoint: str, version: str) -> None:
+        sdk = require("opentelemetry.sdk.trace", "otel")
+        exporter = require(_EXPORTER_LOGGER, "otel")
+        export = require("opentelemetry.sdk.trace.export", "otel")
+        resources = require("opentelemetry.sdk.resources", "otel")
+        logging.getLogger(_EXPORTER_LOGGER).addFilter(Sparing())  # a line for every attempt to reach the collector
+        self._api = require("opentelemetry.trace", "otel")
+        self._parents = require("opentelemetry.trace.propagation.tracecontext", "otel").TraceContextTextMapPropagator()
+        about = {"service.name": "packhorse", "service.version": version}
+        self._provider = sdk.TracerProvider(resource=resources.Resource.create(about))
+        url = endpoint if endpoint.endswith(_TRACES_PATH) else endpoint.rstrip("/") + _TRACES_PATH
+        self._provider.add_span_processor(export.BatchSpanProcessor(exporter.OTLPSpanExporter(endpoint=url)))
+        self._tracer = self._provider.get_tracer("packhorse", version)
+        self._spans: dict[Call, Any] = {}
+        self._block_began: dict[Call, int] = {}
+
+    def began(self, call: Call) -> None:
+        """Begins a call's span."""
+        if call.is_ours:
+            service, _, method = call.method.rpartition("/")
+            self._spans[call] = self._tracer.start_span(
+                call.method,
+                context=self._parents.extract({"traceparent": call.trace_parent}),
+                kind=self._api.SpanKind.SERVER,
+                attributes={"rpc.system": "grpc", "rpc.service": service, "rpc.method": method},
+            )
+
+    def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
+        """Makes a block's span: from when the message before it left until it left itself."""
+        span = self._spans.get(call)
+        if span is None or not isinstance(message, pb.StreamBinsResponse):
+            return
+        now = time.time_ns()
+        if message.HasField("block"):
+            block = self._tracer.start_span(
+                "block",
+                context=self._api.set_span_in_context(span),
+                start_time=self._block_began[call],
+                attributes={
+                    **_attributes(call),
+                    "packhorse.step": message.block.first_step,
+                    "packhorse.num_steps": message.block.num_steps,
+                    "packhorse.flow_control_seconds": waited_seconds,
+                },
+            )
+            block.end(now)
+        self._block_began[call] = now
+
+    def ended(self, call: Call) -> None:
+        """Ends a call's span."""
+        self._block_began.pop(call, None)
+        span = self._spans.pop(call, None)
+        if span is None:
+            return
+        span.set_attributes(
+            {
+                **_attributes(call),
+                "rpc.grpc.status_code": call.status.value[0],
+                "packhorse.stream": call.id,
+                "packhorse.num_messages": call.num_sent,
+                "packhorse.sent_bytes": call.sent_bytes,
+                "packhorse.flow_control_seconds": call.blocked_seconds,
+            }
+        )
+        if call.status not in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
+            span.set_status(self._api.Status(self._api.StatusCode.ERROR, call.message))
+        span.end()
+
+    def close(self) -> None:
+        """Sends what is left, for CLOSE_SECONDS at most: a collector that does not answer keeps no process alive.
+
+        The SDK's own limit does not hold while it tries again, so it is left alone with that in a thread.
+        """
+        flushing = threading.Thread(target=self._provider.force_flush, name="last-spans", daemon=True)
+        flushing.start()
+        flushing.join(CLOSE_SECONDS)
+
+
+def _attributes(call: Call) -> dict[str, Any]:
+    return {f"packhorse.{name}": value for name, value in call.facts().items()}

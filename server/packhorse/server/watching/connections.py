@@ -1,11 +1,12 @@
-"""The connections to this process, and what comes over them that belongs to no request.
+"""The connections to this process, and what it takes of its machine, looked at every few seconds.
 
-Owns asking the kernel for both: gRPC tells of a call only once its headers are whole, so it tells nothing of a
-connection that sends headers without an end. Leaves the calls themselves to `calls`.
+Owns asking the kernel for the bytes that belong to no request: gRPC reports a call only once its headers are whole, so
+it says nothing of a connection that sends headers without an end. Leaves the calls to `calls`, and what the system says
+of the process to `base.machine`.
 """
 
+import asyncio
 import logging
-import os
 import socket
 import struct
 import sys
@@ -15,7 +16,10 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from packhorse.server.base.logs import Sparing, fields
+from packhorse.server.base.machine import Resources, open_descriptors
 from packhorse.server.watching.calls import Call, Watcher
+from packhorse.server.watching.metrics import Metrics
+from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,21 +27,26 @@ FLOOD_BYTES_PER_SECOND = 2 << 20
 """A connection that sends more without a request is named in the log. What clients send beside requests, such as
 acknowledgements of what they read, is a hundredth of that."""
 
+_EVERY_SECONDS = 2.0
+
+_SHARE = 0.01
+"""Of the time, at most, goes into looking: thousands of connections take tens of milliseconds."""
+
 _RECEIVED_BYTES = struct.Struct("@Q")
 _RECEIVED_AT = 128
 """Where `tcp_info` of Linux, since 4.1, has tcpi_bytes_received."""
 
 
 class Connections(Watcher):
-    """Follows calls, and compares them with what the kernel says of the connections that they come over.
+    """Follows calls, and compares them with the kernel's counts of the connections that they come over.
 
     `look` may run in a thread beside the event loop, which calls everything else.
 
     Attributes:
         num_open: connections that were open at the last look.
         num_without_request: those of them from which no request has come.
-        bytes_without_request: what came over connections that were open at a look, beside the messages of requests:
-            handshakes, headers and acknowledgements, and what floods send. Over unix sockets it is not known.
+        bytes_without_request: came over connections that were open at a look, beside the messages of requests:
+            handshakes, headers and acknowledgements, and what floods send. Unknown for unix sockets.
     """
 
     def __init__(self) -> None:
@@ -51,11 +60,11 @@ class Connections(Watcher):
         self._looked_at = time.monotonic()
 
     def listen(self, address: str) -> None:
-        """Knows from now on which address connections come to: HOST:PORT or unix:PATH."""
+        """Sets the address whose connections are counted: HOST:PORT or unix:PATH."""
         self._address = address
 
     def began(self, call: Call) -> None:
-        """Knows of a call; where it comes from is known once its request has come."""
+        """Adds a call; its peer is known once its request has come."""
         self._calls.add(call)
 
     def ended(self, call: Call) -> None:
@@ -70,13 +79,13 @@ class Connections(Watcher):
         period, self._looked_at = now - self._looked_at, now
         known = list(self._message_bytes)  # before the kernel is asked: what it then does not list is closed
         received = list(_open_connections(self._address))
-        asked = Counter(dict(self._message_bytes))
+        requested = Counter(dict(self._message_bytes))
         for call in list(self._calls):
             if call.peer:
-                asked[call.peer] += call.received_bytes
-        beside = {peer: max(0, num_bytes - asked[peer]) for peer, num_bytes in received if num_bytes is not None}
+                requested[call.peer] += call.received_bytes
+        beside = {peer: max(0, num_bytes - requested[peer]) for peer, num_bytes in received if num_bytes is not None}
         self.num_open = len(received)
-        self.num_without_request = sum(peer not in asked for peer in beside)
+        self.num_without_request = sum(peer not in requested for peer in beside)
         for peer, num_bytes in beside.items():
             new = max(0, num_bytes - self._beside.get(peer, 0))
             self.bytes_without_request += new
@@ -90,10 +99,61 @@ class Connections(Watcher):
         self._beside = beside
 
 
-def _open_connections(address: str) -> Iterator[tuple[str, int | None]]:
-    """Yields where each connection of this process to an address comes from, and how many bytes came.
+class Measuring:
+    """Looks at this process every few seconds, and keeps what it saw.
 
-    The former as gRPC writes it; the latter None where the system does not tell.
+    Args:
+        metrics: are set at every look.
+        connections: to this process.
+    """
+
+    def __init__(self, metrics: Metrics, connections: Connections) -> None:
+        self._metrics = metrics
+        self._connections = connections
+        self._seen = Resources()
+        self._bytes_without_request = 0
+
+    async def keep_looking(self) -> None:
+        """Looks, in a thread, until it is cancelled."""
+        while True:
+            began = time.monotonic()
+            await asyncio.to_thread(self.look)
+            await asyncio.sleep(max(_EVERY_SECONDS, (time.monotonic() - began) / _SHARE))
+
+    def look(self) -> None:
+        """Looks once."""
+        metrics, connections = self._metrics, self._connections
+        connections.look()
+        before, now = self._seen, Resources.now()
+        metrics.processor_seconds.inc(now.processor_seconds - before.processor_seconds)
+        metrics.memory.set(now.memory_bytes)
+        metrics.memory_limit.set(now.memory_limit_bytes)
+        metrics.open_files.set(now.open_files)
+        metrics.open_files_limit.set(now.most_open_files)
+        metrics.connections.set(connections.num_open)
+        metrics.connections_without_request.set(connections.num_without_request)
+        metrics.bytes_without_request.inc(connections.bytes_without_request - self._bytes_without_request)
+        self._seen, self._bytes_without_request = now, connections.bytes_without_request
+
+    def activity(self) -> pb.ProcessActivity:
+        """Returns what the last look saw."""
+        seen, connections = self._seen, self._connections
+        return pb.ProcessActivity(
+            processor_seconds=seen.processor_seconds,
+            memory_bytes=seen.memory_bytes,
+            memory_limit_bytes=seen.memory_limit_bytes,
+            open_files=seen.open_files,
+            most_open_files=seen.most_open_files,
+            num_connections=connections.num_open,
+            num_connections_without_request=connections.num_without_request,
+            bytes_without_request=connections.bytes_without_request,
+        )
+
+
+def _open_connections(address: str) -> Iterator[tuple[str, int | None]]:
+    """Yields the peer of each connection of this process to an address, as gRPC writes it, and its received bytes.
+
+    The bytes are None where the system does not count them.
     """
     path = address.removeprefix("unix:") if address.startswith("unix:") else None
     family = socket.AF_INET6 if path is None else socket.AF_UNIX  # addresses of IPv4 are read as what they are
@@ -119,16 +179,8 @@ def _open_connections(address: str) -> Iterator[tuple[str, int | None]]:
                 borrowed.detach()
 
 
-def open_descriptors() -> list[int]:
-    """Returns the descriptors that are open now, the one of looking included; none where the system does not say."""
-    try:
-        return [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:
-        return []
-
-
 def _peer_of(name: tuple[str, int]) -> str:
-    """Returns where a connection comes from, as gRPC writes it.
+    """Returns a peer as gRPC writes it.
 
     Example:
         >>> _peer_of(("10.0.0.7", 41212)), _peer_of(("::ffff:10.0.0.7", 41212)), _peer_of(("::1", 41212))

@@ -1,17 +1,24 @@
-"""What Prometheus scrapes.
+"""What Prometheus scrapes: every metric's name and meaning, and the gauges that are computed at a scrape.
 
-Owns every metric's name and meaning. Leaves when they move to `servicer` and `lanes` for blocks,
-`calls` for calls, `activity` for ranks that lag, and `resources` for the process.
+Leaves when the others move to `servicer` and `lanes` for blocks, to `calls` for calls, to `activity` for ranks that
+lag, and to `connections` for the process.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
-from packhorse.dataset import PreparedDataset
-from packhorse.server.watching.waiting_gauge import WAITING_GAUGE, WaitingGauge
+from packhorse.dataset import MixtureDataset, PreparedDataset
+from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP, Waiting, idle_share, waiting_of, waiting_of_plan
+from packhorse.server.datasets.protocols import Dataset
+from packhorse.topology import Topology
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
@@ -52,9 +59,9 @@ DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
 UNUSABLE_FILES, EXPIRY = "packhorse_unusable_files", "packhorse_expiry_timestamp_seconds"
 
 SERVING = "packhorse_serving"
-"""Which /healthz goes by."""
+"""The metric that /healthz shows."""
 
-ASKED_GAUGES = {
+FILE_GAUGES = {
     UNUSABLE_FILES: (
         "Files that are not as they must be, 1 for each: a dataset, mixture or takedown of that name, the tokens, the "
         "certificates. The log says what is wrong; what was read before may still be in force",
@@ -62,178 +69,150 @@ ASKED_GAUGES = {
     ),
     EXPIRY: ("When a token or a certificate ends, in seconds since 1970", ("kind", "name")),
 }
-"""Gauges whose values are asked for when they are scraped: meaning, labels."""
+"""Gauges of the files that the server follows, computed at a scrape: meaning, labels."""
 
-METRIC_NAMES = frozenset(
-    {
-        *DATASET_GAUGES,
-        *ASKED_GAUGES,
-        WAITING_GAUGE,
-        SERVING,
-        "packhorse_connections",
-        "packhorse_connections_without_request",
-        "packhorse_bytes_without_request_total",
-        "packhorse_memory_bytes",
-        "packhorse_memory_limit_bytes",
-        "packhorse_open_files",
-        "packhorse_open_files_limit",
-        "packhorse_processor_seconds_total",
-        "packhorse_bins_streamed_total",
-        "packhorse_sequences_streamed_total",
-        "packhorse_tokens_streamed_total",
-        "packhorse_active_streams",
-        "packhorse_first_block_seconds",
-        "packhorse_block_seconds",
-        "packhorse_errors_total",
-        "packhorse_streams_resumed_total",
-        "packhorse_flow_control_seconds_total",
-        "packhorse_flow_control_streams",
-        "packhorse_rank_lag_steps",
-        "packhorse_lane_waiting",
-        "packhorse_lane_wait_seconds",
-        "grpc_server_call_started_total",
-        "grpc_server_call_duration_seconds",
-        "grpc_server_call_sent_total_compressed_message_size_bytes",
-        "grpc_server_call_rcvd_total_compressed_message_size_bytes",
-    }
+WAITING_GAUGE = "packhorse_waiting_ratio"
+WAITING_MEANING = (
+    "Share of GPU time that ranks wait for each other, 0 to 1, if they wait at every step or once in an optimizer step"
 )
-"""Every metric family, as Prometheus sees it."""
+WAITING_LABELS = ("dataset", "world_size", "batch_size", "accumulation", "balance", "wait")
+
+MOST_RUNS = 16
+"""Shapes of runs whose waiting is shown: those that opened a stream last."""
+
+_OverProcesses: TypeAlias = Literal["livesum", "livemax", "livemin"]
 
 
 class Metrics:
     """The metrics of one server, in a registry of their own.
 
     Args:
-        datasets: gives the datasets that are open now.
-        asked: what gives the values of ASKED_GAUGES, by (kind, name); a gauge that it leaves out has none.
+        datasets: returns the datasets that are open now.
+        file_values: returns the values of each of FILE_GAUGES; a gauge that it lacks has none.
     """
 
     def __init__(
-        self, datasets: Callable[[], list[PreparedDataset]], asked: Mapping[str, Callable[[], Values]] | None = None
+        self,
+        datasets: Callable[[], list[PreparedDataset]],
+        file_values: Mapping[str, Callable[[], Values]] | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_DatasetCollector(datasets))
-        self.registry.register(_AskedCollector(asked or {}))
-        self._measure_the_process()
+        self.registry.register(_FileCollector(file_values or {}))
         self.waiting = WaitingGauge(datasets)
         self.registry.register(self.waiting)
-        self.bins = Counter("packhorse_bins_streamed", "Bins streamed", ["dataset"], registry=self.registry)
-        self.sequences = Counter(
-            "packhorse_sequences_streamed", "Sequences streamed", ["dataset"], registry=self.registry
+        self._add_streams()
+        self._add_calls()
+        self._add_process()
+
+    def _add_streams(self) -> None:
+        self.bins = self._counter("packhorse_bins_streamed", "Bins streamed", "dataset")
+        self.sequences = self._counter("packhorse_sequences_streamed", "Sequences streamed", "dataset")
+        self.tokens = self._counter("packhorse_tokens_streamed", "Tokens streamed", "dataset")
+        self.active_streams = self._gauge("packhorse_active_streams", "Streams open now")
+        self.first_block = self._histogram(
+            "packhorse_first_block_seconds", "From a stream's request to its first block, in seconds", _SECONDS
         )
-        self.tokens = Counter("packhorse_tokens_streamed", "Tokens streamed", ["dataset"], registry=self.registry)
-        self.active_streams = Gauge(
-            "packhorse_active_streams", "Streams open now", registry=self.registry, multiprocess_mode="livesum"
-        )
-        self.first_block = Histogram(
-            "packhorse_first_block_seconds",
-            "From a stream's request to its first block, in seconds",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.block = Histogram(
-            "packhorse_block_seconds", "Making one block, in seconds", buckets=_SECONDS, registry=self.registry
-        )
-        self.errors = Counter(
-            "packhorse_errors", "Requests that ended in an error, by reason", ["reason"], registry=self.registry
-        )
-        self.resumed = Counter(
+        self.block = self._histogram("packhorse_block_seconds", "Making one block, in seconds", _SECONDS)
+        self.resumed = self._counter(
             "packhorse_streams_resumed",
             "Streams that began after step 0 of their request, as after a lost connection",
-            ["dataset"],
-            registry=self.registry,
+            "dataset",
         )
-        self.blocked_seconds = Counter(
+        self.blocked_seconds = self._counter(
             "packhorse_flow_control_seconds",
             "How long blocks waited for clients to read, in seconds, summed over streams",
-            ["dataset"],
-            registry=self.registry,
+            "dataset",
         )
-        self.blocked_streams = Gauge(
-            "packhorse_flow_control_streams",
-            "Streams whose next message waits for its client to read",
-            registry=self.registry,
-            multiprocess_mode="livesum",
+        self.blocked_streams = self._gauge(
+            "packhorse_flow_control_streams", "Streams whose next message waits for its client to read"
         )
-        self.rank_lag = Gauge(
+        self.rank_lag = self._gauge(
             "packhorse_rank_lag_steps",
             "How many steps the slowest rank is behind the furthest, in the run where it is most; counted in steps "
             "that have left, over the streams that are open at this server",
-            ["dataset"],
-            registry=self.registry,
-            multiprocess_mode="livemax",
+            "dataset",
+            over_processes="livemax",
         )
-        self.lane_waiting = Gauge(
-            "packhorse_lane_waiting",
-            "Time slices of work that wait for a thread of their lane",
-            ["lane"],
-            registry=self.registry,
-            multiprocess_mode="livesum",
+        self.lane_waiting = self._gauge(
+            "packhorse_lane_waiting", "Time slices of work that wait for a thread of their lane", "lane"
         )
-        self.lane_wait = Histogram(
+        self.lane_wait = self._histogram(
             "packhorse_lane_wait_seconds",
             "How long a time slice of work waited for a thread of its lane, in seconds",
-            ["lane"],
-            buckets=_SECONDS,
-            registry=self.registry,
+            _SECONDS,
+            "lane",
         )
-        # gRPC's own names, of gRFC A66. No message is compressed, so its size on the wire is its size.
-        self.calls_started = Counter(
-            "grpc_server_call_started", "Calls that began", ["grpc_method"], registry=self.registry
-        )
-        of_calls = ["grpc_method", "grpc_status"]
-        self.call_seconds = Histogram(
+
+    def _add_calls(self) -> None:
+        """Adds gRPC's own names, of gRFC A66. No message is compressed, so its size on the wire is its size."""
+        self.errors = self._counter("packhorse_errors", "Requests that ended in an error, by reason", "reason")
+        self.calls_started = self._counter("grpc_server_call_started", "Calls that began", "grpc_method")
+        of_calls = ("grpc_method", "grpc_status")
+        self.call_seconds = self._histogram(
             "grpc_server_call_duration_seconds",
             "How long a call took, in seconds; a stream's is how long it was open",
-            of_calls,
-            buckets=_CALL_SECONDS,
-            registry=self.registry,
+            _CALL_SECONDS,
+            *of_calls,
         )
-        self.sent_bytes = Histogram(
+        self.sent_bytes = self._histogram(
             "grpc_server_call_sent_total_compressed_message_size_bytes",
             "Size of all messages that left in a call, in bytes",
-            of_calls,
-            buckets=_CALL_BYTES,
-            registry=self.registry,
+            _CALL_BYTES,
+            *of_calls,
         )
-        self.received_bytes = Histogram(
+        self.received_bytes = self._histogram(
             "grpc_server_call_rcvd_total_compressed_message_size_bytes",
             "Size of all messages that came in a call, in bytes",
-            of_calls,
-            buckets=_CALL_BYTES,
-            registry=self.registry,
+            _CALL_BYTES,
+            *of_calls,
         )
 
-    def _measure_the_process(self) -> None:
-        """Makes what `resources` moves."""
-
-        def gauge(name: str, meaning: str, of_all: Literal["livesum", "livemax", "livemin"]) -> Gauge:
-            return Gauge(f"packhorse_{name}", meaning, registry=self.registry, multiprocess_mode=of_all)
-
-        self.serving = gauge("serving", "Processes that serve: 0 while health is NOT_SERVING", "livesum")
-        self.connections = gauge("connections", "Connections that are open, to the address of --listen", "livesum")
-        self.connections_without_request = gauge(
-            "connections_without_request", "Open connections from which no request has come", "livesum"
+    def _add_process(self) -> None:
+        self.serving = self._gauge(SERVING, "Processes that serve: 0 while health is NOT_SERVING")
+        self.connections = self._gauge("packhorse_connections", "Connections that are open, to the address of --listen")
+        self.connections_without_request = self._gauge(
+            "packhorse_connections_without_request", "Open connections from which no request has come"
         )
-        self.bytes_without_request = Counter(
+        self.bytes_without_request = self._counter(
             "packhorse_bytes_without_request",
             "What came over connections beside the messages of requests, in bytes: handshakes, headers and "
             "acknowledgements, which are little, and what floods send",
-            registry=self.registry,
         )
-        self.memory = gauge(
-            "memory_bytes", "Memory of the server's own, in bytes; mapped files, such as pools, do not count", "livesum"
+        self.memory = self._gauge(
+            "packhorse_memory_bytes",
+            "Memory of the server's own, in bytes; mapped files, such as pools, do not count",
         )
-        self.memory_limit = gauge(
-            "memory_limit_bytes", "Memory that the container, or the machine, has for all in it, in bytes", "livemin"
+        self.memory_limit = self._gauge(
+            "packhorse_memory_limit_bytes",
+            "Memory that the container, or the machine, has for all in it, in bytes",
+            over_processes="livemin",
         )
-        self.open_files = gauge(
-            "open_files", "Files and connections that are open, in the process that has most", "livemax"
+        self.open_files = self._gauge(
+            "packhorse_open_files",
+            "Files and connections that are open, in the process that has most",
+            over_processes="livemax",
         )
-        self.open_files_limit = gauge("open_files_limit", "Files and connections that a process may open", "livemin")
-        self.processor_seconds = Counter(
-            "packhorse_processor_seconds", "Processor time, in seconds", registry=self.registry
+        self.open_files_limit = self._gauge(
+            "packhorse_open_files_limit", "Files and connections that a process may open", over_processes="livemin"
         )
+        self.processor_seconds = self._counter("packhorse_processor_seconds", "Processor time, in seconds")
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(name, meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, *labels: str, over_processes: _OverProcesses = "livesum") -> Gauge:
+        return Gauge(name, meaning, labels, registry=self.registry, multiprocess_mode=over_processes)
+
+    def _histogram(self, name: str, meaning: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(name, meaning, labels, buckets=buckets, registry=self.registry)
+
+
+@cache
+def metric_names() -> frozenset[str]:
+    """Returns the name of every metric family, as Prometheus sees it."""
+    families = Metrics(list).registry.collect()
+    return frozenset(f"{each.name}_total" if each.type == "counter" else each.name for each in families)
 
 
 def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
@@ -247,13 +226,12 @@ def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
 
 
 class _DatasetCollector:
-    """Reads the datasets' gauges when scraped, so that one that is withdrawn disappears."""
+    """Computes the datasets' gauges at a scrape, so that those of a withdrawn dataset disappear."""
 
     def __init__(self, datasets: Callable[[], list[PreparedDataset]]) -> None:
         self._datasets = datasets
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yields one family for each of DATASET_GAUGES."""
         for name, (meaning, value_of) in DATASET_GAUGES.items():
             family = GaugeMetricFamily(name, meaning, labels=["dataset"])
             for dataset in self._datasets():
@@ -261,16 +239,104 @@ class _DatasetCollector:
             yield family
 
 
-class _AskedCollector:
-    """Asks for the values of ASKED_GAUGES when scraped."""
+class _FileCollector:
+    """Computes FILE_GAUGES at a scrape."""
 
-    def __init__(self, asked: Mapping[str, Callable[[], Values]]) -> None:
-        self._asked = asked
+    def __init__(self, values: Mapping[str, Callable[[], Values]]) -> None:
+        self._values = values
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yields one family for each."""
-        for name, (meaning, labels) in ASKED_GAUGES.items():
+        for name, (meaning, labels) in FILE_GAUGES.items():
             family = GaugeMetricFamily(name, meaning, labels=labels)
-            for key, value in self._asked[name]().items() if name in self._asked else ():
+            for key, value in self._values[name]().items() if name in self._values else ():
                 family.add_metric(key, value)
             yield family
+
+
+@dataclass
+class _Run:
+    """A run's shape, and the waiting that was measured of it."""
+
+    dataset: "weakref.ref[PreparedDataset | MixtureDataset]"
+    """Weak: a gauge keeps no dataset open that the catalog has let go of."""
+    topology: Topology
+    """With one batch size."""
+    is_measured: bool = False
+    waiting: Waiting | None = None
+
+
+class WaitingGauge:
+    """How much time the ranks of the runs that stream here wait for each other. Safe to be used by many threads.
+
+    Remembers runs by their shape, and measures each once, at a scrape and on a bounded sample, so that no stream waits
+    for it.
+
+    Args:
+        datasets: returns the datasets that are open now; runs of others disappear.
+    """
+
+    def __init__(self, datasets: Callable[[], list[PreparedDataset]]) -> None:
+        self._datasets = datasets
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[tuple[str, ...], _Run] = OrderedDict()  # by the labels without the last
+
+    def saw(self, dataset: Dataset, topology: Topology) -> None:
+        """Remembers a run that streams; measures nothing.
+
+        One rank alone waits for nobody, and is not remembered. If the batch size follows a schedule, each size from
+        start_position on is remembered as a run of its own.
+        """
+        if not isinstance(dataset, PreparedDataset | MixtureDataset) or topology.world_size == 1:
+            return
+        num_left = dataset.manifest.n_bins - topology.start_position
+        sizes = [
+            stretch.batch_size
+            for stretch in topology.stretches[:MOST_RUNS]
+            if stretch.first_offset < num_left
+            and stretch.bins_per_step * topology.accumulation <= MAX_BINS_PER_OPTIMIZER_STEP
+        ]
+        with self._lock:
+            for batch_size in reversed(sizes):  # the current one comes last, and so is kept longest
+                self._remember(dataset, topology, batch_size)
+            while len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+
+    def _remember(self, dataset: PreparedDataset | MixtureDataset, topology: Topology, batch_size: int) -> None:
+        numbers = (topology.world_size, batch_size, topology.accumulation)
+        key = (dataset.name, *map(str, numbers), topology.balance.value)
+        run = self._runs.get(key)
+        if run is None or run.dataset() is not dataset or run.topology.cost_linear != topology.cost_linear:
+            self._runs[key] = _Run(weakref.ref(dataset), replace(topology, batch_size=batch_size, batch_schedule=None))
+        self._runs.move_to_end(key)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yields the gauge, for both ways to wait; a run longer than its epoch has none."""
+        family = GaugeMetricFamily(WAITING_GAUGE, WAITING_MEANING, labels=WAITING_LABELS)
+        with self._lock:
+            runs = list(self._runs.items())
+        opened = self._datasets()
+        for key, run in runs:
+            dataset = run.dataset()
+            if dataset is None or not all(each in opened for each in _datasets_of(dataset)):
+                continue
+            if not run.is_measured:
+                run.waiting = _measured(dataset, run.topology)
+                run.is_measured = True
+            if run.waiting is not None:
+                family.add_metric([*key, "step"], idle_share(run.waiting.at_steps))
+                family.add_metric([*key, "optimizer-step"], idle_share(run.waiting.at_optimizer_steps))
+        yield family
+
+
+def _datasets_of(dataset: PreparedDataset | MixtureDataset) -> Sequence[PreparedDataset]:
+    return (dataset,) if isinstance(dataset, PreparedDataset) else dataset.datasets
+
+
+def _measured(dataset: PreparedDataset | MixtureDataset, topology: Topology) -> Waiting | None:
+    """Measures a run; of a mixture, an epoch that lies in its last stage. None if it is longer than its epoch."""
+    if isinstance(dataset, PreparedDataset) and not dataset.has_groups:
+        waiting = waiting_of_plan(dataset.plan, topology, [topology.balance])
+    else:  # bins of groups cost what their members do, and a mixture has no plan of its own
+        number = 0 if isinstance(dataset, PreparedDataset) else dataset.settled_epoch
+        waiting = waiting_of(dataset.epoch(number, seed=0), topology, [topology.balance])
+    return None if waiting is None else waiting[topology.balance]

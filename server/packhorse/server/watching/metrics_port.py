@@ -1,7 +1,7 @@
-"""The port that Prometheus scrapes: /metrics and /healthz.
+"""The metrics' port: /metrics for Prometheus and /healthz for probes; one function for each path.
 
-Owns its sockets and threads, and who may scrape; leaves what is scraped to `metrics`, certificates to `tls` and tokens
-to `tokens`.
+Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, certificates to `tls` and tokens to
+`tokens`.
 """
 
 import logging
@@ -29,10 +29,10 @@ from packhorse.v1 import packing_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 10.0
-"""A connection that says nothing for so long is closed: each holds a thread."""
+"""A connection that is silent for this long is closed: each holds a thread."""
 
 CONNECTION_SECONDS = 30.0
-"""A connection is closed after so long, whatever it says: one that sends a letter now and then is never silent."""
+"""A connection is closed after this long, whatever it sends: one that sends a letter now and then is never silent."""
 
 MOST_CONNECTIONS = 64
 """Connections at once; more are closed."""
@@ -62,9 +62,9 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     Args:
         host: to listen on.
         port: 0 for a free one.
-        registry: what is scraped.
+        registry: of the metrics.
         certificates: for HTTPS; None for HTTP.
-        tokens: those that are for METRICS may scrape; None where everyone may.
+        tokens: those for METRICS may scrape; None if everyone may.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -94,7 +94,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers a connection in a thread of its own, where there is a permit."""
+        """Answers a connection in a thread of its own, if there is a permit."""
         if self._permits.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -123,7 +123,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
     @contextmanager
     def _open_for_a_while(self, connection: socket) -> Iterator[None]:
-        """Lets a connection's thread find its end where it lasts too long."""
+        """Has `service_actions` end the connection if it lasts too long."""
         self._open_until[connection] = time.monotonic() + CONNECTION_SECONDS
         try:
             yield
@@ -146,22 +146,22 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 def listen_for_metrics(
     config: ServeConfig, registry: CollectorRegistry, certificates: Certificates | None, tokens: TokenFile | None
 ) -> MetricsServer | None:
-    """Returns a server of metrics, running, where the configuration asks for one.
+    """Returns a running server of metrics, if the options name an address for one.
 
     Raises:
-        OSError: its address cannot be listened on; the message names the flag.
+        OSError: the address cannot be listened on.
     """
     if config.metrics_listen is None:
         return None
-    host, port = split_address("--metrics-listen", config.metrics_listen)
+    host, port = split_address("metrics_listen", config.metrics_listen)
     try:
         return MetricsServer(host, port, registry, certificates, tokens)
     except OSError as error:
-        raise OSError(f"--metrics-listen {config.metrics_listen}: {error.strerror}") from None
+        raise OSError(f"metrics_listen {config.metrics_listen}: {error.strerror}") from None
 
 
 def _by_path(metrics: _App, registry: CollectorRegistry) -> _App:
-    """Returns an application that answers /metrics and /healthz; the latter to everyone, as gRPC's health does."""
+    """Returns an application that answers each path; /healthz to everyone, as gRPC's health does."""
 
     def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO")
@@ -181,7 +181,7 @@ def _by_path(metrics: _App, registry: CollectorRegistry) -> _App:
 
 
 def _is_serving(registry: CollectorRegistry) -> bool:
-    """Whether this process, or one of several, serves; what is slow to collect is left out."""
+    """Whether this process, or one of several, serves; collects no slow metric if it can."""
     for collected in (registry.restricted_registry([SERVING]).collect(), registry.collect()):
         for family in collected:
             for sample in family.samples:
@@ -191,7 +191,7 @@ def _is_serving(registry: CollectorRegistry) -> bool:
 
 
 def _guarded(app: _App, tokens: TokenFile) -> _App:
-    """Returns an application that answers whoever sends a token for METRICS."""
+    """Returns an application that answers clients with a token for METRICS."""
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
@@ -209,12 +209,12 @@ def _guarded(app: _App, tokens: TokenFile) -> _App:
 class SumOfProcesses:
     """Collects counters and histograms from the files in which prometheus_client keeps those of every process.
 
-    Processes that died still count there. What a process finds out only when it is asked, such as facts about
-    datasets, has no file: the processes that live are asked, and the largest value of equal labels is shown.
+    Processes that died still count there. Gauges that are computed at a scrape, such as facts about datasets, have no
+    file: they come from the living processes, as the largest value of equal labels.
 
     Args:
         folder: of the files (PROMETHEUS_MULTIPROC_DIR of the processes).
-        families: asks every process for all metrics of its registry.
+        families: returns all metrics of every process's registry.
     """
 
     def __init__(self, folder: Path, families: Callable[[], Iterable[Iterable[Metric]]]) -> None:
@@ -226,12 +226,12 @@ class SumOfProcesses:
         summed: list[Metric] = list(self._files.collect())  # type: ignore[no-untyped-call]
         yield from summed
         in_files = {family.name for family in summed}
-        found: dict[str, Metric] = {}
+        others: dict[str, Metric] = {}
         for family in (family for process in self._families() for family in process):
             if family.name not in in_files:
-                known = found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                known = others.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 known.samples.extend(family.samples)
-        for family in found.values():
+        for family in others.values():
             largest: dict[tuple[object, ...], Sample] = {}
             for sample in family.samples:
                 key = (sample.name, *sorted(sample.labels.items()))

@@ -14,10 +14,10 @@ from packhorse.client.errors import EXCEPTION_OF_REASON, ServerFaultError, TooMa
 from packhorse.client.transport.grpc_channels import MOST_CONNECTIONS, GrpcTransport
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.base.status import STATUS_OF_REASON, reason_name
-from packhorse.server.lanes.lanes import Lanes
-from packhorse.server.lanes.stream_limit import StreamLimit
+from packhorse.server.service.lanes import Lanes
+from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import PackingServicer
+from packhorse.server.service.status import STATUS_OF_REASON, reason_name
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
@@ -36,7 +36,7 @@ class Failing:
     def fail(self, request):
         raise self.error
 
-    list_datasets = get_dataset = get_bins_in_pieces = locate_in_pieces = pack_in_pieces = fail
+    list_datasets = get_dataset = get_bins_in_slices = locate_in_slices = pack_in_slices = fail
 
     def stream_bins(self, request):
         header = pb.StreamHeader(num_steps=3, id_type=pb.ID_TYPE_UINT32)
@@ -47,7 +47,7 @@ class Failing:
     def pack_session(self):
         return self
 
-    answer_in_pieces = fail
+    answer_in_slices = fail
 
 
 @pytest.fixture(scope="module")

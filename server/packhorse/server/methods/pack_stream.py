@@ -1,20 +1,20 @@
 """Packing without a dataset, sequences as they arrive (PackStream).
 
-Owns the checks and limits of one stream and its answers; leaves the packing to `packhorse.packing`, rounds of bins to
-`bins_of_ranks`, and threads and draining to the servicer.
+Owns the checks and limits of one stream, its answers, and the rounds in which its bins leave. Leaves the packing to
+`packhorse.packing`, and the order of bins within a round to `pack`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from packhorse.epoch import Bins
-from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker
+from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker, split_to_multiple
 from packhorse.server.base.faults import invalid_field, too_large
-from packhorse.server.base.pieces import Pace, Pieces, finish
+from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.methods import requests
-from packhorse.server.methods.bins_of_ranks import Rounds, check_costs, ranks_of
-from packhorse.server.methods.encoding import encode
+from packhorse.server.methods.messages import encode
+from packhorse.server.methods.pack import check_costs, order_of_bins, ranks_of
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 
@@ -31,6 +31,87 @@ _BYTES_PER_STREAMED = 200
 MAX_LOOKAHEAD_SEQUENCES = 10_000
 """The most that a PackStream holds back: its memory on the server."""
 
+MAX_ROUND_SEQUENCES = 1 << 18
+"""In the bins that a PackStream holds until their round is full: some 20 MB."""
+
+
+class Rounds:
+    """Holds the bins of a PackStream until a round of them is full, which leaves in the ranks' order.
+
+    For D ranks a round is `accumulation` · D bins with a balance, D without, and one bin if D is 1.
+
+    Args:
+        ranks: that the bins are for.
+        allow_empty: whether a flush may add empty bins.
+    """
+
+    def __init__(self, ranks: Topology, *, allow_empty: bool = False) -> None:
+        self._ranks = ranks
+        self._allow_empty = allow_empty
+        self._bins_per_round = 1 if ranks.world_size == 1 else ranks.bins_per_optimizer_step
+        self._held: list[OnlineBin] = []
+        self._num_sequences = 0
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences in the bins held."""
+        return self._num_sequences
+
+    def add(self, bins: list[OnlineBin]) -> list[OnlineBin]:
+        """Adds bins, and returns those of the rounds that are full now.
+
+        Raises:
+            ServiceError: the bins of a round hold more than MAX_ROUND_SEQUENCES.
+        """
+        self._hold(bins)
+        leaving = self._leave(len(self._held) // self._bins_per_round * self._bins_per_round)
+        if self._num_sequences > MAX_ROUND_SEQUENCES:
+            raise too_large(
+                "options.accumulation",
+                MAX_ROUND_SEQUENCES,
+                f"the bins of a round that is not full hold {self._num_sequences} sequences, of {MAX_ROUND_SEQUENCES} "
+                "at most; flush earlier, or ask for a smaller options.accumulation",
+            )
+        return leaving
+
+    def flush(self, bins: list[OnlineBin]) -> list[OnlineBin]:
+        """Adds the last bins, and returns all that are held, split to a multiple of D.
+
+        Raises:
+            ServiceError: there are fewer sequences than bins, and no bin may be empty; all bins stay held.
+        """
+        self._hold(bins)
+        items = [item for bin_ in self._held for item in _items_of(bin_)]
+        try:
+            indices, ends = split_to_multiple(
+                np.arange(len(items)),
+                np.cumsum([len(bin_.group_sizes or bin_.ids) for bin_ in self._held], dtype=np.int64),
+                np.array([sum(item.lengths) for item in items], dtype=np.int64),
+                self._ranks.world_size,
+                allow_empty=self._allow_empty,
+            )
+        except ValueError as error:
+            raise invalid_field("options.num_bins_multiple_of", f"options.num_bins_multiple_of: {error}") from None
+        parts = np.split(indices, ends[:-1]) if len(ends) else []
+        self._held = [_bin([items[i] for i in part]) for part in parts]
+        return self._leave(len(self._held))
+
+    def _hold(self, bins: list[OnlineBin]) -> None:
+        self._held += bins
+        self._num_sequences += sum(len(bin_.ids) for bin_ in bins)
+
+    def _leave(self, num_bins: int) -> list[OnlineBin]:
+        """Lets the oldest bins go, round by round; the last round may be a smaller multiple of D."""
+        leaving: list[OnlineBin] = []
+        for first in range(0, num_bins, self._bins_per_round):
+            bins = self._held[first : min(first + self._bins_per_round, num_bins)]
+            lengths = np.array([length for bin_ in bins for length in bin_.lengths], dtype=np.int64)
+            ends = np.cumsum([len(bin_.ids) for bin_ in bins], dtype=np.int64)
+            leaving += [bins[index] for index in order_of_bins(lengths, ends, self._ranks).tolist()]
+        del self._held[:num_bins]
+        self._num_sequences -= sum(len(bin_.ids) for bin_ in leaving)
+        return leaving
+
 
 class PackSession:
     """One PackStream: what it holds back lives and ends with it."""
@@ -43,16 +124,16 @@ class PackSession:
         """Takes one message and returns its response.
 
         Raises:
-            ServiceError: as `answer_in_pieces`.
+            ServiceError: as `answer_in_slices`.
         """
-        return finish(self.answer_in_pieces(request))
+        return finish(self.answer_in_slices(request))
 
-    def answer_in_pieces(self, request: pb.PackStreamRequest) -> Pieces[pb.PackStreamResponse]:
-        """As `answer`, in pieces: one bin takes up to 25 ms, and each sequence may make one leave.
+    def answer_in_slices(self, request: pb.PackStreamRequest) -> TimeSlices[pb.PackStreamResponse]:
+        """As `answer`, in time slices: one bin takes up to 25 ms, and each sequence may make one leave.
 
         Raises:
-            ServiceError: the message is out of turn, or a field is out of range, and nothing of it is taken; or it took
-                more than MAX_STREAM_SECONDS, which ends the session.
+            ServiceError: the message is out of order or a field is out of range, and the session is unchanged; or the
+                message took more than MAX_STREAM_SECONDS, which ends the session.
         """
         payload = request.WhichOneof("payload")
         if (payload == "options") != (self._packer is None):
@@ -69,7 +150,7 @@ class PackSession:
             return self._response(self._rounds.flush(self._packer.flush()))
         raise invalid_field("payload", "a message must hold options, sequences or flush")
 
-    def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Pieces[list[OnlineBin]]:
+    def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> TimeSlices[list[OnlineBin]]:
         ids, lengths = list(sequences.ids), list(sequences.lengths)
         if len(lengths) != len(ids):
             raise invalid_field("sequences.lengths", f"sequences.lengths holds {len(lengths)} for {len(ids)} ids")
@@ -164,3 +245,18 @@ def _rounds(options: pb.PackStreamOptions) -> Rounds:
     num_tokens = ranks.bins_per_optimizer_step * options.max_seq_len
     check_costs(ranks, num_tokens, options.max_seq_len, within="options.")
     return Rounds(ranks, allow_empty=options.allow_empty)
+
+
+def _items_of(bin_: OnlineBin) -> Iterator[OnlineBin]:
+    """Yields each item of a bin as a bin of its own."""
+    end = 0
+    for size in bin_.group_sizes or [1] * len(bin_.ids):
+        start, end = end, end + size
+        yield OnlineBin(bin_.ids[start:end], bin_.lengths[start:end], [size])
+
+
+def _bin(items: list[OnlineBin]) -> OnlineBin:
+    """Joins items to a bin."""
+    ids = [number for item in items for number in item.ids]
+    sizes = None if len(ids) == len(items) else [len(item.ids) for item in items]
+    return OnlineBin(ids, [length for item in items for length in item.lengths], sizes)

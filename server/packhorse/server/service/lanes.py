@@ -15,19 +15,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import Gauge, Histogram
 
-from packhorse.server.base.cores import available_cores
-from packhorse.server.base.pieces import Pace, Pieces
+from packhorse.server.base.machine import available_cores
+from packhorse.server.base.time_slices import Pace, TimeSlices
 from packhorse.server.watching.metrics import Metrics
 
 _Result = TypeVar("_Result")
 
 SMALL_ANSWER_BYTES = 64 << 10
-"""Work that needs no more goes on to its next piece at once: each change of threads costs a small answer more than its
-bins do. What it needs is told to the budget when its turn is over."""
+"""Work that needs no more continues with its next slice at once: a change of threads costs a small answer more than its
+bins do. The budget learns of the bytes when the thread is given up."""
 
 
 class LaneFullError(Exception):
-    """As many requests as may are in the lane."""
+    """The lane has as many requests as it may."""
 
 
 class Lane:
@@ -35,7 +35,7 @@ class Lane:
 
     Args:
         name: of the threads.
-        threads: how many pieces run at once, at least 1.
+        threads: how many slices run at once, at least 1.
         most_requests: how many requests may be in the lane, running or waiting; None for any number.
         niceness: of the threads, 0 to 19, on Linux. A nice thread gives way to others that want the processor: at 10
             it gets about a tenth of another's share.
@@ -50,11 +50,11 @@ class Lane:
         self._num_requests = 0
 
     def measure(self, metrics: Metrics) -> None:
-        """Tells metrics from now on how much waits here, and how long."""
+        """From now on, measures how much waits here, and how long."""
         self._waiting, self._wait = metrics.lane_waiting.labels(self.name), metrics.lane_wait.labels(self.name)
 
     def submit(self, work: Callable[..., _Result], *arguments: Any) -> "asyncio.Future[_Result]":
-        """Runs one piece in a thread. Cancelled before a thread takes it up, it never runs.
+        """Runs one slice in a thread. Cancelled before a thread takes it, it never runs.
 
         Args:
             work: is called in the thread.
@@ -75,14 +75,14 @@ class Lane:
         future.add_done_callback(lambda done: waiting.dec() if done.cancelled() else None)
         return asyncio.wrap_future(future)
 
-    async def run(self, pieces: Pieces[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:
-        """Runs pieces turn by turn; between turns others have theirs. A small answer takes a single turn.
+    async def run(self, slices: TimeSlices[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:
+        """Runs slices one by one; between them other requests have a thread. A small answer keeps its thread.
 
-        A request whose caller leaves is cancelled, and so ends with the turn that is running.
+        A request whose client leaves is cancelled, and so ends with the slice that is running.
 
         Args:
-            pieces: the work.
-            hold: is told after every turn the bytes that the work needs from then on, and may refuse.
+            slices: the work.
+            hold: is called with the bytes that the work needs from then on, and may refuse.
 
         Raises:
             LaneFullError: too many requests are in the lane.
@@ -92,16 +92,16 @@ class Lane:
         self._num_requests += 1
         try:
             while True:
-                turn = await self.submit(_take_turn, pieces)
-                if turn.num_bytes is not None:
-                    await hold(turn.num_bytes)
-                if turn.is_done:
-                    return turn.result
+                progress = await self.submit(_run_slices, slices)
+                if progress.num_bytes is not None:
+                    await hold(progress.num_bytes)
+                if progress.is_done:
+                    return progress.result
         finally:
             self._num_requests -= 1
 
     def close(self) -> None:
-        """Drops what waits. What runs goes on: nothing can end a kernel."""
+        """Drops what waits. What runs continues: nothing can end a kernel."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -110,14 +110,14 @@ class Lanes:
     """A server's lanes."""
 
     streams: Lane
-    """Blocks of StreamBins. Each stream has one piece here or in `small_blocks` at most, so the limit of streams bounds
+    """Blocks of StreamBins. Each stream has at most one block here or in `small_blocks`, so the limit of streams bounds
     both queues."""
     small_blocks: Lane
-    """Blocks that are mostly Python: a stream's first ones, and all of them where very many streams are open. One
-    thread makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""
+    """Blocks that are mostly Python: a stream's first ones, and all of them when very many streams are open. One thread
+    makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""
     arranging: Lane
-    """What a stream takes before its block can be made, where that is long: windows of a balance and last steps that
-    are arranged for all ranks at once, and long requests. A stream is in no other lane meanwhile."""
+    """What a stream needs before its block can be made, if that takes long: optimizer steps and last steps that are
+    arranged for all ranks at once, and long requests. Meanwhile the stream is in no other lane."""
     answers: Lane
     """Single answers: ListDatasets, GetDataset, GetBins, LocateSequences."""
     packing: Lane
@@ -127,7 +127,7 @@ class Lanes:
 
     @classmethod
     def for_this_machine(cls, num_processes: int = 1) -> "Lanes":
-        """Lanes that leave streams most of the processors that this process may use, of so many alike."""
+        """Returns lanes that leave streams most of this process's share of the processors."""
         cores = -(-available_cores() // num_processes)
         others = max(1, cores // 2)
         return cls(
@@ -140,7 +140,7 @@ class Lanes:
         )
 
     def measure(self, metrics: Metrics) -> None:
-        """Tells metrics from now on how much waits in every lane, and how long."""
+        """From now on, measures how much waits in every lane, and how long."""
         for field in fields(self):
             getattr(self, field.name).measure(metrics)
 
@@ -150,8 +150,8 @@ class Lanes:
             getattr(self, field.name).close()
 
 
-class _Turn(NamedTuple):
-    """What came of a turn."""
+class _Progress(NamedTuple):
+    """How far some slices brought the work."""
 
     num_bytes: int | None
     """That the work needs from now on; None where it did not say."""
@@ -159,17 +159,17 @@ class _Turn(NamedTuple):
     result: Any = None
 
 
-def _take_turn(pieces: Pieces[Any]) -> _Turn:
-    """Runs pieces until they are done, need more than SMALL_ANSWER_BYTES, or have lasted as long as one may."""
+def _run_slices(slices: TimeSlices[Any]) -> _Progress:
+    """Runs slices until they are done, need more than SMALL_ANSWER_BYTES, or have lasted as long as one may."""
     pace = Pace()
     num_bytes = None
     while True:
         try:
-            num_bytes = next(pieces)
+            num_bytes = next(slices)
         except StopIteration as end:
-            return _Turn(num_bytes, is_done=True, result=end.value)
+            return _Progress(num_bytes, is_done=True, result=end.value)
         if num_bytes > SMALL_ANSWER_BYTES or pace.is_over():
-            return _Turn(num_bytes)
+            return _Progress(num_bytes)
 
 
 def _be_nice(niceness: int) -> None:

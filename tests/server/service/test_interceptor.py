@@ -12,7 +12,14 @@ from tests.faulty_server import Faults
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.server.access.tokens import Grant, hash_of, new_token
-from packhorse.server.service.receiving import MOST_AT_ONCE, SMALL_REQUEST_BYTES, Receiving
+from packhorse.server.service.interceptor import (
+    MOST_AT_ONCE,
+    SMALL_REQUEST_BYTES,
+    Interceptor,
+    _Arriving,
+    _Followed,
+)
+from packhorse.server.watching.calls import Call
 from packhorse.v1 import packing_pb2 as pb
 
 SERVICE = "/packhorse.v1.PackingService/"
@@ -178,12 +185,13 @@ def test_large_requests_are_decoded_with_pauses_between():
         return data
 
     async def run():
-        receiving = Receiving(lambda _error: None)
+        interceptor = Interceptor([], None, lambda _error: None)
         handler = grpc.unary_unary_rpc_method_handler(lambda *_: None, request_deserializer=decode)
-        large = [receiving._decoded(bytes(SMALL_REQUEST_BYTES + 1), handler) for _ in range(3)]
+        followed = _Followed(interceptor, Call("other"), handler, _Arriving())
+        large = [followed._decoded(bytes(SMALL_REQUEST_BYTES + 1)) for _ in range(3)]
         tasks = [asyncio.ensure_future(each) for each in large]
         await asyncio.sleep(0)
-        assert await receiving._decoded(b"small", handler) == b"small", "small ones wait for nothing"
+        assert await followed._decoded(b"small") == b"small", "small ones wait for nothing"
         assert len(began) == 2
         await asyncio.gather(*tasks)
         assert len(began) == 4

@@ -8,8 +8,8 @@ import threading
 import pytest
 from tests.waiting import until
 
-from packhorse.server.base.pieces import Pace, finish
-from packhorse.server.lanes.lanes import SMALL_ANSWER_BYTES, Lane, LaneFullError, Lanes
+from packhorse.server.base.time_slices import Pace, finish
+from packhorse.server.service.lanes import SMALL_ANSWER_BYTES, Lane, LaneFullError, Lanes
 from packhorse.server.watching.metrics import Metrics, values_of
 
 
@@ -128,7 +128,7 @@ def test_a_small_answer_takes_one_turn_unless_it_takes_long(make_lane, monkeypat
         log = []
         assert await lane.run(counting("small", 50, log, num_bytes=SMALL_ANSWER_BYTES), hold) == "small"
         assert (len(turns), told, len(log)) == (1, [SMALL_ANSWER_BYTES], 50)
-        monkeypatch.setattr("packhorse.server.base.pieces.PIECE_SECONDS", 0)
+        monkeypatch.setattr("packhorse.server.base.time_slices.SLICE_SECONDS", 0)
         assert await lane.run(counting("slow", 3, log, num_bytes=1), hold) == "slow"
         assert (len(turns), told[1:]) == (1 + 4, [1, 1, 1])
 
@@ -170,13 +170,13 @@ def test_threads_are_nice(make_lane):
 
 
 def test_pieces_end_when_their_time_is_over(monkeypatch):
-    from packhorse.server.base import pieces
+    from packhorse.server.base import time_slices
 
     now = [0.0]
-    monkeypatch.setattr(pieces.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time_slices.time, "monotonic", lambda: now[0])
     pace = Pace()
     assert not pace.is_over()
-    now[0] = pieces.PIECE_SECONDS
+    now[0] = time_slices.SLICE_SECONDS
     assert pace.is_over()
     pace.restart()
     assert not pace.is_over()

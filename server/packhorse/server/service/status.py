@@ -1,8 +1,12 @@
-"""From reasons to canonical gRPC statuses with google.rpc details.
+"""From failures to canonical gRPC statuses with google.rpc details.
 
-Owns the one catalogue of which reason is which status; clients have its counterpart, from reason to exception.
+Owns the one table of which reason is which status; `packhorse.client.errors` has its counterpart, from reason to
+exception.
 """
 
+import errno
+import logging
+import secrets
 from typing import Any as Anything
 from typing import NoReturn
 
@@ -11,8 +15,12 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
-from packhorse.server.base.faults import ServiceError
+from packhorse.server.base.faults import ServiceError, too_many_requests
+from packhorse.server.service.lanes import LaneFullError
+from packhorse.server.service.limits import OutOfMemoryBudgetError
 from packhorse.v1 import packing_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
 
 DOMAIN = "packhorse.v1"
 
@@ -40,6 +48,25 @@ def reason_name(reason: "pb.ErrorReason") -> str:
     return pb.ErrorReason.Name(reason).removeprefix("ERROR_REASON_")
 
 
+def refusal_of(error: Exception) -> ServiceError:
+    """Returns what a client may read of an exception; the log has the trace of an unexpected one."""
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, LaneFullError):
+        return too_many_requests("the queue for this kind of request is full")
+    if isinstance(error, OutOfMemoryBudgetError):
+        return too_many_requests("other requests hold the memory that this one needs")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return too_many_requests("this server has reached its limit of open files and connections")
+    incident = secrets.token_hex(4)
+    _LOG.error("incident %s", incident, exc_info=error)
+    return ServiceError(
+        pb.ERROR_REASON_INTERNAL,
+        f"the server failed; its log has the details under incident {incident}",
+        {"incident": incident},
+    )
+
+
 async def abort(context: "grpc.aio.ServicerContext[Anything, Anything]", error: ServiceError) -> NoReturn:
     """Ends a call with an error's status, message and details."""
     await context.abort(
@@ -52,22 +79,19 @@ async def abort(context: "grpc.aio.ServicerContext[Anything, Anything]", error: 
 
 def status_details(error: ServiceError) -> bytes:
     """Returns the serialised google.rpc.Status of an error, for the trailer `grpc-status-details-bin`."""
-    details = [
-        error_details_pb2.ErrorInfo(reason=reason_name(error.reason), domain=DOMAIN, metadata=error.metadata),
-    ]
-    packed = [_packed(detail) for detail in details]
+    reason = reason_name(error.reason)
+    details = [_packed(error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=error.metadata))]
     if error.reason == pb.ERROR_REASON_INVALID_FIELD:
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=error.metadata["field"], description=error.message
         )
-        packed.append(_packed(error_details_pb2.BadRequest(field_violations=[violation])))
+        details.append(_packed(error_details_pb2.BadRequest(field_violations=[violation])))
     if error.retry_after_seconds is not None:
         delay = Duration()
         delay.FromMilliseconds(int(error.retry_after_seconds * 1000))
-        packed.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
+        details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
     code = STATUS_OF_REASON[error.reason].value[0]
-    status = status_pb2.Status(code=code, message=error.message, details=packed)
-    return bytes(status.SerializeToString())
+    return bytes(status_pb2.Status(code=code, message=error.message, details=details).SerializeToString())
 
 
 def _packed(message: object) -> Any:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from packhorse.client.streams.blocks import Templates, decode_bins
 from packhorse.dataset import open_prepared
 from packhorse.epoch import Bins, Component, EpochView, Mixture, SkipSource, Stage, WindowedView
-from packhorse.server.methods import encoding
-from packhorse.server.methods.encoding import SentTemplates, encode
+from packhorse.server.methods import messages as encoding
+from packhorse.server.methods.messages import SentTemplates, encode
 from packhorse.topology import ADDED, Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import KEPT_TEMPLATES, stream_positions

@@ -1,11 +1,13 @@
 """Processors that a container may use, from files as the kernel writes them."""
 
 import os
+import resource
 
 import pytest
+from tests.faulty_server import Faults
 
-from packhorse.server.base import cores
-from packhorse.server.base.cores import available_cores, quotas
+from packhorse.server.base import machine
+from packhorse.server.base.machine import available_cores, quotas
 
 
 @pytest.fixture
@@ -47,5 +49,12 @@ def test_quotas_of_all_groups_above(groups, listed, files, expected):
 )
 def test_the_smallest_quota_counts_rounded_up(monkeypatch, quota, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(cores, "quotas", lambda *_: quota)
+    monkeypatch.setattr(machine, "quotas", lambda *_: quota)
     assert available_cores() == expected
+
+
+@pytest.mark.parametrize(("most_streams", "is_warned"), [(100, False), (10_000, True)])
+def test_a_server_takes_as_many_as_it_may_and_says_where_they_are_few(corpus, make_server, most_streams, is_warned):
+    with make_server(corpus.root, "--max-streams", most_streams, faults=Faults(descriptors=(256, 4096))) as server:
+        assert resource.prlimit(server.pid, resource.RLIMIT_NOFILE) == (4096, 4096)
+        assert ("may have 4096 files and connections open" in server.log()) == is_warned

@@ -1,0 +1,257 @@
+"""Workarounds for faults of gRPC and of the operating system; the option `workarounds` turns all of them off.
+
+Owns the task factory that keeps gRPC's memory alive, listening again after gRPC's accepting loop has ended, and the
+handler of SIGBUS. DESIGN.md says who would notice the absence of each.
+"""
+
+import asyncio
+import ctypes
+import logging
+import mmap
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeAlias
+
+import grpc
+
+from packhorse.server.base.logs import Sparing
+
+_LOG = logging.getLogger(__name__)
+
+_Coroutine: TypeAlias = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
+
+_REQUESTING = frozenset({"_request_call", "_request_registered_call"})
+"""grpc.aio's coroutines whose memory the core writes to."""
+
+_ACCEPTING = "_server_main_loop"
+"""grpc.aio's coroutine that accepts requests; it ends when its server ends, or by an error."""
+
+_CLOSING = "shutdown"
+"""grpc.aio's coroutine that ends a server. If the accepting one ended by an error, it ends by the same."""
+
+CLIENT_LEFT = "ExecuteBatchError"
+"""The name of what gRPC raises from a write whose client has just left."""
+
+_CANCELLED_SECONDS = 10.0
+"""How long a call whose client has left waits to be cancelled by gRPC, which takes a moment."""
+
+_AGAIN_SECONDS = 10.0
+"""How long an address may stay in use before we give it up: gRPC closes its old socket shortly after its loop ended."""
+
+
+class Shielded(asyncio.Future[Any]):
+    """Runs a coroutine of gRPC's to its end, even when this future is cancelled: the core uses its memory until then.
+
+    Runs it without a task, which would take one pass of the event loop to begin and one to end.
+
+    Args:
+        loop: in which it runs.
+        coroutine: waits for nothing but futures.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: _Coroutine) -> None:
+        super().__init__(loop=loop)
+        self._coroutine = coroutine
+        self._continue()
+
+    def set_name(self, name: object) -> None:
+        """Does nothing: Python 3.12 and 3.13 name whatever a task factory returns."""
+
+    def _continue(self, _: object = None) -> None:
+        try:
+            awaited = self._coroutine.send(None)
+        except StopIteration as end:
+            if not self.done():
+                self.set_result(end.value)
+        except Exception as error:
+            if not self.done():
+                self.set_exception(error)
+        else:
+            awaited._asyncio_future_blocking = False  # as a task says that it has taken the future
+            awaited.add_done_callback(self._continue)  # the core holds the future, and it this and the memory
+
+
+async def write_to_its_end(message: Any, context: Any) -> None:
+    """Writes a message; if the client has left, waits to be cancelled instead.
+
+    gRPC frees the memory of a write only when the write is awaited to its end. Otherwise each stream that its client
+    leaves costs 150 bytes for good: after a write that was cancelled, one that began after the client had left, or a
+    status that follows a failure.
+    """
+    if not context.cancelled():
+        try:
+            await Shielded(asyncio.get_running_loop(), context.write(message))
+        except Exception as error:
+            if type(error).__name__ != CLIENT_LEFT:
+                raise
+        else:
+            return
+    await asyncio.sleep(_CANCELLED_SECONDS)
+    raise asyncio.CancelledError
+
+
+class Accepting:
+    """The task factory of a loop that serves with grpc.aio.
+
+    Example:
+        >>> async def serve():
+        ...     accepting = Accepting()
+        ...     asyncio.get_running_loop().set_task_factory(accepting.make_task)
+        ...     ...  # starts a grpc.aio.Server
+        ...     await accepting.ended()  # it takes no new calls; those that it has continue
+    """
+
+    def __init__(self) -> None:
+        self._newest: asyncio.Task[Any] | None = None
+
+    def make_task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: _Coroutine, **options: Any
+    ) -> "asyncio.Future[Any]":
+        """Makes a task, as `loop.create_task` does; a coroutine that requests a call becomes Shielded."""
+        name = getattr(coroutine, "__name__", None)
+        if name in _REQUESTING:
+            return Shielded(loop, coroutine)
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+        if name == _ACCEPTING:
+            self._newest = task
+        elif name == _CLOSING:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs no trace of it
+        return task
+
+    async def ended(self) -> BaseException | None:
+        """Waits until the server that was started last accepts no more; returns the error that ended it, if one did.
+
+        Waits for ever if this release of gRPC has no coroutine of the expected name.
+        """
+        if self._newest is None:
+            _LOG.warning(
+                "this release of packhorse does not know how grpcio accepts requests: a malformed request may close "
+                "the port; upgrade packhorse, or install the grpcio of its constraints.txt"
+            )
+            await asyncio.get_running_loop().create_future()
+        assert self._newest is not None
+        await asyncio.wait((self._newest,))
+        return None if self._newest.cancelled() else self._newest.exception()
+
+
+class Listening:
+    """Listens at an address, and listens again after a malformed request has ended gRPC's server.
+
+    A request whose path is not UTF-8 ends the loop in which grpc.aio accepts requests, and closes the socket. Another
+    server replaces it at once: open streams continue at the old one, and new calls reach the new one.
+
+    Args:
+        make: returns a server that is bound to an address and not started, and the real address; raises OSError if the
+            address cannot be listened on.
+        address: whose port may be 0.
+        accepting: the task factory of the running loop; None to leave gRPC as it is.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+
+    def __init__(
+        self, make: Callable[[str], tuple[grpc.aio.Server, str]], address: str, accepting: Accepting | None
+    ) -> None:
+        if not _LOG.filters:  # one request of a stranger is enough for a line
+            _LOG.addFilter(Sparing())
+        self._make = make
+        self._accepting = accepting
+        self._server, self.address = make(address)
+        self._older: dict[grpc.aio.Server, asyncio.Future[bool]] = {}  # each done when its streams have ended
+
+    async def begin(self) -> None:
+        """Accepts calls from now on."""
+        await self._server.start()
+
+    async def keep(self) -> None:
+        """Listens again whenever gRPC stops; ends only by an OSError, when the address cannot be had any more."""
+        if self._accepting is None:
+            await asyncio.get_running_loop().create_future()
+        assert self._accepting is not None
+        while True:
+            error = await self._accepting.ended()
+            _LOG.error("gRPC stopped listening (%r), as it does after a malformed request; listening again", error)
+            self._let_go(self._server)
+            self._server = await self._bound_again()
+            await self.begin()
+
+    async def stop(self, grace_seconds: float | None) -> None:
+        """Ends all servers, after a grace period for their calls; None ends them at once."""
+        await asyncio.gather(*(server.stop(grace_seconds) for server in (self._server, *self._older)))
+
+    async def _bound_again(self) -> grpc.aio.Server:
+        until = time.monotonic() + _AGAIN_SECONDS
+        while True:
+            try:
+                return self._make(self.address)[0]
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.01)
+
+    def _let_go(self, server: grpc.aio.Server) -> None:
+        """Keeps a server that accepts no more until its streams have ended."""
+
+        def forget(over: "asyncio.Future[bool]") -> None:
+            if not over.cancelled():
+                over.exception()  # the one that ended its loop
+            del self._older[server]
+
+        self._older[server] = asyncio.ensure_future(server.wait_for_termination())
+        self._older[server].add_done_callback(forget)
+
+
+_MAP_FIXED, _SA_SIGINFO, _SA_RESTART = 0x10, 4, 0x10000000
+_ADDRESS = 2  # si_addr is the third 64-bit word of siginfo_t
+
+
+class _Sigaction(ctypes.Structure):
+    """struct sigaction of 64-bit Linux, as the C library takes it."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+_HANDLERS: list[Any] = []
+"""Keeps the compiled handler alive for as long as the process."""
+
+
+def survive_shrinking_files() -> bool:
+    """Makes this process outlive reads of mapped files that were cut; returns whether it can here (64-bit Linux).
+
+    Reading a mapped file beyond its new end raises SIGBUS, which would end the process. The handler maps a page of
+    zeros there, and the read continues. The bins are then discarded, because the catalog compares the files' sizes
+    before anything is sent. The handler is compiled, since it runs in whatever thread reads, without Python's lock, and
+    it calls nothing but mmap.
+    """
+    if sys.platform != "linux" or sys.maxsize < 2**32:
+        return False
+    if _HANDLERS:
+        return True
+    from numba import carray, cfunc, types  # type: ignore[attr-defined]
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    map_pages = libc.mmap
+    map_pages.restype = ctypes.c_uint64
+    map_pages.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    page, mask = mmap.PAGESIZE, ~(mmap.PAGESIZE - 1) & (2**64 - 1)
+    readable, over_it = mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+
+    def on_bus(number: Any, info: Any, context: Any) -> None:
+        address = carray(info, (_ADDRESS + 1,))[_ADDRESS]
+        map_pages(address & mask, page, readable, over_it, -1, 0)
+
+    word = types.CPointer(types.uint64)  # type: ignore[no-untyped-call]
+    handler = cfunc(types.void(types.int32, word, word))(on_bus)
+    action = _Sigaction(handler=handler.address, flags=_SA_SIGINFO | _SA_RESTART)
+    if libc.sigaction(int(signal.SIGBUS), ctypes.byref(action), None) != 0:
+        return False
+    _HANDLERS.append(handler)
+    return True

@@ -1,0 +1,148 @@
+"""Versions of a dataset that are open or were refused, and whether their files changed since.
+
+Owns the stamps of a folder, by which a refused folder is tried again, and those of a dataset's open arrays, by which
+altered data is noticed. Leaves opening and withdrawing to `catalog`.
+"""
+
+import hashlib
+import math
+import os
+import time
+import weakref
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from packhorse.dataset import PreparedDataset, PreparedDatasetError
+
+KEEP_SECONDS = 3600.0
+"""How long an older version is kept after it was last read: a run may pause between two epochs."""
+
+Stamps: TypeAlias = tuple[tuple[str | int, ...], ...]
+"""(name, inode, size in bytes, time of change in nanoseconds, mode, owner, group) of every file in a folder.
+
+A file's time of change does not change with its permissions."""
+
+
+def stamps_of(folder: Path) -> Stamps:
+    """Returns the stamps of a folder's files, by name; empty if it is gone."""
+    try:
+        stats = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.exists()]
+    except OSError:
+        return ()
+    return tuple(
+        (name, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_mode, stat.st_uid, stat.st_gid)
+        for name, stat in stats
+    )
+
+
+class ArrayStamps:
+    """A dataset's array files as they were opened, by descriptor, so that replacing the folder changes nothing.
+
+    Args:
+        descriptors: file name → descriptor, open for reading; closed with this object.
+    """
+
+    def __init__(self, descriptors: dict[str, int]) -> None:
+        self._descriptors = descriptors
+        self._stamps = self._now()
+        weakref.finalize(self, _close, descriptors)
+
+    @classmethod
+    def of(cls, dataset: PreparedDataset) -> "ArrayStamps":
+        """Opens a dataset's array files once more."""
+        paths = [dataset.path / name for name in sorted(dataset.manifest.checksums) if name.endswith(".npy")]
+        with ExitStack() as opened:  # those before one that cannot be opened are closed
+            descriptors = {}
+            for path in paths:
+                descriptors[path.name] = os.open(path, os.O_RDONLY)
+                opened.callback(os.close, descriptors[path.name])
+            opened.pop_all()
+        return cls(descriptors)
+
+    def is_unchanged(self) -> bool:
+        """Whether no file was written to or cut since it was opened."""
+        return self._now() == self._stamps
+
+    def check_again(self, dataset: PreparedDataset) -> None:
+        """Compares files that were written to with their checksums; those that still match are good again.
+
+        Raises:
+            PreparedDatasetError: a file was cut or altered.
+        """
+        now = self._now()
+        for (name, descriptor), (size, _), (before, _) in zip(
+            self._descriptors.items(), now, self._stamps, strict=True
+        ):
+            if size != before or _sha256_of(descriptor) != dataset.manifest.checksums[name]:
+                raise PreparedDatasetError(f"{dataset.name}/{name} was cut or altered while it was served")
+        self._stamps = now
+
+    def _now(self) -> list[tuple[int, int]]:
+        """(size in bytes, time of change in nanoseconds) of every file."""
+        stats = [os.fstat(descriptor) for descriptor in self._descriptors.values()]
+        return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+
+@dataclass(frozen=True, eq=False)
+class OpenDataset:
+    """A dataset that is open."""
+
+    dataset: PreparedDataset
+    arrays: ArrayStamps
+    stamps: Stamps
+    """Of its folder's files when it was opened."""
+
+
+class OlderVersion:
+    """A version whose folder was replaced: kept while a stream reads it, and KEEP_SECONDS longer."""
+
+    def __init__(self, version: OpenDataset) -> None:
+        self.digest = version.dataset.manifest.digest
+        self.arrays = version.arrays
+        self._kept: PreparedDataset | None = version.dataset
+        self._dataset = weakref.ref(version.dataset)  # streams hold it while they are open
+        self._read_at = time.monotonic()
+
+    def holds(self, dataset: PreparedDataset) -> bool:
+        """Whether it is this version."""
+        return self._dataset() is dataset
+
+    def read(self) -> PreparedDataset | None:
+        """Returns the dataset, and restarts its time; None if it is gone."""
+        self._read_at = time.monotonic()
+        self._kept = self._dataset()
+        return self._kept
+
+    def is_gone(self) -> bool:
+        """Lets go of the dataset when its time is over; returns whether no stream reads it any more either."""
+        if time.monotonic() - self._read_at > KEEP_SECONDS:
+            self._kept = None
+        return self._dataset() is None
+
+
+@dataclass(frozen=True)
+class RefusedFolder:
+    """A folder that could not be opened, or was withdrawn."""
+
+    reason: str
+    stamps: Stamps
+    """Of its files when it was refused: it is tried again when they change."""
+    until: float = math.inf
+    """When it is tried again in any case, by `time.monotonic`."""
+
+    def stays(self, stamps: Stamps) -> bool:
+        """Whether a folder with these stamps need not be tried again."""
+        return stamps == self.stamps and time.monotonic() < self.until
+
+
+def _sha256_of(descriptor: int) -> str:
+    with open(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _close(descriptors: dict[str, int]) -> None:
+    for descriptor in descriptors.values():
+        os.close(descriptor)

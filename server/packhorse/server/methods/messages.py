@@ -1,0 +1,286 @@
+"""Datasets, mixtures, takedowns and bins as messages.
+
+Bins travel with templates by number, and with positions only if the request does not imply them; their arrays are made
+for all bins at once. Leaves when messages are sent to `backend` and `open_stream`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import MASKED, Manifest, MixtureDataset, Redacted, Takedown
+from packhorse.epoch import Bins, MixtureEpoch
+from packhorse.server.datasets.protocols import Dataset
+from packhorse.topology import ADDED
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, KEPT_TEMPLATES, MASKED_TOKEN, arrays_checksum
+
+ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
+"""Dtype of ids → its name on the wire."""
+
+MAX_POSITION_SPREAD = ADDED_OFFSET
+"""The positions of one message lie within this range: offsets have 32 bits."""
+
+_FEW_BINS = 32
+"""At most this many are numbered one by one."""
+
+
+def dataset_message(dataset: Dataset) -> pb.Dataset:
+    """Returns the facts of a dataset or mixture, without what files take away from it."""
+    manifest = dataset.manifest
+    return pb.Dataset(
+        name=dataset.name,
+        digest=manifest.digest,
+        max_seq_len=manifest.max_seq_len,
+        num_sequences=manifest.n_sequences,
+        num_bins=manifest.n_bins,
+        total_tokens=manifest.total_tokens,
+        efficiency=manifest.efficiency,
+        lower_bound=manifest.lower_bound,
+        num_lengths=manifest.distinct_lengths,
+        num_templates=manifest.distinct_templates,
+        max_sequences_per_bin=dataset.max_sequences_per_bin,
+        id_type=ID_TYPES[manifest.id_dtype],
+        algorithm=manifest.algorithm,
+        ids_sum_a=manifest.ids_sum_a,
+        ids_sum_b=manifest.ids_sum_b,
+        over_length=manifest.options.over_length,
+        align=manifest.options.align,
+        extra_tokens=manifest.options.extra_tokens,
+        keep=manifest.options.keep,
+        id_column=manifest.id_column or "",
+        key_column=manifest.keys.column if manifest.keys else "",
+        plan_cut_off=manifest.plan_cut_off,
+        own_tokens=manifest.own_tokens,
+        over_length_sequences=manifest.over_length.sequences,
+        over_length_source_tokens=manifest.over_length.source_tokens,
+        over_length_tokens=manifest.over_length.tokens,
+        source=manifest.source,
+        skipped_rows=0 if manifest.inputs is None else manifest.inputs.skipped.rows,
+        num_groups=manifest.groups.n_groups if manifest.groups else 0,
+        components=components_of(dataset),
+        stages=stages_of(dataset),
+    )
+
+
+def components_of(mixture: Dataset, epoch: object = None) -> Iterator[pb.Component]:
+    """Yields a mixture's components; nothing for a prepared dataset.
+
+    Args:
+        mixture: or a prepared dataset.
+        epoch: one of its epochs, whole: each component then says what the epoch takes of it.
+    """
+    if not isinstance(mixture, MixtureDataset):
+        return
+    ranges = epoch.taken if isinstance(epoch, MixtureEpoch) else [None] * len(mixture.datasets)
+    facts = zip(mixture.datasets, ranges, mixture.component_bins, mixture.rows_per_bin, strict=True)
+    for dataset, taken, num_bins, rows in facts:
+        manifest = dataset.manifest
+        component = pb.Component(
+            name=dataset.name,
+            digest=manifest.digest,
+            max_seq_len=manifest.max_seq_len,
+            num_bins=num_bins,
+            num_sequences=manifest.n_sequences,
+            own_tokens=manifest.own_tokens,
+            over_length=manifest.options.over_length,
+            keep=manifest.options.keep,
+            id_column=manifest.id_column or "",
+            key_column=manifest.keys.column if manifest.keys else "",
+            rows_per_bin=rows if rows > 1 else 0,
+        )
+        if taken is not None:
+            component.first_epoch, component.first_position, component.num_taken = taken
+        yield component
+
+
+def stages_of(mixture: Dataset) -> Iterator[pb.Stage]:
+    """Yields a mixture's stages; nothing for a prepared dataset."""
+    if isinstance(mixture, MixtureDataset):
+        per_draw = mixture.file.bins_per_draw
+        for (first, digest), shares in zip(mixture.chain, mixture.shares, strict=True):
+            yield pb.Stage(
+                first_position=first,
+                digest=digest,
+                shares=map(str, shares),
+                bins_per_draw=per_draw if per_draw > 1 else 0,
+            )
+
+
+def takedown_message(takedown: Takedown) -> pb.Takedown:
+    """Returns the redactions and skips of a takedown."""
+    message = pb.Takedown(digest=takedown.digest)
+    for redaction, digest in zip(takedown.redactions, takedown.digests, strict=True):
+        message.redactions.append(
+            pb.Redaction(
+                component=redaction.component,
+                num_ids=len(redaction.ids),
+                token=redaction.token,
+                reason=redaction.reason,
+                seed=redaction.seed,
+                from_position=redaction.from_position,
+                digest=digest,
+            )
+        )
+    for entry in takedown.skips:
+        for first, end in entry.positions.ranges:
+            message.skips.append(
+                pb.TakedownSkip(first=first, end=end, epoch=entry.epoch, seed=entry.seed, reason=entry.reason)
+            )
+    return message
+
+
+def as_declared(bins: Bins, manifest: Manifest) -> Bins:
+    """Returns bins with ids and first tokens of their dataset's dtypes.
+
+    Bins of a mixture have the dtypes of their components.
+    """
+    ids, first_tokens = bins.ids.astype(manifest.id_dtype, copy=False), bins.first_tokens
+    if manifest.start_dtype is not None:
+        first_tokens = np.zeros(len(ids), manifest.start_dtype) if first_tokens is None else first_tokens
+        first_tokens = first_tokens.astype(manifest.start_dtype, copy=False)
+    return replace(bins, ids=ids, first_tokens=first_tokens)
+
+
+def components_in(bins: Bins) -> list[int]:
+    """Returns the numbers of the components that bins are of; empty for bins of one dataset."""
+    return [] if bins.component_ids is None else np.flatnonzero(np.bincount(bins.component_ids + 1)[1:]).tolist()
+
+
+class SentTemplates:
+    """Which templates the client of a stream knows by now: a byte for each, of 65,536 at most."""
+
+    def __init__(self) -> None:
+        self._is_known = bytearray(1)  # the last one is of no template, and never known
+
+    def numbered(self, bins: Bins) -> "Numbered":
+        """Numbers the bins' templates, and returns those that the client does not know yet; from then on it does."""
+        own = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
+        if len(own) <= _FEW_BINS:
+            return self._numbered_few(own)
+        unknown = self._unknown(own)
+        if not len(unknown):
+            return Numbered(own, unknown)
+        is_kept = (own[unknown] >= 0) & (own[unknown] < KEPT_TEMPLATES)
+        kept, others = unknown[is_kept], unknown[~is_kept]
+        numbers = own.copy() if len(others) else own
+        numbers[others] = KEPT_TEMPLATES + np.arange(len(others))
+        new, where = np.unique(own[kept], return_index=True)
+        self._make_room(int(new.max(initial=-1)))
+        np.frombuffer(self._is_known, dtype=np.bool_)[new] = True
+        return Numbered(numbers, np.concatenate((kept[where], others)))
+
+    def _numbered_few(self, own: NDArray[np.int64]) -> "Numbered":
+        """As `numbered`, without arrays: each operation on one costs more than a look at a few bins."""
+        templates = own.tolist()
+        self._make_room(max((each for each in templates if each < KEPT_TEMPLATES), default=-1))
+        unknown: dict[int, int] = {}
+        others: list[int] = []
+        for which, template in enumerate(templates):
+            if not 0 <= template < KEPT_TEMPLATES:
+                templates[which] = KEPT_TEMPLATES + len(others)
+                others.append(which)
+            elif not self._is_known[template]:
+                unknown.setdefault(template, which)
+        for template in unknown:
+            self._is_known[template] = True
+        defining = [unknown[template] for template in sorted(unknown)] + others
+        return Numbered(np.array(templates, dtype=np.int64), np.array(defining, dtype=np.int64))
+
+    def _make_room(self, template: int) -> None:
+        """Makes room for templates up to one."""
+        self._is_known.extend(bytes(max(0, template + 2 - len(self._is_known))))
+
+    def _unknown(self, templates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns which bins are of templates that the client does not know, or of no template: int64 [M]."""
+        is_known = np.frombuffer(self._is_known, dtype=np.bool_)
+        try:
+            known = is_known.take(templates)  # -1 takes the last one, which is never known
+        except IndexError:  # a greater number than any before takes the last one too
+            last = np.uint64(len(is_known) - 1)
+            known = is_known.take(np.minimum(templates.view(np.uint64), last).view(np.int64))
+        return np.flatnonzero(~known)
+
+
+class Numbered(NamedTuple):
+    """The templates of some bins by their numbers on the wire."""
+
+    numbers: NDArray[np.int64]
+    """Every bin's: int64 [N]."""
+    defining: NDArray[np.int64]
+    """Bins whose templates the client does not know, one for each, by ascending number: int64 [M]."""
+
+
+def encode(
+    bins: Bins,
+    message: pb.Bins,
+    context: int,
+    numbered: Numbered | None = None,
+    positions: NDArray[np.int64] | None = None,
+    redacted: Redacted | None = None,
+) -> None:
+    """Fills in a message in place: passing one message to another's constructor would copy all of it, slowly.
+
+    Args:
+        bins: to be sent.
+        message: empty.
+        context: of the request and the header, see `packhorse.wire`.
+        numbered: the bins' templates; None for a single answer, which defines all of them.
+        positions: the bins' positions as the client computes them: int64 [N]; None if it needs none.
+        redacted: which sequences are redacted; None for none.
+    """
+    numbers, defining = SentTemplates().numbered(bins) if numbered is None else numbered
+    defined_sizes, defined_lengths = _defined(bins, defining)
+    base, offsets = 0, b""
+    if positions is not None and not np.array_equal(bins.positions, positions):
+        base, offsets = _offsets(bins.positions)
+    starts = bins.first_tokens
+    group_ids = bins.group_ids
+    arrays = {
+        "ids": _bytes(bins.ids, bins.ids.dtype),
+        "templates": _bytes(numbers, np.uint32),
+        "defined_templates": _bytes(numbers[defining], np.uint32),
+        "defined_sizes": _bytes(defined_sizes, np.uint32),
+        "defined_lengths": _bytes(defined_lengths, np.int32),
+        "defined_components": b"" if bins.component_ids is None else _bytes(bins.component_ids[defining], np.uint32),
+        "position_offsets": offsets,
+        "first_tokens": b"" if starts is None else _bytes(starts, starts.dtype),
+        "group_ids": b"" if group_ids is None else _bytes(group_ids, np.int64),
+        "redacted": b"" if redacted is None else _bytes(redacted.entries, np.uint32),
+        "redacted_tokens": b"" if redacted is None else _tokens(redacted),
+        "rows": b"" if bins.rows is None else _bytes(bins.rows, np.uint16),
+    }
+    for name, data in arrays.items():
+        setattr(message, name, data)
+    message.base_position = base
+    message.checksum = arrays_checksum((arrays[name] for name in BIN_ARRAYS), base, context)
+
+
+def _defined(bins: Bins, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Returns the sizes of some bins' templates, int64 [M], and their lengths, int32 [sum of the sizes]."""
+    sizes = bins.sizes()[which]
+    ends = sizes.cumsum()
+    members = np.repeat(bins.bin_ends[which] - ends, sizes)
+    members += np.arange(len(members))
+    return sizes, bins.lengths[members]
+
+
+def _offsets(positions: NDArray[np.int64]) -> tuple[int, bytes]:
+    """Returns the position that offsets count from, and the offsets."""
+    is_added = positions == ADDED
+    base = int(positions[~is_added].min(initial=np.iinfo(np.int64).max))
+    base = 0 if is_added.all() else base
+    return base, _bytes(np.where(is_added, ADDED_OFFSET, positions - base), np.uint32)
+
+
+def _tokens(redacted: Redacted) -> bytes:
+    """Returns the replacements of redacted sequences' tokens."""
+    return _bytes(np.where(redacted.tokens == MASKED, MASKED_TOKEN, redacted.tokens), np.uint32)
+
+
+def _bytes(array: NDArray[np.integer], dtype: "np.dtype[np.integer] | type[np.integer]") -> bytes:
+    """Returns an array as little-endian bytes of a type."""
+    return array.astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes()

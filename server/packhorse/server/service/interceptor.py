@@ -1,0 +1,346 @@
+"""Every call on its way in and out: when it may begin, whose it is, how its request arrives, and what watchers learn.
+
+Owns the server's one interceptor. Leaves what follows from a call to `watching.calls`, what a token grants to `tokens`,
+and the answers to `servicer`.
+
+gRPC by itself reads whatever is sent: a thousand requests of 4 MiB that never end would take 4 GiB, and a thousand
+whole ones several times that, before any limit of ours applies. So requests are counted while they arrive.
+"""
+
+import asyncio
+import inspect
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health
+
+from packhorse.server.access.tokens import CLIENT, REFLECTION, TokenFile, TokenHolder
+from packhorse.server.base.faults import ServiceError, invalid_field, too_many_requests
+from packhorse.server.base.workarounds import CLIENT_LEFT, write_to_its_end
+from packhorse.server.service.limits import DECODED_BYTES_PER_BYTE, MemoryBudget, OutOfMemoryBudgetError
+from packhorse.server.service.status import abort
+from packhorse.server.watching.calls import SERVICE, Call, Watcher
+
+MOST_AT_ONCE = 16
+"""Requests of one method that gRPC reads at once, and as many more that are read here. Others wait unread: of each, 64
+KiB may have arrived."""
+
+RECEIVE_SECONDS = 10.0
+"""How long others wait for a request that does not come."""
+
+SMALL_REQUEST_BYTES = 64 << 10
+"""Smaller ones do not count: no stream needs more, and the limit of streams bounds theirs."""
+
+MEMORY_BYTES = 256 << 20
+"""What larger requests take together until they are answered. A budget of its own, though the servicer counts a request
+again with its answer: if both shared one, arriving requests could leave no room to answer any of them."""
+
+_PAUSES = 4
+"""After a larger one was decoded, the next waits this multiple of the time it took: decoding keeps the event loop and
+the interpreter, and 300,000 ranges in 4 MiB take 12 ms."""
+
+MEMORY_WAIT_SECONDS = 1.0
+"""How long a request waits for memory before it is refused."""
+
+_OF_SERVICE, _OF_HEALTH = f"/{SERVICE}/", f"/{health.SERVICE_NAME}/"
+
+
+class _Arriving:
+    """The requests of one method that have begun to arrive."""
+
+    def __init__(self) -> None:
+        self.num_read_by_grpc = 0
+        self.permits = asyncio.Semaphore(MOST_AT_ONCE)
+        """For those that are read here."""
+
+
+class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Admits calls, receives their requests within limits, and shows each step to the watchers.
+
+    Args:
+        watchers: in the order in which each step is shown to them.
+        tokens: of which every call needs one, except those of health, which reveals nothing but its status; None
+            where no call needs one.
+        on_refusal: called with every refusal.
+        writes_to_end: whether messages are written as `workarounds` does.
+    """
+
+    def __init__(
+        self,
+        watchers: Sequence[Watcher],
+        tokens: TokenFile | None,
+        on_refusal: Callable[[ServiceError], None],
+        *,
+        writes_to_end: bool = True,
+    ) -> None:
+        self._watchers = watchers
+        self._tokens = tokens
+        self.on_refusal = on_refusal
+        self.writes_to_end = writes_to_end
+        self.memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
+        self.decoding = asyncio.Lock()
+        self._arriving: defaultdict[str, _Arriving] = defaultdict(_Arriving)
+        self._is_open = asyncio.Event()
+
+    def open(self) -> None:
+        """Admits calls of the packing service from now on; those before wait."""
+        self._is_open.set()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Returns the method's handler, which receives the request within limits and shows every step."""
+        path: str = handler_call_details.method
+        if path.startswith(_OF_SERVICE):
+            await self._is_open.wait()
+        handler = await continuation(handler_call_details)
+        metadata = handler_call_details.invocation_metadata
+        refusal = None if handler is None else self._token_refusal(path, metadata)
+        call = Call("other" if handler is None else path.removeprefix("/"))
+        call.holder = CLIENT.get().name
+        call.trace_parent = _header(metadata, "traceparent") or ""
+        self.show("began", call)
+        if handler is None:
+            self.end(call, grpc.StatusCode.UNIMPLEMENTED, "there is no such method")
+            return None
+        followed = _Followed(self, call, handler, self._arriving[path])
+        return followed.refusing(refusal) if refusal is not None else followed.handler()
+
+    def show(self, step: str, *facts: Any) -> None:
+        """Shows a step of a call to every watcher."""
+        for watcher in self._watchers:
+            getattr(watcher, step)(*facts)
+
+    def end(self, call: Call, status: grpc.StatusCode, message: str) -> None:
+        """Shows how a call ended."""
+        call.ended, call.status, call.message = time.perf_counter(), status, message
+        self.show("ended", call)
+
+    def _token_refusal(self, path: str, metadata: Any) -> ServiceError | None:
+        """Finds out whose call it is; returns why it is refused, before its request is looked at."""
+        if self._tokens is None or path.startswith(_OF_HEALTH):
+            return None
+        try:
+            grant = self._tokens.grant_of(_header(metadata, "authorization"))
+            grant.check_method(path.removeprefix(_OF_SERVICE) if path.startswith(_OF_SERVICE) else REFLECTION)
+        except ServiceError as error:
+            self.on_refusal(error)
+            return error
+        CLIENT.set(TokenHolder(self._tokens, grant))
+        return None
+
+
+class _Followed:
+    """A call's handler whose steps are shown. It is made in the call's own task.
+
+    Args:
+        interceptor: of the call.
+        call: what is shown.
+        handler: of the method.
+        arriving: the method's requests.
+    """
+
+    def __init__(self, interceptor: Interceptor, call: Call, handler: Any, arriving: _Arriving) -> None:
+        self._interceptor = interceptor
+        self._call = call
+        self._handler = handler
+        self._arriving = arriving
+        self._is_counted = False
+        self._context: Any = None
+        self._failure = ""
+        self._method = (
+            handler.unary_unary or handler.unary_stream or handler.stream_stream
+        )  # no service here has a stream of requests and one answer
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(self._over)  # gRPC's own callbacks are for calls whose request has come
+
+    def handler(self) -> Any:
+        """Returns the handler that gRPC runs: gRPC reads requests while few arrive, which is faster."""
+        handler, replace = self._handler, self._handler._replace
+        if handler.request_streaming:
+            return replace(
+                request_deserializer=self._decode, response_serializer=self._encode, stream_stream=self._stream
+            )
+        if self._arriving.num_read_by_grpc < MOST_AT_ONCE:
+            self._arriving.num_read_by_grpc += 1
+            self._is_counted = True
+            answer = {"unary_stream" if handler.response_streaming else "unary_unary": self._received}
+            return replace(request_deserializer=None, response_serializer=self._encode, **answer)
+        return self._as_stream(self._receive)
+
+    def refusing(self, error: ServiceError) -> Any:
+        """Returns a handler that answers an error at once: it reads no request."""
+
+        async def refuse(_: Any, context: Any) -> NoReturn:
+            self._begin(context)
+            await abort(context, error)
+
+        return self._as_stream(refuse)
+
+    def _as_stream(self, answer: Callable[[Any, Any], Awaitable[None]]) -> Any:
+        """Returns a handler for which gRPC reads no request by itself."""
+        return grpc.stream_stream_rpc_method_handler(answer, response_serializer=self._encode)
+
+    async def _received(self, data: bytes, context: Any) -> Any:
+        """Answers a request that gRPC has read."""
+        with await self._room_for(data, context):
+            request = await self._decoded(data)
+            self._has_arrived()
+            answer = self._stream if self._handler.response_streaming else self._answer
+            return await answer(request, context)
+
+    async def _receive(self, _: Any, context: Any) -> None:
+        """Reads the request once there is a permit, and not for long; then answers it."""
+        async with AsyncExitStack() as permit:
+            await permit.enter_async_context(self._arriving.permits)
+            data = await self._read(context)
+            if data is grpc.aio.EOF:  # type: ignore[attr-defined]  # the client left
+                return
+            with await self._room_for(data, context):
+                request = await self._decoded(data)
+                del data
+                await permit.aclose()
+                if self._handler.response_streaming:
+                    await self._stream(request, context)
+                else:
+                    await context.write(await self._answer(request, context))
+
+    async def _read(self, context: Any) -> Any:
+        """Returns the request's bytes, or EOF; refuses one that takes too long.
+
+        Reading is not cancelled: gRPC's core would write what still comes to memory that was freed with it. It ends by
+        itself, because the call does.
+        """
+        refusing: list[asyncio.Task[NoReturn]] = []
+
+        def refuse() -> None:
+            error = too_many_requests(f"the request did not come within {RECEIVE_SECONDS:g} seconds")
+            refusing.append(asyncio.ensure_future(self._refuse(error, context)))
+
+        timer = asyncio.get_running_loop().call_later(RECEIVE_SECONDS, refuse)
+        try:
+            data = await context.read()
+        finally:
+            timer.cancel()
+        for refusal in refusing:
+            await refusal  # raises
+        return data
+
+    async def _room_for(self, data: bytes, context: Any) -> AbstractContextManager[object]:
+        """Returns what holds a request's memory while it is entered; refuses the request when there is none."""
+        if len(data) <= SMALL_REQUEST_BYTES:
+            return nullcontext()
+        memory = self._interceptor.memory.share()
+        try:
+            await memory.hold((1 + DECODED_BYTES_PER_BYTE) * len(data))
+        except OutOfMemoryBudgetError:
+            await self._refuse(too_many_requests("other requests hold the memory that this one needs"), context)
+        return memory
+
+    async def _refuse(self, error: ServiceError, context: Any) -> NoReturn:
+        self._interceptor.on_refusal(error)
+        await abort(context, error)
+
+    async def _decoded(self, data: bytes) -> Any:
+        """Returns a request; large ones are decoded one by one, and leave others most of the time."""
+        if len(data) <= SMALL_REQUEST_BYTES:
+            return self._decode(data)
+        async with self._interceptor.decoding:
+            began = time.perf_counter()
+            request = self._decode(data)
+            await asyncio.sleep(_PAUSES * (time.perf_counter() - began))
+        return request
+
+    def _decode(self, data: bytes) -> Any:
+        """Returns a message; a ServiceError in its stead where a method of the packing service cannot decode it."""
+        call, decode = self._call, self._handler.request_deserializer
+        call.received_bytes += len(data)
+        try:
+            request = decode(data)
+        except DecodeError:
+            if not call.is_ours:
+                raise
+            return invalid_field("request", f"the request's {len(data)} bytes are no protocol message of this method")
+        if call.request is None and isinstance(request, Message):
+            call.request = request
+        return request
+
+    def _encode(self, message: Any) -> bytes:
+        data: bytes = self._handler.response_serializer(message)
+        self._call.sent_bytes += len(data)
+        return data
+
+    async def _answer(self, request: Any, context: Any) -> Any:
+        """Returns the one answer; gRPC sends it afterwards."""
+        self._begin(context)
+        try:
+            answer = await self._method(request, context)
+        except BaseException as error:
+            self._failed(error)
+            raise
+        self._call.num_sent += 1
+        return answer
+
+    async def _stream(self, request: Any, context: Any) -> None:
+        """Writes many answers here, so that it is known how long each waits for its client."""
+        self._begin(context)
+        call, show = self._call, self._interceptor.show
+        try:
+            if not inspect.isasyncgenfunction(self._method):  # it writes by itself
+                await self._method(request, context)
+                return
+            async with aclosing(self._method(request, context)) as messages:
+                async for message in messages:
+                    call.sending_since = time.perf_counter()
+                    show("sends", call, message)
+                    if self._interceptor.writes_to_end:
+                        await write_to_its_end(message, context)
+                    else:
+                        await context.write(message)
+                    waited_seconds = time.perf_counter() - call.sending_since
+                    call.sending_since = None
+                    call.blocked_seconds += waited_seconds
+                    call.num_sent += 1
+                    show("sent", call, message, waited_seconds)
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+    def _begin(self, context: Any) -> None:
+        self._context = context
+        self._call.peer = context.peer()
+
+    def _has_arrived(self) -> None:
+        """The request no longer counts among those that gRPC reads."""
+        self._arriving.num_read_by_grpc -= self._is_counted
+        self._is_counted = False
+
+    def _failed(self, error: BaseException) -> None:
+        has_left = type(error).__name__ == CLIENT_LEFT
+        if not has_left and not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
+            self._failure = type(error).__name__
+
+    def _over(self, _: Any) -> None:
+        """Shows that the call's task is done."""
+        self._has_arrived()
+        context, status, message = self._context, None, self._failure
+        if self._failure:
+            status = grpc.StatusCode.UNKNOWN
+        elif context is not None and (context.code() is not None or context.done()):
+            status, message = context.code() or grpc.StatusCode.OK, context.details()
+        self._interceptor.end(self._call, status or grpc.StatusCode.CANCELLED, message)
+        del self._call  # gRPC keeps this in a cycle with the call's context: its request would stay as long
+
+
+def _header(metadata: Any, name: str) -> str | None:
+    """Returns a header's value; None where there is none, or where it comes several times."""
+    values = [value for key, value in metadata or () if key == name]
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else None
