@@ -19,6 +19,7 @@ from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.proof import ask_activity
 from packhorse.formats import require
+from packhorse.storage import replace_bytes
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 
 
@@ -134,8 +135,8 @@ def _save_report(folder: Path, path: Path) -> None:
     from packhorse.dataset import open_prepared
 
     dataset = open_prepared(folder)
-    with replaced_file(path) as hidden:
-        hidden.write_text(html_report([dataset_facts(dataset) | {"costly": costly_facts(dataset)}]), encoding="utf-8")
+    page = html_report([dataset_facts(dataset) | {"costly": costly_facts(dataset)}])
+    replace_bytes(path, page.encode())
     click.echo(f"report: {path}", err=True)
 
 
