@@ -37,7 +37,7 @@ def root(corpus, tmp_path_factory):
     lengths = np.clip(np.random.default_rng(3).lognormal(3.6, 0.9, 500_000).astype(int), 1, 256)
     pq.write_table(pa.table({"length": lengths}), root.parent / "many.parquet")
     prepare(root.parent / "many.parquet", length_column="length", max_seq_len=256, output=root / "many", progress=False)
-    (root / "both.mixture.toml").write_text("[weights]\nmany = 3\nfew = 1\n")
+    (root / "both.mixture.toml").write_text("[[stages]]\nweights = {many = 3, few = 1}\n")
     return root
 
 
@@ -74,7 +74,7 @@ def test_the_document_fits_its_schema_at_every_stage_and_says_what_the_service_s
     validator().validate(found)
     with connect(server.target) as client:
         told = {each.name: each for each in client.list_datasets()}
-    assert [each["name"] for each in found["datasets"]] == sorted(told)
+    assert [each["name"] for each in found["datasets"]] == ["both", "few", "many"] == sorted(told)
     for facts in found["datasets"]:
         info = told[facts["name"]]
         for name in ("digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound"):
@@ -149,7 +149,7 @@ def test_the_page_can_be_turned_off_and_changes_nothing(server, root, make_serve
 def test_figures_need_a_token_that_may_read_metrics(root, make_server, tmp_path):
     token = new_token()
     (tmp_path / "tokens").write_text(f"{Grant('watcher', hash_of(token), methods=(METRICS,))}\n")
-    with make_server(root, "--metrics-listen", "127.0.0.1:0", "--token-file", str(tmp_path / "tokens.toml")) as own:
+    with make_server(root, "--metrics-listen", "127.0.0.1:0", "--token-file", str(tmp_path / "tokens")) as own:
         assert b"<html" in get(own, "/status")[1]
         with pytest.raises(urllib.error.HTTPError, match="401"):
             get(own, "/status.json")
