@@ -77,12 +77,12 @@ def test_streams_beyond_the_limit_are_counted_and_told(packhorse, make_server, t
         result = packhorse(*bench, "--json")
         facts = json.loads(result.stdout)
     assert (result.exit_code, facts["streams"], facts["refused_streams"], facts["failed_streams"]) == (1, 5, 3, 3)
-    assert facts["first_error"] == "it was never let in"
+    assert facts["first_error"] == "it was never admitted"
     assert facts["first_block_seconds"]["count"] == 2
 
 
 def test_the_way_out_of_a_refusal_is_told():
-    refused, let_in = Measured(was_refused=True, error="it was never let in"), Measured([0.1], [], 1, 1, 1, 1.0)
+    refused, let_in = Measured(was_refused=True, error="it was never admitted"), Measured([0.1], [], 1, 1, 1, 1.0)
     text = "\n".join(_lines(_facts(LOAD, [refused, let_in], 0.1, 2)))
     assert "refused      1 streams at first: servers were full: raise --max-streams" in text
     assert "refused" not in "\n".join(_lines(_facts(LOAD, [let_in], 0.1, 2)))

@@ -75,7 +75,7 @@ def test_a_cursor_says_where_to_draw(packhorse, dataset, tmp_path):
     assert "epoch, seed and position" in packhorse("show", *dataset, "--cursor", "{}").stderr
     refused = packhorse("show", *dataset, "--cursor", cursor, "--step", 1)
     assert refused.exit_code == 2
-    assert "--cursor and --step ask for different things" in refused.stderr
+    assert "--cursor and --step exclude each other" in refused.stderr
 
 
 def test_documents_are_told_with_their_words(packhorse, dataset, corpus, words):

@@ -52,7 +52,7 @@ def test_a_full_disk_costs_no_token_that_is_there(tmp_path):
     ("arguments", "message"),
     [
         (["team-a"], "already has a token named team-a"),
-        (["b", "--methods", "Stream"], "'Stream' is none of"),
+        (["b", "--methods", "Stream"], "'Stream' matches no method"),
         (["b", "--datasets", "a b"], "datasets of b must be patterns"),
         (["b", "--expires", "soon"], "expires must be a time such as"),
         (["b", "--expires", "2020-01-01"], "--expires 2020-01-01 is in the past"),

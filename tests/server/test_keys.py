@@ -100,7 +100,7 @@ def test_a_step_is_explained_with_keys(clients):
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
-        ("plain", ["a"], "a is no id, and plain has no keys"),
+        ("plain", ["a"], "a is not an id, and plain has no keys"),
         ("urls", [""], "an empty text is not a key"),
         ("urls", ["ä" * 4097], "8,194 bytes"),
         ("urls", "a", "must be a list of texts"),

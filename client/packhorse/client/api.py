@@ -1,19 +1,18 @@
 """`Client`: the service's methods as Python calls.
 
-Owns their arguments. Leaves making a client to `connecting`, messages to `transport/requests`, connections to
-the transports, resuming to `stream`.
+Owns their arguments. Leaves making a client to `connecting`, messages to `transport/requests`, and resuming to
+`streams/stream`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import PackhorseError
-from packhorse.client.options import DEFAULT_PACKING, PackOptions
+from packhorse.client.options import DEFAULT_PACKING, NO_SKIPS, PackOptions
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.stream import BinStream
@@ -24,6 +23,7 @@ from packhorse.client.transport.requests import (
     LIST_DATASETS,
     LOCATE_SEQUENCES,
     PACK_SEQUENCES,
+    Method,
     SequenceLocation,
     Transport,
     balance_message,
@@ -42,25 +42,25 @@ from packhorse.types import DatasetInfo
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, get_bins_context
 
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
 _Answer = TypeVar("_Answer")
 
 Weight = int | float | str | Decimal
 """A weight, taken as it is written."""
 
 _IDS_AT_ONCE = 1000
-"""Ids that `Client.keys` asks for together: any dataset answers so many."""
+"""Ids that `Client.keys` asks for together; every dataset answers this many."""
 
 DEFAULT_TOPOLOGY = Topology()
 """One rank, one worker, one bin a step."""
-
-NO_SKIPS = Skips()
 
 
 class Client:
     """The service's methods. Made by `connect`; safe to keep across a fork, and usable in a `with` statement.
 
-    Bins of prepared datasets come from `stream_bins`, `get_bins` and `locate`; `pack_sequences` and `pack_stream` pack
-    lengths without a dataset, all at once or as they arrive.
+    `stream_bins`, `get_bins` and `locate` read prepared datasets; `pack_sequences` and `pack_stream` pack lengths
+    without a dataset, all at once or as they arrive.
 
     Example:
         >>> from packhorse.client import connect
@@ -88,12 +88,11 @@ class Client:
             ...     sorted(info.name for info in client.list_datasets())[0]
             'corpus'
         """
-        request = pb.ListDatasetsRequest()
-        response = self._ask(lambda seconds: self._transport.answer(LIST_DATASETS, request, seconds))
-        return [DatasetInfo.from_proto(dataset) for dataset in response.datasets]
+        answer = self._ask(LIST_DATASETS, pb.ListDatasetsRequest())
+        return [DatasetInfo.from_proto(dataset) for dataset in answer.datasets]
 
     def get_dataset(self, name: str) -> DatasetInfo:
-        """Returns one dataset; a DatasetNotFoundError where there is none of that name.
+        """Returns one dataset; raises DatasetNotFoundError where none has the name.
 
         Example:
             >>> from packhorse.client import connect
@@ -101,10 +100,7 @@ class Client:
             ...     client.get_dataset("corpus").max_seq_len
             8
         """
-        request = message(pb.GetDatasetRequest, name=name)
-        return DatasetInfo.from_proto(
-            self._ask(lambda seconds: self._transport.answer(GET_DATASET, request, seconds)).dataset
-        )
+        return DatasetInfo.from_proto(self._ask(GET_DATASET, message(pb.GetDatasetRequest, name=name)).dataset)
 
     def append_stage(
         self,
@@ -115,9 +111,9 @@ class Client:
         by: str = "bins",
         replace: bool = False,
     ) -> DatasetInfo:
-        r"""Appends a stage to a mixture while runs go on: other weights from a position of the run on.
+        r"""Appends a stage to a mixture while it is trained on: other weights from a position of the run.
 
-        A server wants a token whose methods name AppendStage. Asking again for what was done already changes nothing.
+        A server wants a token whose methods name AppendStage. Repeating a call changes nothing.
 
         Example:
             >>> from packhorse.client import connect
@@ -128,32 +124,28 @@ class Client:
             ...     info = client.append_stage("two", from_position=20, weights={"corpus": "0.5"})
             >>> [stage.first_position for stage in info.stages]
             [0, 20]
-            >>> with connect("embedded:datasets") as client:  # nobody has come to position 20
-            ...     info = client.append_stage("two", from_position=20, replace=True)
-            >>> [stage.first_position for stage in info.stages]
-            [0]
 
         Args:
             mixture: its name.
-            from_position: epoch · num_bins + the position there; beyond where the last stage begins that stays, and at
-                or beyond everything that was handed out.
+            from_position: epoch · num_bins + position; after the beginning of the last stage that stays, and not
+                before any bin that was handed out.
             weights: component → weight of at least 0, taken as it is written: 0.7 is 7/10. New components are datasets
-                of the server. None only takes stages back, with `replace`.
+                of the server. None with `replace` only removes stages.
             by: whether weights are shares of "bins" or of "tokens".
-            replace: takes back the stages that begin at the position or beyond, first.
+            replace: first removes the stages that begin at the position or later.
 
         Returns:
             The mixture as it is now.
 
         Raises:
-            PositionPassedError: bins behind the position have been handed out; says how far the runs have come.
-            AccessDeniedError: the token is not for this.
+            PositionPassedError: bins after the position have been handed out; says how far runs are.
+            AccessDeniedError: the token does not allow it.
             NotImplementedByServerError: the server has no tokens, or cannot write its data root.
-            InvalidRequestError: the name is no mixture's, or the stage cannot follow the others; says why.
+            InvalidRequestError: the dataset is no mixture, or the stage cannot follow the others.
             ValueError: weights are empty.
         """
         if replace and weights is not None and not weights:
-            raise ValueError("weights must give components numbers; leave them out to take stages back")
+            raise ValueError("weights must name a component; leave them out to remove stages")
         request = message(
             pb.AppendStageRequest,
             dataset=mixture,
@@ -164,9 +156,7 @@ class Client:
             by=by,
             replace=replace,
         )
-        return DatasetInfo.from_proto(
-            self._ask(lambda seconds: self._transport.answer(APPEND_STAGE, request, seconds)).dataset
-        )
+        return DatasetInfo.from_proto(self._ask(APPEND_STAGE, request).dataset)
 
     def stream_bins(
         self,
@@ -197,18 +187,18 @@ class Client:
             seed: of the run, in [0, 2^64).
             rank: data-parallel rank, in [0, world_size).
             worker: dataloader worker within the rank, in [0, workers_per_rank).
-            topology: the shape of the run, the same for every rank and worker. Its start_position is where step 0
-                begins: a cursor's position to resume, under any topology.
-            skip: positions to leave out; what is left is numbered again from 0.
-            first_step: steps below it are left out.
+            topology: the shape of the run, the same for every rank and worker. Step 0 begins at its start_position: to
+                resume, a cursor's position.
+            skip: positions to leave out; the others are numbered from 0.
+            first_step: earlier steps are left out.
             expected_digest: refuse a dataset with another digest; empty for any.
 
         Returns:
-            An iterator of BinBlock; nothing is requested before its header or first block is asked for.
+            An iterator of BinBlock; reading its header or first block opens the stream.
 
         Raises:
-            InvalidRequestError: a number does not fit the protocol (others are refused by the service, when the
-                stream is opened).
+            InvalidRequestError: a number does not fit the protocol. The service refuses other errors when the stream
+                is opened.
         """
         request = message(
             pb.StreamBinsRequest,
@@ -250,9 +240,9 @@ class Client:
             epoch: 0-based.
             seed: of the run.
             positions: int [N], each in [0, num_bins); repeats allowed.
-            skip: positions to leave out; what is left is numbered again from 0.
+            skip: positions to leave out; the others are numbered from 0.
             expected_digest: refuse a dataset with another digest; empty for any.
-            is_whole: whether positions count in the whole epoch, from which no file leaves any out.
+            is_whole: whether positions count in the whole epoch, which takedowns do not shorten.
         """
         request = message(
             pb.GetBinsRequest,
@@ -266,13 +256,12 @@ class Client:
             is_whole=is_whole,
         )
 
-        def ask(seconds: float) -> BinBlock:
-            response = self._transport.answer(GET_BINS, request, seconds)
-            context = get_bins_context(request, response.digest, response.id_type)
-            asked = np.array(request.positions, dtype=np.int64)
-            return decode_bins(response.bins, response.id_type, context=context, positions=lambda _: asked)
+        def read(answer: pb.GetBinsResponse) -> BinBlock:
+            context = get_bins_context(request, answer.digest, answer.id_type)
+            wanted = np.array(request.positions, dtype=np.int64)
+            return decode_bins(answer.bins, answer.id_type, context=context, positions=lambda _: wanted)
 
-        return self._ask(ask)
+        return self._read(GET_BINS, request, read)
 
     def locate(
         self,
@@ -286,11 +275,10 @@ class Client:
         skip: Skips = NO_SKIPS,
         expected_digest: str = "",
     ) -> list[SequenceLocation]:
-        """Returns where ids and keys are in an epoch and, when a topology is given, in which stream.
+        """Returns where ids and keys are in an epoch and, with a topology, in which stream.
 
-        The answers come in the order of `ids`, then of `keys`; a sequence that was split has one for each piece, one
-        after the other by ascending start. Of a mixture an id has answers for each component that has it, and for each
-        time that it comes.
+        Answers come in the order of `ids`, then of `keys`. A split sequence has one for each piece, by ascending start.
+        In a mixture an id or key has answers for each component that has it, and for each time that it comes.
 
         Example:
             >>> from packhorse.client import connect
@@ -304,10 +292,9 @@ class Client:
             epoch: 0-based.
             seed: of the run.
             ids: of sequences.
-            keys: of sequences, of a dataset prepared with an `--id-column` of text. Of a mixture, a key has answers for
-                each component that has it.
+            keys: of sequences, where the dataset's `id_column` was text.
             topology: the shape of the run; None leaves step, rank, worker and slot out.
-            skip: positions to leave out; what is left is numbered again from 0.
+            skip: positions to leave out; the others are numbered from 0.
             expected_digest: refuse a dataset with another digest; empty for any.
         """
         request = message(
@@ -323,14 +310,10 @@ class Client:
             expected_digest=expected_digest,
         )
 
-        def ask(seconds: float) -> list[SequenceLocation]:
-            response = self._transport.answer(LOCATE_SEQUENCES, request, seconds)
-            return read_locations(response, request)
-
-        return self._ask(ask)
+        return self._read(LOCATE_SEQUENCES, request, lambda answer: read_locations(answer, request))
 
     def keys(self, dataset: str, ids: Iterable[int], *, component: str = "") -> list[str]:
-        """Returns the keys of ids, what the owner of the sequences calls them.
+        """Returns the keys of ids: the names that the owner of the sequences gave them.
 
         Example:
             >>> from packhorse.client import connect
@@ -341,10 +324,10 @@ class Client:
         Args:
             dataset: its name.
             ids: of sequences, e.g. those of a batch.
-            component: of a mixture, the component that they are of.
+            component: the component of the ids, where the dataset is a mixture.
 
         Returns:
-            A key for each id, in their order; empty where it has none.
+            A key for each id, in the same order; empty where it has none.
         """
         wanted = integers("ids", ids)
         key_of: dict[int, str] = {}
@@ -379,15 +362,13 @@ class Client:
         Args:
             lengths: int [S], in tokens, each in [1, max_seq_len]; at most 1,000,000.
             max_seq_len: a bin's capacity in tokens.
-            num_bins_multiple_of: the number of bins is made a multiple of this, by splitting the fullest bins: of
-                `bins[rank::num_bins_multiple_of]` every data-parallel rank gets as many, and none is empty. At most
-                65,536.
+            num_bins_multiple_of: the number of bins becomes a multiple of this, by splitting the fullest bins, so that
+                `bins[rank::num_bins_multiple_of]` are equally many for every rank, and none is empty. At most 65,536.
             packing: the packer, its limits, and how bins are balanced between these ranks.
             separate_by: int [S], in [0, 2^32), at most 1,024 distinct: sequences with different numbers share no bin.
-                None where all may.
             groups: int [S], in [0, 2^32): sequences with equal numbers share a bin, next to each other in their order;
-                without `max_sequences_per_bin`. None where each is packed by itself.
-            seed: shuffles equal lengths; None for their order.
+                not together with `max_sequences_per_bin`.
+            seed: shuffles equal lengths; None keeps their order.
             align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
 
@@ -397,7 +378,7 @@ class Client:
         Raises:
             InvalidRequestError: a field is out of range, or there are too few sequences for `num_bins_multiple_of`.
             RequestTooLargeError: there are too many sequences for one message.
-            VersionMismatchError: the server is older than groups.
+            VersionMismatchError: the server is too old for groups.
         """
         request = message(
             pb.PackSequencesRequest,
@@ -416,10 +397,7 @@ class Client:
             extra_tokens=extra_tokens,
         )
 
-        def ask(seconds: float) -> list[NDArray[np.int64]]:
-            return read_packing(self._transport.answer(PACK_SEQUENCES, request, seconds), request)
-
-        return self._ask(ask)
+        return self._read(PACK_SEQUENCES, request, lambda answer: read_packing(answer, request))
 
     def pack_stream(
         self,
@@ -435,7 +413,7 @@ class Client:
         align: int = 1,
         extra_tokens: int = 0,
     ) -> PackStream:
-        """Packs sequences as they arrive (rollouts): full bins come back while more are sent.
+        """Packs sequences as they arrive (rollouts): full bins return while more sequences are sent.
 
         Example:
             >>> from packhorse.client import connect
@@ -446,25 +424,25 @@ class Client:
 
         Args:
             max_seq_len: a bin's capacity in tokens.
-            lookahead_sequences: the most sequences that the service holds back to make fuller bins, in [1, 10,000].
-                Every sequence of a group counts.
-            max_sequences_per_bin: the most sequences in a bin; None for no limit. There are no groups then.
-            num_bins_multiple_of: data-parallel ranks, at most 65,536. With more than one, bins come in rounds of a
-                multiple of it, and bin k of the stream belongs to rank k mod `num_bins_multiple_of`; a flush splits
-                what is left, so that no rank idles.
+            lookahead_sequences: the most sequences, those of groups included, that the service holds back to make
+                fuller bins, in [1, 10,000].
+            max_sequences_per_bin: the most sequences in a bin; None for no limit. Not together with groups.
+            num_bins_multiple_of: data-parallel ranks, at most 65,536. Bins come in rounds of a multiple of it, and bin
+                k belongs to rank k mod `num_bins_multiple_of`; a flush splits what is left, so that no rank idles.
             accumulation: steps that make one optimizer step. With a balance a round is accumulation ·
                 num_bins_multiple_of bins, at most 65,536.
-            balance: where the ranks wait for each other, as in `pack_sequences`, within each round.
-            cost_linear: as in `pack_sequences`.
+            balance: where the ranks wait for each other within a round; see `PackOptions`.
+            cost_linear: see `PackOptions`.
             allow_empty: a flush with fewer sequences than bins adds empty bins instead of raising an error.
             align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
 
         Returns:
-            A stream to `send` sequences to and to `flush` at the end; nothing is requested before.
+            A stream to `send` sequences to and to `flush` at the end; the first of these opens it.
 
         Raises:
-            InvalidRequestError: a number does not fit the protocol (others are refused at the first `send`).
+            InvalidRequestError: a number does not fit the protocol. The service refuses other errors at the first
+                `send`.
         """
         options = message(
             pb.PackStreamOptions,
@@ -484,7 +462,7 @@ class Client:
         return PackStream(self._transport, options, self._retry)
 
     def close(self) -> None:
-        """Lets go of connections. Later calls fail, and those that another thread is waiting for."""
+        """Closes connections. Later calls fail, and so do calls that are waiting in other threads."""
         self._connection.close()
         self._is_closed = True
 
@@ -493,20 +471,25 @@ class Client:
 
     @property
     def _transport(self) -> Transport:
-        """What calls go through, as long as the client is open."""
         if self._is_closed:
             raise PackhorseError(f"this client of {self.target} is closed; connect again")
         return self._connection
 
-    def _ask(self, attempt: Callable[[float], _Answer]) -> _Answer:
-        return with_retries(self._retry, attempt, has_answered=lambda: self._transport.has_answered)
+    def _ask(self, method: Method[_Request, _Response], request: _Request) -> _Response:
+        return self._read(method, request, lambda answer: answer)
+
+    def _read(
+        self, method: Method[_Request, _Response], request: _Request, read: Callable[[_Response], _Answer]
+    ) -> _Answer:
+        """Returns what `read` makes of the answer; an answer that it finds damaged is asked for again."""
+        return with_retries(
+            self._retry,
+            lambda seconds: read(self._transport.answer(method, request, seconds)),
+            has_answered=lambda: self._transport.has_answered,
+        )
 
     def __enter__(self) -> "Client":
-        """Returns itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes the client."""
+    def __exit__(self, *raised: object) -> None:
         self.close()

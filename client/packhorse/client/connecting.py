@@ -33,7 +33,7 @@ Target = str | MemoryDatasets | Callable[[], Client]
 _Answer = TypeVar("_Answer")
 
 _CHILD_SECONDS = 60.0
-"""How much longer than a client tries a child process may take to ask."""
+"""Time that a child process may take beyond its client's deadline."""
 
 
 def connect(
@@ -57,24 +57,24 @@ def connect(
         16
 
     Args:
-        target: `host:port`; `host:port,host:port` for several replicas; `dns:///host:port` for a name; `unix:PATH`; or
-            `embedded:DIR` for no server at all. Every address of a name counts as a replica. A call goes to any of
-            them, and to the others where that one fails or lacks the dataset. Or `MemoryDatasets`.
-        ca: file with the CAs of the server's certificate (PEM); TLS is used where it is given. What is left out of
-            this and the next four is taken from PACKHORSE_CLIENT_CA, PACKHORSE_CLIENT_CERT and so on; see `Access`.
+        target: `host:port`; `host:port,host:port` for several replicas; `dns:///host:port` for a name, whose every
+            address is a replica; `unix:PATH`; `embedded:DIR`, without a server; or `MemoryDatasets`. A call goes to any
+            replica, and to the others where that one fails or lacks the dataset.
+        ca: file with the CAs of the server's certificate (PEM), for TLS. The environment (PACKHORSE_CLIENT_CA,
+            PACKHORSE_CLIENT_CERT and so on) gives what this and the next four leave out; see `Access`.
         cert: file of this client's certificate (PEM), where the server wants one.
         key: file of its private key (PEM, no passphrase).
         token_file: file that holds the token which the server wants; it is read again for each call.
         token: the token itself, instead.
         insecure: whether the token may be sent to other machines in plain text.
         credentials: of a secure channel, instead of `ca`, `cert` and `key`.
-        timeout_seconds: how long a call goes on without an answer, however often it is tried. None: two minutes where a
-            server was lost, ten seconds where none has ever answered.
+        timeout_seconds: how long a call waits for an answer over all its attempts. None: two minutes where a server was
+            lost, ten seconds where none has ever answered.
         retry: the same in detail, instead of `timeout_seconds`.
 
     Raises:
         ValueError: a token would travel in plain text, a file cannot be read, or an argument is out of range.
-        InvalidRequestError: nothing could ever listen at the target.
+        InvalidRequestError: the target is no address.
         PackhorseError: an embedded folder has no dataset that can be opened.
     """
     access = Access(ca=ca, cert=cert, key=key, token=token, token_file=token_file, insecure=insecure)
@@ -87,10 +87,10 @@ def open_client(
     policy: RetryPolicy,
     credentials: "grpc.ChannelCredentials | None" = None,
 ) -> Client:
-    """Returns what `connect` returns, for arguments that were put together before."""
+    """Returns what `connect` returns."""
     given = [*access.given, *(["credentials"] if credentials is not None else [])]
     if given and not (isinstance(target, str) and not target.startswith(PREFIX)):
-        raise ValueError(f"{given[0]} is for a server; there is none behind {shortened(target)}")
+        raise ValueError(f"{given[0]} is for a server, and {shortened(target)} has none; leave it out")
     transport: Transport
     if isinstance(target, MemoryDatasets):
         transport = MemoryTransport(target)
@@ -107,14 +107,14 @@ def open_client(
 
 @dataclass(frozen=True)
 class Server:
-    """How servers are reached, by the main process and by each dataloader worker; it travels to workers by pickle.
+    """How the main process and each dataloader worker reach servers; workers receive it by pickle.
 
     Example:
         >>> Server("trainer-7:50051,trainer-8:50051", timeout_seconds=600).name
         'trainer-7:50051,trainer-8:50051'
 
     Raises:
-        ValueError: nothing could ever listen at the target, or a field is out of range.
+        ValueError: the target is no address, or a field is out of range.
     """
 
     target: Target
@@ -124,13 +124,12 @@ class Server:
     access: Access | None = None
     """Certificates and tokens; None for those of the environment."""
     timeout_seconds: float | None = None
-    """How long a call or a stream goes on without an answer. None: two minutes where a server was lost, ten seconds
-    where none has ever answered."""
+    """How long a call or a stream waits for an answer over all its attempts. None: two minutes where a server was lost,
+    ten seconds where none has ever answered."""
     retry: RetryPolicy | None = None
     """The same in detail, instead of `timeout_seconds`."""
 
     def __post_init__(self) -> None:
-        """Refuses what no server could ever listen at, before workers are started for it."""
         if isinstance(self.target, str):
             if not self.target.startswith(PREFIX):
                 hosts_of(self.target)
@@ -144,7 +143,8 @@ class Server:
         policy_of(self.timeout_seconds, self.retry)
         if callable(self.target) and (self.timeout_seconds, self.retry, self.access) != (None, None, None):
             raise ValueError(
-                "timeout_seconds, retry and access are for a target; the function that is given returns a Client"
+                "timeout_seconds, retry and access have no effect: the target is a function, which makes its own "
+                "client; leave them out"
             )
 
     @property
@@ -160,10 +160,7 @@ class Server:
         return open_client(self.target, self.access or NO_ACCESS, policy_of(self.timeout_seconds, self.retry))
 
     def ask(self, question: Callable[[], _Answer]) -> _Answer:
-        """Returns what `question` returns, asked in a child process so that this one may still fork its workers.
-
-        See `ask_in_child`. Targets without a server are asked right here.
-        """
+        """Returns what `question` returns; asks servers in a child process, so that this one may fork its workers."""
         if isinstance(self.target, MemoryDatasets) or str(self.target).startswith(PREFIX):
             return question()
         policy = policy_of(self.timeout_seconds, self.retry)
@@ -178,17 +175,15 @@ def as_server(target: Target | Server) -> Server:
 def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = 180.0) -> _Answer:
     """Returns what `question` returns, asked in a forked child while this process has not used gRPC itself.
 
-    Where it has, where there is no fork, and where JAX runs, whose threads no fork survives, the question is asked
-    right here.
+    Where it has, where there is no fork, and where JAX runs, whose threads no fork survives, this process asks.
 
     Args:
-        question: need not be picklable; its answer is. Objects that it changes, it changes in the child.
+        question: its answer can be pickled. It changes nothing in this process.
         timeout_seconds: how long the child may take.
 
     Raises:
         TimeoutError: the child gave no answer in time.
         RuntimeError: the child died, or its exception cannot be pickled.
-        Exception: whatever the question raised.
     """
     if has_used_grpc() or not hasattr(os, "fork") or "jax" in sys.modules:
         return question()
@@ -199,13 +194,13 @@ def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = 18
     sender.close()
     try:
         if not receiver.poll(timeout_seconds):
-            raise TimeoutError(f"the server was asked in a child process, which gave no answer in {timeout_seconds} s")
+            raise TimeoutError(f"the child process that asked the server gave no answer within {timeout_seconds} s")
         is_answer, outcome = pickle.loads(receiver.recv_bytes())
     except EOFError:
-        raise RuntimeError("the server was asked in a child process, which died") from None
+        raise RuntimeError("the child process that asked the server died") from None
     finally:
         receiver.close()
-        with suppress(ProcessLookupError, ChildProcessError):  # where someone else collects this process's children
+        with suppress(ProcessLookupError, ChildProcessError):  # something else may collect this process's children
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
     if not is_answer:
@@ -214,7 +209,7 @@ def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = 18
 
 
 def _answer(question: Callable[[], Any], sender: Connection) -> NoReturn:
-    """Sends the answer or the exception, and ends the child at once: nothing of its parent's is to be cleaned up."""
+    """Sends the answer or the exception, and ends the child without its parent's clean-up."""
     try:
         try:
             outcome = (True, question())

@@ -54,7 +54,7 @@ Skip = Skips | str | Mapping[int, Skips | str]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run reads: a dataset, in the order of a seed, without the positions that it skips.
+    """A dataset in the order of a seed, without the positions that are skipped.
 
     Example:
         >>> run = Run("corpus", seed=1, skip={3: "1200:1300"})
@@ -62,7 +62,7 @@ class Run:
         ('1200:1300', '')
 
     Raises:
-        ValueError: a field is out of range, a range is empty, or a text is no range.
+        ValueError: a field is out of range, or a skip is empty or no range.
     """
 
     dataset: str
@@ -71,13 +71,12 @@ class Run:
     seed: int = 0
     """In [0, 2^64)."""
     epoch: int = 0
-    """To begin with."""
+    """The first epoch."""
     skip: Skip = NO_SKIPS
     """Positions to leave out of every epoch, e.g. "1200:1300", or of some: `{3: "1200:1300"}`. Ranges may be added
     after a cursor, never before it."""
 
     def __post_init__(self) -> None:
-        """Checks every field."""
         if not isinstance(self.dataset, str) or not self.dataset:
             raise ValueError(f"dataset must be the dataset's name, got {shortened(self.dataset)}")
         object.__setattr__(self, "seed", checked_integer("seed", self.seed, 0, 2**64 - 1))
@@ -96,23 +95,18 @@ class Run:
         return skips
 
     def check_skips(self, epoch: int, header: StreamHeader) -> None:
-        """Refuses a skip that has no effect in an epoch, or leaves nothing of it.
-
-        Raises:
-            ValueError: a range lies beyond the epoch's end, or every bin is left out.
-        """
-        asked, left_out = self.skips(epoch).ranges, header.skipped.ranges
+        """Refuses a range beyond the epoch's end, and a skip of every bin, by a ValueError."""
+        wanted, left_out = self.skips(epoch).ranges, header.skipped.ranges
         whole = header.num_bins + header.skipped.num_skipped
-        for first, end in asked:
+        for first, end in wanted:
             if not any(first < other_end and other < end for other, other_end in left_out):
                 raise ValueError(f"skip {first}:{end} is beyond the end of epoch {epoch}, which has {whole:,} bins")
-        if asked and not header.num_bins:
+        if wanted and not header.num_bins:
             raise ValueError(
                 f"skip {self.skips(epoch)} leaves out all {whole:,} bins of epoch {epoch}; train on another epoch"
             )
 
     def __str__(self) -> str:
-        """The dataset, the seed and what is skipped."""
         if isinstance(self.skip, Mapping):
             skip = "; ".join(f"{epoch}: {some}" for epoch, some in sorted(self.skip.items()))
         else:
@@ -124,13 +118,13 @@ def _skips(given: Skips | str) -> Skips:
     if isinstance(given, Skips):
         return given
     if not isinstance(given, str):
-        raise ValueError(f"skip must be like '1200:1300', or a dict from epoch to such; got {shortened(given)}")
+        raise ValueError(f"skip must be a text like '1200:1300', or a dict from epoch to text; got {shortened(given)}")
     return Skips.parse([given])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderOptions:
-    """How one process loads its batches: which rank it is, its workers, and what they make ahead.
+    """How one process loads its batches: its rank, its workers, and how far they work ahead.
 
     Example:
         >>> LoaderOptions(num_workers=4, device="cuda:1").prefetch_factor
@@ -143,20 +137,19 @@ class LoaderOptions:
     num_workers: int = 2
     """Worker processes; 0 to make batches in this process, in the thread that fetches them."""
     device: "torch.device | str | None" = None
-    """Where tensors go; None for the current CUDA device where there is one, else the CPU."""
+    """The tensors' device; None for the current CUDA device where there is one, else the CPU."""
     prefetch_factor: int = 4
     """Batches that each worker makes ahead."""
     depth: int = 2
-    """Batches brought to the device ahead."""
+    """Batches copied to the device ahead."""
     rank: "tuple[int, int] | DeviceMesh | None" = None
     """Data-parallel (rank, world_size); or the device mesh over which a model is divided, whose model-parallel ranks
-    get the same batches. None: as Megatron, torch.distributed or the launcher says."""
+    get the same batches. None asks Megatron, torch.distributed or the launcher."""
     multiprocessing_context: BaseContext | str | None = None
-    """How workers are started; None for a safe choice. Where this process uses gRPC through another package,
-    "forkserver" is safe."""
+    """How workers are started; None for a safe choice. "forkserver" is safe where this process uses gRPC through
+    another package."""
 
     def __post_init__(self) -> None:
-        """Checks every number; the rank and the device are checked where they are used."""
         for name, least in (("num_workers", 0), ("prefetch_factor", 1), ("depth", 1)):
             checked_integer(name, getattr(self, name), least)
         context, methods = self.multiprocessing_context, get_all_start_methods()
@@ -165,14 +158,14 @@ class LoaderOptions:
 
 
 def with_words(options: _Options, **words: Any) -> _Options:
-    """Returns options with the flat words of a function put into their fields.
+    """Returns options with a function's own arguments put into their fields.
 
     Example:
         >>> with_words(Topology(world_size=8), balance="micro-step").balance
         <Balance.MICRO_STEP: 'micro-step'>
 
     Raises:
-        ValueError: a word and the object say two things.
+        ValueError: an argument contradicts the object.
     """
     default = {each.name: each.default for each in fields(options)}
     changes = {}
@@ -194,7 +187,7 @@ def as_run(dataset: str | Run, seed: int = 0) -> Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackOptions:
-    """How lengths are packed on demand: by `Client.pack_sequences`, `pack_rollouts` and `pack_pairs`.
+    """How `Client.pack_sequences`, `pack_rollouts` and `pack_pairs` pack lengths.
 
     Example:
         >>> PackOptions(algorithm="next-fit", balance="micro-step").balance
@@ -207,18 +200,18 @@ class PackOptions:
     algorithm: str = "best-fit"
     """The packer."""
     max_sequences_per_bin: int | None = None
-    """The most sequences in a bin, or the most pairs; None for no limit."""
+    """The most sequences, or pairs, in a bin; None for no limit."""
     balance: Balance | str = Balance.NONE
     """Where ranks wait for each other. "micro-step": at every step, so that its bins cost the same. "optimizer-step":
     once in the whole call, so that each rank's bins cost the same in sum."""
     cost_linear: int = DEFAULT_COST_LINEAR
-    """Cost of a token beside attention: a sequence of L tokens costs cost_linear · L + L².
-    `packhorse.client.cost_linear_of` computes a model's."""
+    """Cost of a token beside attention: a sequence of L tokens costs cost_linear · L + L². `cost_linear_of` computes a
+    model's."""
     allow_empty: bool = False
-    """Where there are fewer sequences than bins, the other bins are empty instead of an error raised."""
+    """Whether bins stay empty where there are fewer sequences than bins; otherwise that is an error."""
 
     def __post_init__(self) -> None:
-        """Checks what needs no server; the service knows the packers and the largest numbers."""
+        # The service knows the packers and the largest numbers.
         if not isinstance(self.algorithm, str):
             raise invalid("algorithm", f"must be a packer's name, got {type(self.algorithm).__name__}")
         if not isinstance(self.allow_empty, bool):
@@ -245,9 +238,9 @@ def cost_linear_of(model_or_config: Any) -> int:
 
     A linear layer takes 2 FLOPs for each weight and token; a pair takes 2·d for its score and 2·d for its value, in
     every head (Kaplan et al. 2020, arXiv 2001.08361, table 1; Narayanan et al. 2021, arXiv 2104.04473, appendix). A
-    sliding-window layer has L · min(L, w) pairs, which for sequences longer than w is linear in L. All L² pairs count,
-    also where a causal kernel leaves half of them out: measure your own bins where that matters. For a plain
-    transformer it comes to about 6 · hidden_size, e.g. 24,576 at 4,096.
+    sliding-window layer has L · min(L, w) pairs, linear in L for sequences longer than w. All L² pairs count, although
+    a causal kernel leaves half of them out: measure your own bins where that matters. A plain transformer has about
+    6 · hidden_size, e.g. 24,576 at 4,096.
 
     Example:
         >>> from types import SimpleNamespace
@@ -256,8 +249,8 @@ def cost_linear_of(model_or_config: Any) -> int:
         384
 
     Args:
-        model_or_config: a transformers PreTrainedModel or config; anything with these fields works. Of a multimodal
-            model its text part is taken. Mixtures of experts count the experts that a token visits.
+        model_or_config: a transformers PreTrainedModel or config, or anything with these fields. A multimodal model
+            counts with its text part, a mixture of experts with the experts that a token visits.
 
     Raises:
         ValueError: a field that the formula needs is missing.
@@ -293,7 +286,8 @@ def _attention_weights(config: Any, hidden: int, heads: int, kv_heads: int, head
 
 def _feed_forward_weights(config: Any, hidden: int, layers: int) -> int:
     """Weights of all layers' feed-forward parts that a token visits."""
-    dense = hidden * _dense_size(config, hidden) * _matrices(config)
+    dense_size = _optional(config, "intermediate_size", "n_inner", "ffn_dim", "d_ff") or 4 * hidden
+    dense = hidden * dense_size * _matrices(config)
     experts = _optional(config, "num_local_experts", "num_experts", "n_routed_experts")
     visited = _optional(config, "num_experts_per_tok", "num_experts_per_token", "moe_topk")
     if not experts or not visited:
@@ -304,10 +298,6 @@ def _feed_forward_weights(config: Any, hidden: int, layers: int) -> int:
     sparse = hidden * (visited * size + of_shared) * _matrices(config) + hidden * experts
     num_dense = min(_optional(config, "first_k_dense_replace") or 0, layers)
     return num_dense * dense + (layers - num_dense) * sparse
-
-
-def _dense_size(config: Any, hidden: int) -> int:
-    return _optional(config, "intermediate_size", "n_inner", "ffn_dim", "d_ff") or 4 * hidden
 
 
 def _matrices(config: Any) -> int:

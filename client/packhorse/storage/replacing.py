@@ -123,25 +123,25 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def refuse_url(output: str | os.PathLike[str], name: str = "the output") -> None:
-    """Refuses a URL where a path is to be written.
+    """Refuses to write to a URL.
 
     Example:
-        >>> refuse_url("s3://corpus/packed", "--output")
+        >>> refuse_url("s3://corpus/packed", "output")
         Traceback (most recent call last):
             ...
-        ValueError: --output s3://corpus/packed is a URL; give a path on a disk, and copy what is written there yourself
+        ValueError: output s3://corpus/packed is a URL; give a path on a disk, and copy the files from there yourself
 
     Args:
-        output: what is to be written.
-        name: what the user calls it.
+        output: where to write.
+        name: of the parameter, for the message.
 
     Raises:
-        ValueError: it is a URL.
+        ValueError: the output is a URL.
     """
     shown = os.fspath(output)
     if isinstance(shown, str) and (begin := _URL.match(shown)):
         url = f"{begin[0].rstrip('/')}//{shown[begin.end() :]}"
-        raise ValueError(f"{name} {url} is a URL; give a path on a disk, and copy what is written there yourself")
+        raise ValueError(f"{name} {url} is a URL; give a path on a disk, and copy the files from there yourself")
 
 
 def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
@@ -155,7 +155,7 @@ def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
     for path in paths:
         refuse_url(path)
         if path.is_dir():
-            raise IsADirectoryError(f"{path} is a folder, and a file is to be written there; choose another output")
+            raise IsADirectoryError(f"{path} is a folder, not a file; choose another output")
         if path.exists() and not overwrite:
             raise FileExistsError(f"{path} is already there; remove it, choose another output, or set overwrite=True")
 

@@ -26,7 +26,7 @@ from packhorse.topology.choices import counted
 PATIENT = RetryPolicy(deadline_seconds=60)
 """Long enough to measure even a slow server."""
 
-NO_PLACE = "it was never let in"
+NOT_ADMITTED = "it was never admitted"
 """The error of a stream that was not admitted while the others were read."""
 
 START_SECONDS = 120.0
@@ -148,7 +148,7 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
                         if not measured.num_bins and stream.was_refused:
                             measured.was_refused = True
                             if now >= end:  # the others have made room
-                                measured.error = NO_PLACE
+                                measured.error = NOT_ADMITTED
                                 break
                         times.append(now - asked)
                         measured.num_bins += len(block)
@@ -183,7 +183,7 @@ _BUSY_SHARE = 0.8
 @click.option(
     "--steps-per-second",
     type=click.FloatRange(0, min_open=True),
-    help="How fast a rank trains: blocks are then asked for no faster.  [default: as fast as they come]",
+    help="Steps per second at which each rank trains.  [default: as fast as possible]",
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of the run.")
 @click.option(

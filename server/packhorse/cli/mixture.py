@@ -122,7 +122,7 @@ def append(
             )
         names, shares = [each.name for each in info.components], [Fraction(share) for share in info.stages[-1].shares]
         firsts = [stage.first_position for stage in info.stages]
-        _tell(name, firsts, info.num_bins, (before, info.digest), names, shares)
+        _print_stage(name, firsts, info.num_bins, (before, info.digest), names, shares)
         return
     if data_root is None:
         raise click.UsageError("give --data-root DIR, where the mixture's file is, or --target HOST:PORT, a server")
@@ -140,10 +140,10 @@ def append(
     stage = StageEntry(weights=_weights(weights), by=WeightsBy(by)) if weights is not None else None
     old, new = append_to_mixture(path, stage, from_position, catalog.component, replace=replace)
     digests = (old.manifest.digest, new.manifest.digest)
-    _tell(name, [first for first, _ in new.chain], new.num_bins, digests, new.file.names, new.shares[-1])
+    _print_stage(name, [first for first, _ in new.chain], new.num_bins, digests, new.file.names, new.shares[-1])
 
 
-def _tell(
+def _print_stage(
     name: str,
     firsts: Sequence[int],
     num_bins: int,

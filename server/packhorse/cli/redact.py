@@ -94,8 +94,8 @@ def command(
         raise click.UsageError("give --ids or --ids-file, one of them")
     if (seed is None) != (from_position is None):
         raise click.UsageError("--seed and --from-position belong together; give both")
-    root, name = _found(dataset, data_root)
-    served = _served(root, name)
+    root, name = _locate(dataset, data_root)
+    served = _opened(root, name)
     path = root / f"{name}{TAKEDOWN_SUFFIX}"
     if is_check:
         context.exit(0 if _is_right(served, path) else 1)
@@ -123,7 +123,7 @@ def command(
     click.echo(f"redactions in force: {len(file.redactions)}, the last with digest {file.chain[-1]}")
 
 
-def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
+def _locate(dataset: str, data_root: Path | None) -> tuple[Path, str]:
     """Returns the folder that holds a dataset or mixture, and its name there."""
     given = Path(dataset)
     folder = given.resolve()
@@ -141,7 +141,7 @@ def _found(dataset: str, data_root: Path | None) -> tuple[Path, str]:
     return data_root, dataset
 
 
-def _served(root: Path, name: str) -> Dataset:
+def _opened(root: Path, name: str) -> Dataset:
     from packhorse.server.base.faults import ServiceError
     from packhorse.server.datasets.memory_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures

@@ -139,9 +139,9 @@ def command(
     such as a URL, and a number in quotes is a key. It exits with 1 if the dataset lacks one of them.
     """
     questions = {"--position": position is not None, "--cursor": cursor is not None, "--step": step is not None}
-    asked = [flag for flag, is_given in (questions | {"--id": bool(names)}).items() if is_given]
-    if len(asked) > 1:
-        raise click.UsageError(f"{' and '.join(asked)} ask for different things; give one of them")
+    given = [flag for flag, is_given in (questions | {"--id": bool(names)}).items() if is_given]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other; give one of them")
     tokenizer, tokens, id_column, limit, rank = (
         which.pop(name) for name in ("tokenizer", "tokens", "id_column", "limit", "rank")
     )

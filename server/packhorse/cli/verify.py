@@ -81,32 +81,34 @@ def command(
     below = datasets_below(folder)
     if below and (tokens is not None or number is not None):
         raise click.UsageError(f"--tokens and --version need one dataset, and {folder} holds several; name one of them")
-    found: list[_Found] = []
+    results: list[_VersionResult] = []
     with stopped_by_signals("nothing was changed"), show_progress() as progress:
         for path in (path for each in below or [folder] for path in _folders(each, number, all_versions)):
-            one = _Found(folder=path)
-            found.append(one)
+            result = _VersionResult(folder=path)
+            results.append(result)
             try:
                 dataset = open_prepared(path, check_pool=False)
-                one.manifest = dataset.manifest
-                one.wrong = verify_files(dataset, progress)
+                result.manifest = dataset.manifest
+                result.wrong = verify_files(dataset, progress)
             except PreparedDatasetError as error:
-                one.wrong = [str(error)]
-            if tokens is not None and one.manifest is not None and not one.wrong:
-                one.lengths = _compared(path, one.manifest, tokens, id_column, sample, workers, progress)
-                one.wrong += _what_differs(one.lengths, one.manifest, tokens, id_column, is_current=path == folder)
+                result.wrong = [str(error)]
+            if tokens is not None and result.manifest is not None and not result.wrong:
+                result.lengths = _compared(path, result.manifest, tokens, id_column, sample, workers, progress)
+                result.wrong += _what_differs(
+                    result.lengths, result.manifest, tokens, id_column, is_current=path == folder
+                )
     if as_json:
-        facts = [one.as_json() for one in found]
+        facts = [result.as_json() for result in results]
         click.echo(json.dumps(facts if all_versions or below else facts[0], indent=2))
     else:
-        for one in found:
-            _print(one, one.folder.name if below else folder.name, tokens)
-        click.echo(f"as it was prepared: {'no' if any(one.wrong for one in found) else 'yes'}")
-    context.exit(1 if any(one.wrong for one in found) else 0)
+        for result in results:
+            _print(result, result.folder.name if below else folder.name, tokens)
+        click.echo(f"as it was prepared: {'no' if any(result.wrong for result in results) else 'yes'}")
+    context.exit(1 if any(result.wrong for result in results) else 0)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Found:
+class _VersionResult:
     """What was found in one version."""
 
     folder: Path
@@ -198,13 +200,13 @@ def _what_differs(
         yield f"{tokens} holds {held:,} sequences, and the dataset was prepared from {manifest.inputs.rows:,}"
 
 
-def _print(found: _Found, name: str, tokens: str | None) -> None:
-    manifest, lengths = found.manifest, found.lengths
+def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
+    manifest, lengths = result.manifest, result.lengths
     if manifest is not None:
-        version = f", version {manifest.version}" if manifest.version > 1 or found.folder.name != name else ""
+        version = f", version {manifest.version}" if manifest.version > 1 or result.folder.name != name else ""
         click.echo(f"{name}{version} {manifest.digest}")
         click.echo(f"{len(manifest.checksums)} files, {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")
     if lengths is not None:
         click.echo(f"{lengths.compared:,} of {lengths.entries:,} lengths compared with {tokens}")
-    for problem in found.wrong:
+    for problem in result.wrong:
         click.echo(f"WRONG: {problem}", err=True)

@@ -103,7 +103,7 @@ class Engine(Protocol):
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """Begins the tasks and yields their results in order; raises the error of the first in order that fails.
 
-        In this thread alone, a task begins when its result is asked for.
+        In this thread alone, a task begins when its result is requested.
         """
         ...
 

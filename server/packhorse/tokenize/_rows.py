@@ -1,4 +1,4 @@
-"""Rows of JSON, Parquet and Arrow files, with the columns that are asked for, and which text is left out.
+"""Columns of the rows of JSON, Parquet and Arrow files, and which text is left out.
 
 Owns reading all three, and refusing or counting what cannot be read with its file and row. Leaves what cells mean to
 `documents` and `columns`.
@@ -163,7 +163,7 @@ class Row:
     origin: object
     """File, and line or row, when printed."""
     values: tuple[Any, ...]
-    """One for each column asked for; None where an optional one is missing."""
+    """One for each column; None for a missing optional one."""
 
 
 def row_files(inputs: Sequence[str | os.PathLike[str]]) -> Found:

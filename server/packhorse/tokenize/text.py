@@ -60,9 +60,9 @@ class TokenizeSummary:
     vocab_size: int
     """Every token id is below it."""
     bos: str | None
-    """The token that was put before every sequence; None where none was asked for."""
+    """The token before every sequence; None for no such token."""
     eos: str | None
-    """The token that ends every sequence; None where none was asked for."""
+    """The token that ends every sequence; None for no such token."""
     skipped_empty: int
     """Documents of white space alone, or without a token."""
     skipped_undecodable: int
@@ -273,7 +273,7 @@ class _Target:
             )
 
     def summary(self, encoder: "Encoder", tally: Tally, found: Found) -> TokenizeSummary:
-        """Describes what was written."""
+        """Describes the files written."""
         return TokenizeSummary(
             documents=tally.sequences,
             tokens=tally.tokens,

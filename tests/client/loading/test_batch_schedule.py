@@ -159,7 +159,7 @@ def test_the_command_line_takes_one(running_server, client):
     assert "step 9" in run("show", "rows", "--step", "9", "--rank", "1", "--world-size", "2")
     result = CliRunner().invoke(main, ["stream", "rows", "--batch-schedule", "0:8 5"])
     assert result.exit_code == 2
-    assert "batch_schedule has a phase '5'" in result.output
+    assert "--batch-schedule has a phase '5'" in result.output
 
 
 def test_trainers_that_count_by_one_size_refuse():

@@ -135,7 +135,7 @@ def test_tokens_that_do_not_fit_the_mixture_are_refused(root, tokens, given, mes
 
 def test_tokens_by_component_are_refused_for_one_dataset(root, tokens):
     dataset = PackedDataset(f"embedded:{root}", "web", tokens, batch_size=4, rank=(0, 1))
-    with pytest.raises(TokenSourceError, match="this dataset is no mixture; give its source alone"):
+    with pytest.raises(TokenSourceError, match="this dataset is not a mixture; give one source"):
         next(iter(dataset))
 
 

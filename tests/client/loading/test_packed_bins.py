@@ -196,7 +196,7 @@ def test_a_cursor_of_something_else_is_refused(make_bins):
         make_bins(seed=4).load_state_dict(cursor)
     other = make_bins("truncated")
     other.load_state_dict(cursor)
-    with pytest.raises(DigestMismatchError, match="is another than this run began with"):
+    with pytest.raises(DigestMismatchError, match="is not the one that this run began with"):
         len(other)
     skipping = make_bins(skip="0:2")
     skipping.load_state_dict(cursor)

@@ -70,7 +70,7 @@ def test_what_can_never_work_is_refused_at_once(target, waits):
 
 
 def test_a_function_s_client_has_its_own(nowhere):
-    with pytest.raises(ValueError, match="the function that is given returns a Client"):
+    with pytest.raises(ValueError, match="the target is a function, which makes its own client"):
         PackedDataset(Server(lambda: connect(nowhere), timeout_seconds=5), "corpus", {0: [1]}, batch_size=1)
 
 

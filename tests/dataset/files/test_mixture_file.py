@@ -238,7 +238,7 @@ def test_a_stage_is_appended_to_a_file_that_an_editor_has_marked_and_to_no_other
     _, after = append_to_mixture(path, *append)
     assert [first for first, _ in after.chain] == [0, 40]
     path.write_text(f"# für Mai\n{STAGES}", encoding="latin-1")
-    with pytest.raises(MixtureError, match="is no text in UTF-8"):
+    with pytest.raises(MixtureError, match="is not text in UTF-8"):
         append_to_mixture(path, *append)
 
 

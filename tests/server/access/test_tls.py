@@ -24,21 +24,21 @@ def files(authority, tmp_path):
 
 
 @pytest.fixture
-def request(monkeypatch):
-    """What gRPC asks at every new connection, one for each port."""
+def renewals(monkeypatch):
+    """The functions that gRPC calls at every new connection, one for each port."""
     functions = []
     monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", lambda first, other, _: functions.append(other))
     return functions
 
 
-def test_grpc_is_told_of_other_certificates_once(files, asked):
+def test_grpc_is_told_of_other_certificates_once(files, renewals):
     """A thousand connections that came at once ended the process, which was told the same certificates for each."""
     certificates = Certificates(files("one"))
     certificates.grpc_credentials()
-    assert [asked[0]() for _ in range(3)] == [None] * 3
+    assert [renewals[0]() for _ in range(3)] == [None] * 3
     files("two")
     certificates.ssl_context()  # the metrics' port may notice first
-    renewed, *again = (asked[0]() for _ in range(3))
+    renewed, *again = (renewals[0]() for _ in range(3))
     assert isinstance(renewed, grpc.ServerCertificateConfiguration)
     assert again == [None, None]
 
@@ -58,9 +58,9 @@ def test_what_is_wrong_is_told_as_long_as_it_lasts_and_when_they_end(files):
     assert not certificates.trouble
 
 
-def test_every_port_is_told(files, asked):
+def test_every_port_is_told(files, renewals):
     certificates = Certificates(files("one"))
     for _ in range(2):
         certificates.grpc_credentials()
     files("two")
-    assert [[other() is None for _ in range(2)] for other in asked] == [[False, True]] * 2
+    assert [[other() is None for _ in range(2)] for other in renewals] == [[False, True]] * 2

@@ -189,6 +189,16 @@ def test_streams_go_on_after_a_request_that_ends_grpcs_loop(corpus, make_server,
         assert "listening again" in server.log()
 
 
+def test_without_workarounds_streams_are_the_same(corpus, make_server, embedded, joined):
+    shape = Topology(batch_size=2)
+    with make_server(corpus.root, "--no-workarounds") as server, connect(server.target) as client:
+        with client.stream_bins("rows", topology=shape) as left:
+            next(left)
+        expected = joined(embedded.stream_bins("rows", epoch=1, topology=shape))
+        assert joined(client.stream_bins("rows", epoch=1, topology=shape)) == expected
+        assert "listening again" not in server.log()
+
+
 def test_many_such_requests_leave_few_lines_in_the_log(corpus, make_server):
     with make_server(corpus.root) as server, connect(server.target, retry=RetryPolicy(deadline_seconds=20)) as client:
         for _ in range(8):

@@ -110,7 +110,7 @@ def test_what_was_handed_out_stays(root, topology, skip, reached):
         ("staged", 0, {"rows": 1}, "bins", "from_position", "from_position must be an integer of at least 1"),
         ("staged", 710, {"rows": 1}, "bins", "from_position", "position 710 is not after 710, where the last stage"),
         ("staged", 900, {"rows": -1}, "bins", "weights", "weights.rows must be a number of at least 0, got -1"),
-        ("staged", 900, {"rows": "many"}, "bins", "weights", "that of 'rows' is no number: 'many'"),
+        ("staged", 900, {"rows": "many"}, "bins", "weights", "that of 'rows' is not a number: 'many'"),
         ("staged", 900, {"rows": "NaN"}, "bins", "weights", "weights.rows must be a number of at least 0, got NaN"),
         ("staged", 900, {"books": 1}, "bins", "weights", "no dataset is named 'books'"),
         ("staged", 900, {"rows": 0}, "bins", "weights", "are all 0: give a component a weight"),

@@ -297,7 +297,7 @@ WRONG = {
     ),
     "nested": ("[[stages]]\nweights = {staged = 1}", "staged is a mixture itself; name its components"),
     "zero": ("[[stages]]\nweights = {rows = 0}", "weights are all 0"),
-    "bytes": (b"\xff\xfe", "is no text in UTF-8"),
+    "bytes": (b"\xff\xfe", "is not text in UTF-8"),
 }
 
 

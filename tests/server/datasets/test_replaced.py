@@ -105,7 +105,7 @@ def test_a_cursor_beyond_the_end_of_a_smaller_dataset_is_told_of_the_dataset(roo
         larger = client.get_dataset("rows")
     with connect(f"embedded:{root}") as client:
         cursor = {"topology": Topology(start_position=larger.num_bins), "expected_digest": larger.digest}
-        with pytest.raises(DigestMismatchError, match="dataset 'data' is another than this run began with"):
+        with pytest.raises(DigestMismatchError, match="dataset 'data' is not the one that this run began with"):
             next(client.stream_bins("data", **cursor))
 
 

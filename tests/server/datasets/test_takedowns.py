@@ -228,7 +228,7 @@ def test_a_cursor_behind_new_skips_is_refused_and_one_before_them_is_not(root, c
     take_away(root, "rows", '[[skip]]\npositions = "5:9"')
     for position in (0, 5):
         assert whole(client, "rows", topology=Topology(start_position=position), expected_digest=digest)
-    with pytest.raises(DigestMismatchError, match="ranges behind the cursor must stay"):
+    with pytest.raises(DigestMismatchError, match="ranges before the cursor must stay"):
         whole(client, "rows", topology=Topology(start_position=6), expected_digest=digest)
 
 

@@ -74,7 +74,7 @@ def test_groups_share_a_bin_in_their_order(embedded, backend):
         (
             {"groups": [1, 1, 2], "packing": PackOptions(max_sequences_per_bin=4)},
             "max_sequences_per_bin",
-            "bins are made of groups",
+            "does not go with groups",
         ),
         ({"groups": [1, 2, 1], "separate_by": [1, 2, 3]}, "separate_by", "several numbers for group 1"),
     ],
@@ -89,5 +89,5 @@ def test_a_server_that_ignores_groups_is_noticed(backend):
     request = pb.PackSequencesRequest(lengths=[4, 3, 4, 3], max_seq_len=8, groups=[1, 2, 2, 1])
     assert len(read_packing(backend.pack_sequences(request), request)) == 2
     without = pb.PackSequencesRequest(lengths=[4, 3, 4, 3], max_seq_len=8)
-    with pytest.raises(VersionMismatchError, match="packs without groups"):
+    with pytest.raises(VersionMismatchError, match="too old for groups"):
         read_packing(backend.pack_sequences(without), request)

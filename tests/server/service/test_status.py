@@ -137,7 +137,7 @@ def test_a_mismatch_tells_of_one_connection_where_time_ran_out_at_the_first(fail
     ask = GrpcTransport._ask_processes
     monkeypatch.setattr(GrpcTransport, "_ask_processes", lambda self, how, replica, _: ask(self, how, replica, 0))
     said = str(caught_from(target))
-    assert said.startswith(f"another digest (before time ran out, one connection to {target}, behind which several ")
+    assert said.startswith(f"another digest (before time ran out, one connection to {target}, where several ")
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -16,6 +16,7 @@ from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets import BatchFormat, Preset
 from packhorse.client.sources import MixtureSource, TokenSource, TokenSourceError, as_token_source
 from packhorse.client.streams.blocks import BinBlock, cuts_ends
+from packhorse.client.streams.stream import BinStream
 from packhorse.topology import RoomRule
 from packhorse.types import Component, StreamHeader
 
@@ -94,6 +95,20 @@ class BatchMaker:
             yield from assembler.assemble_steps(
                 rows, self.tokens, batch_size=batch_size * num_rows, loss_mask=self.loss_mask
             )
+
+    def batches(self, stream: BinStream, *, pin_memory: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields each step of a stream with its batch, in the preset's keys."""
+        digest = stream.header.digest
+        self.prepare(stream.header, pin_memory=pin_memory)
+        for block in stream:
+            if stream.header.digest != digest:  # stages were appended to a mixture
+                digest = stream.header.digest
+                self.prepare(stream.header, pin_memory=pin_memory)
+            end = 0
+            for stretch, steps in stream.topology.by_stretch(block.steps):
+                begin, end = end, end + len(steps) * stretch.batch_size
+                batches = self.assemble_steps(block.slice(begin, end), stretch.batch_size)
+                yield from zip(steps, map(self.convert, batches), strict=True)
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
         """Returns the preset's keys of a batch; the batch itself where there is no preset."""

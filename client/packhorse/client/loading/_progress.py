@@ -1,6 +1,6 @@
-"""Where a run is: what the next iteration begins with, and what the last batch was.
+"""Where a run is: what the next iteration begins with, and the state after the last batch.
 
-Owns the state of a dataset in each of its processes, and the order of epochs; leaves what a cursor means to
+Owns the one state of a dataset in each of its processes, and the order of epochs. Leaves a state's form to
 `streams/cursor`. A persistent dataloader worker holds a copy of the dataset from when it was started: what the main
 process chooses reaches it through a block of shared memory, and that an epoch has ended comes back through it.
 """
@@ -8,11 +8,15 @@ process chooses reaches it through a block of shared memory, and that an epoch h
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch.utils.data import get_worker_info
 
-from packhorse.client.streams.cursor import Resume
+from packhorse.client.streams.cursor import Facts, Resume, State, as_worker_state, is_of_worker, topology_facts
+from packhorse.topology import Topology
+
+_Batch = TypeVar("_Batch")
 
 _DIGEST_BYTES = 16 << 10  # a digest names every range that is skipped
 _CHOICE, _ITERATION, _ENDED = 4, 5, 6
@@ -25,12 +29,14 @@ class Progress:
     message of an earlier one is recognised as such.
     """
 
-    def __init__(self, resume: Resume) -> None:
+    def __init__(self, epoch: int, seed: int, topology: Topology) -> None:
+        self._seed = seed
+        self._topology = topology
         self._numbers = torch.zeros(7, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._digest = torch.zeros(_DIGEST_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self._own: Resume | None = None  # what a StatefulDataLoader gave to this worker alone
         self._last: tuple[int, Mapping[str, Any]] | None = None  # of which choice, and the state after its last batch
-        self.choose(resume)
+        self.choose(Resume(epoch=epoch))
 
     @property
     def next(self) -> Resume:
@@ -38,24 +44,14 @@ class Progress:
         return self._own or self._load()
 
     @property
-    def is_own(self) -> bool:
-        """Whether a StatefulDataLoader told this worker alone where to begin."""
-        return self._own is not None
-
-    @property
     def choice(self) -> int:
         """Number of the last choice."""
         return int(self._numbers[_CHOICE])
 
     @property
-    def iteration(self) -> int:
-        """Number of the last iteration that was begun or chosen."""
-        return int(self._numbers[_ITERATION])
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether workers have come to the end of the last iteration."""
-        return int(self._numbers[_ENDED]) == self.iteration
+    def facts(self) -> Facts:
+        """Facts of the run's topology, as states hold them."""
+        return topology_facts(self._topology)
 
     def choose(self, resume: Resume) -> None:
         """Chooses where the next iteration begins; in the main process."""
@@ -67,33 +63,90 @@ class Progress:
         """Begins again what was chosen, whether or not workers have come to its end; in the main process."""
         self._numbers[_ITERATION] += 1
 
-    def take(self) -> Resume:
-        """Returns where this iteration begins; what was given to this worker alone counts once."""
-        resume, self._own = self.next, None
+    def take(self, *, needs_position_of_worker: bool) -> Resume:
+        """Returns where this iteration begins; what was given to this worker alone counts once.
+
+        Args:
+            needs_position_of_worker: whether each of several workers has a position of its own.
+
+        Raises:
+            ValueError: each worker has its own position, and only one is known.
+        """
+        resume, own = self.next, self._own
+        if needs_position_of_worker and own is None and resume.position:
+            raise ValueError(
+                f"position {resume.position} is one worker's in mode 'independent', and here are "
+                f"{worker_of_process()[1]}; resume with as many workers as saved it (num_workers=1), or train with "
+                "mode 'partition'"
+            )
+        self._own = None
         return resume
 
-    def give_to_worker(self, resume: Resume, worker: int) -> None:
-        """Keeps what a StatefulDataLoader told this worker.
+    def read(self, state: Mapping[str, Any]) -> Resume:
+        """Reads a state of this run; see `Resume.from_state`."""
+        return Resume.from_state(state, seed=self._seed, topology=self._topology)
 
-        The main process learns of it from worker 0, since its StatefulDataLoader sent the state unread: workers that
-        are replaced at an epoch's end begin there too.
-        """
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Chooses to go on after a state; in a worker of a StatefulDataLoader, for that worker alone."""
+        resume = self.read(state)
+        info = get_worker_info()
+        if info is None:
+            self.choose(replace(resume, steps_ahead=None))  # workers, if any, are new ones
+            return
+        saved = state["num_workers"] if is_of_worker(state) else info.num_workers
+        if saved != info.num_workers:
+            raise ValueError(
+                f"the loader's state was saved with {saved} workers, now there are {info.num_workers}; give the state "
+                "to the dataset, dataset.load_state_dict(state), or load it into a PackedStatefulDataLoader "
+                "(packhorse.client.trainers.stateful), which do with any"
+            )
         self._own, self._last = resume, None
-        if worker == 0 and resume.epoch >= self._load().epoch:
+        # The main process's StatefulDataLoader sent the state unread. It learns of it from worker 0: workers that are
+        # replaced at an epoch's end begin there too.
+        if info.id == 0 and resume.epoch >= self._load().epoch:
             self._store(resume)
+
+    def state(self) -> State:
+        """Returns the state after this process's last batch, or where its next iteration begins."""
+        if self._last is not None and self._last[0] == self.choice:
+            return dict(self._last[1])
+        resume, (worker, num_workers) = self.next, worker_of_process()
+        steps_ahead = worker if resume.steps_ahead is None else resume.steps_ahead
+        cursor = resume.cursor_at(
+            resume.position, resume.first_step, digest=resume.digest, seed=self._seed, facts=self.facts
+        )
+        return as_worker_state(cursor, steps_ahead, num_workers, self.facts)
 
     def record(self, choice: int, state: Mapping[str, Any]) -> None:
         """Keeps the state after the last batch of a choice."""
         self._last = choice, state
 
-    @property
-    def last(self) -> Mapping[str, Any] | None:
-        """The state after the last batch; None before the first since something was chosen."""
-        return self._last[1] if self._last is not None and self._last[0] == self.choice else None
+    def follow(self, steps: Iterator[tuple[State, _Batch | None]]) -> Iterator[_Batch]:
+        """Yields the batches of an iteration, and keeps the state after each; the last state comes without a batch.
 
-    def mark_ended(self, iteration: int) -> None:
-        """Notes that workers came to an iteration's end; one worker says so for all."""
-        self._numbers[_ENDED] = iteration
+        Raises:
+            ValueError: workers have gone through the epoch already, and nothing says which one comes next.
+        """
+        info = get_worker_info()
+        choice, iteration = self.choice, int(self._numbers[_ITERATION])
+        is_first = info is None or info.id == 0
+        if is_first and self._own is None and self._has_ended:
+            raise ValueError(
+                f"epoch {self.next.epoch} was gone through already, and nothing says which one comes next; loop with "
+                "`for epoch in dataset.epochs(num_epochs)`, or call dataset.set_epoch before you iterate the "
+                "DataLoader again, with the same epoch for the same batches, as in validation"
+            )
+        state: State = {}
+        num_batches = 0
+        for state, batch in steps:
+            self.record(choice, state)
+            if batch is not None:
+                num_batches += 1
+                yield batch
+        if info is None:
+            self.finish(choice, state["digest"])
+        elif is_first and num_batches:
+            self._numbers[_ENDED] = iteration  # one worker says so for all
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yields the epochs that are left, each chosen until the next; see `PackedDataset.epochs`."""
@@ -115,7 +168,7 @@ class Progress:
     def set_epoch(self, epoch: int) -> None:
         """Chooses an epoch; see `PackedDataset.set_epoch`."""
         current = self._load()
-        is_done = epoch < current.epoch or (epoch == current.epoch and self.has_ended)
+        is_done = epoch < current.epoch or (epoch == current.epoch and self._has_ended)
         if current.is_resumed and is_done:
             raise ValueError(
                 f"epoch {epoch} is done: training was resumed from a cursor and goes on in epoch {current.epoch}. Loop "
@@ -135,6 +188,11 @@ class Progress:
             current = self._load()
             self.choose(replace(current.at_epoch(current.epoch + 1), digest=digest or current.digest))
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether workers have come to the end of the last iteration."""
+        return bool(self._numbers[_ENDED] == self._numbers[_ITERATION])
+
     def _load(self) -> Resume:
         """What all processes see."""
         epoch, position, first_step, is_resumed = self._numbers[:_CHOICE].tolist()
@@ -149,3 +207,9 @@ class Progress:
         numbers = [resume.epoch, resume.position, resume.first_step, resume.is_resumed]
         self._numbers[:_CHOICE] = torch.tensor(numbers, dtype=torch.int64)
         self._digest.copy_(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+
+
+def worker_of_process() -> tuple[int, int]:
+    """(worker, number of workers) of this process; (0, 1) where it is no dataloader worker."""
+    info = get_worker_info()
+    return (info.id, info.num_workers) if info else (0, 1)

@@ -21,20 +21,21 @@ from packhorse.client.errors import RequestTooLargeError
 from packhorse.client.options import Run
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.client.streams.cursor import Resume
+from packhorse.storage import BoundedCache
 from packhorse.types import StreamHeader
 
 REMEMBERED = 64
 """Positions that tell a walk from jumps."""
 
-_RUN_BYTES = 64 << 10  # some hundreds of usual bins; asking for them takes half as long again as asking for one
+_CHUNK_BYTES = 64 << 10  # some hundreds of usual bins; asking for them takes half as long again as asking for one
 _MOST_BINS = 512
-_MOST_RUNS = 4  # threads that run ahead of each other are in two of them at most
+_MOST_CHUNKS = 4  # threads that run ahead of each other are in two of them at most
 _FEWEST = 4
 _SPARSEST = 32  # a walk asks for one position of so many in its range: the others are other workers'
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class _Chunk:
     """Bins at first, first + stride, …, as they were answered."""
 
     first: int
@@ -42,13 +43,13 @@ class _Run:
     block: BinBlock
 
     def find(self, position: int) -> int:
-        """Index of a position's bin; -1 where it is not in this run."""
+        """Index of a position's bin; -1 where it is not in this chunk."""
         index, rest = divmod(position - self.first, self.stride)
         return index if rest == 0 and 0 <= index < len(self.block) else -1
 
 
 class ReadAhead:
-    """The bins of one epoch, by position; usable from many threads at once.
+    """The bins of one epoch, by position; safe to be used by many threads.
 
     Args:
         fetch: returns the bins at some positions, in their order, as one block.
@@ -59,8 +60,8 @@ class ReadAhead:
         self._fetch = fetch
         self._num_bins = num_bins
         self._seen: deque[int] = deque(maxlen=REMEMBERED)
-        self._runs: deque[_Run] = deque(maxlen=_MOST_RUNS)
-        self._bins_per_run = 0  # not known before the first answer
+        self._chunks: deque[_Chunk] = deque(maxlen=_MOST_CHUNKS)
+        self._bins_per_chunk = 0  # not known before the first answer
         self._lock = threading.Lock()
         self._fetching = threading.Lock()
 
@@ -68,41 +69,41 @@ class ReadAhead:
         """Returns the bins at these positions, in their order; at most one call of `fetch`, which may raise."""
         with self._lock:
             self._seen.extend(positions)
-            found = _taken(positions, self._runs)
-            stride = 0 if found is not None or not self._bins_per_run else stride_of(self._seen, sparsest=_SPARSEST)
+            found = _taken(positions, self._chunks)
+            stride = 0 if found is not None or not self._bins_per_chunk else stride_of(self._seen, sparsest=_SPARSEST)
         if found is not None:
             return found
         if not stride:
             block = self._fetch(positions)
-            self._bins_per_run = self._bins_per_run or _bins_in(block)
+            self._bins_per_chunk = self._bins_per_chunk or _bins_in(block)
             return block
-        with self._fetching:  # of the threads that walk, the first one reads for all
+        with self._fetching:  # the first of several walking threads reads for all
             with self._lock:
-                runs = list(self._runs)
-            if (found := _taken(positions, runs)) is None:
-                runs = self._read(positions, stride, runs)
-                found = _taken(positions, runs)
+                chunks = list(self._chunks)
+            if (found := _taken(positions, chunks)) is None:
+                chunks = self._read(positions, stride, chunks)
+                found = _taken(positions, chunks)
             assert found is not None
             return found
 
-    def _read(self, positions: Sequence[int], stride: int, known: Sequence[_Run]) -> list[_Run]:
-        """Reads the runs that hold what is missing, and returns them with those that are known."""
-        span = self._bins_per_run * stride
-        missing = [position for position in positions if all(run.find(position) < 0 for run in known)]
-        begins = sorted({position // span * span + position % stride for position in missing})
-        ranges = [range(begin, min(begin + span, self._num_bins), stride) for begin in begins]
+    def _read(self, positions: Sequence[int], stride: int, known: Sequence[_Chunk]) -> list[_Chunk]:
+        """Reads the chunks that hold what is missing, and returns them with those that are known."""
+        size = self._bins_per_chunk * stride
+        missing = [position for position in positions if all(chunk.find(position) < 0 for chunk in known)]
+        begins = sorted({position // size * size + position % stride for position in missing})
+        ranges = [range(begin, min(begin + size, self._num_bins), stride) for begin in begins]
         block = self._fetch([position for some in ranges for position in some])
-        runs, taken = [], 0
+        chunks, taken = [], 0
         for some in ranges:
-            runs.append(_Run(some.start, stride, block.slice(taken, taken + len(some))))
+            chunks.append(_Chunk(some.start, stride, block.slice(taken, taken + len(some))))
             taken += len(some)
         with self._lock:
-            self._runs.extend(runs)
-        return [*runs, *known]
+            self._chunks.extend(chunks)
+        return [*chunks, *known]
 
 
 def stride_of(seen: Sequence[int], *, sparsest: int) -> int:
-    """Returns the step of a walk through these positions; 0 where they are no walk.
+    """Returns the stride of a walk through these positions; 0 where they are not a walk.
 
     Example:
         >>> stride_of([8, 2, 4, 6], sparsest=4), stride_of([8, 2, 4, 900], sparsest=4)
@@ -110,7 +111,7 @@ def stride_of(seen: Sequence[int], *, sparsest: int) -> int:
 
     Args:
         seen: positions, in any order.
-        sparsest: a walk has seen at least one in so many of its steps.
+        sparsest: a walk has seen at least one in this many of its positions.
     """
     first = min(seen)
     stride = gcd(*(position - first for position in seen))
@@ -119,32 +120,32 @@ def stride_of(seen: Sequence[int], *, sparsest: int) -> int:
     return stride
 
 
-def _taken(positions: Sequence[int], runs: Sequence[_Run] | deque[_Run]) -> BinBlock | None:
-    """The bins at these positions, where the runs hold all of them."""
-    parts: list[tuple[_Run, int, int]] = []
+def _taken(positions: Sequence[int], chunks: Sequence[_Chunk] | deque[_Chunk]) -> BinBlock | None:
+    """The bins at these positions, where the chunks hold all of them."""
+    parts: list[tuple[_Chunk, int, int]] = []
     for position in positions:
-        for run in runs:
-            if (index := run.find(position)) >= 0:
+        for chunk in chunks:
+            if (index := chunk.find(position)) >= 0:
                 break
         else:
             return None
-        if parts and parts[-1][0] is run and parts[-1][2] == index:
-            parts[-1] = (run, parts[-1][1], index + 1)
+        if parts and parts[-1][0] is chunk and parts[-1][2] == index:
+            parts[-1] = (chunk, parts[-1][1], index + 1)
         else:
-            parts.append((run, index, index + 1))
-    return joined([run.block.slice(first, end) for run, first, end in parts]) if parts else None
+            parts.append((chunk, index, index + 1))
+    return joined([chunk.block.slice(first, end) for chunk, first, end in parts]) if parts else None
 
 
 def _bins_in(block: BinBlock) -> int:
-    """Bins in a run, a power of two, judged by the first that were answered."""
+    """Bins in a chunk: a power of two, judged by the first answer."""
     bytes_per_sequence = block.ids.itemsize + block.lengths.itemsize
     num_bytes = bytes_per_sequence * len(block.ids) + block.bin_ends.itemsize * len(block)
     bytes_per_bin = max(num_bytes // max(len(block), 1), 1)
-    return min(1 << (max(_RUN_BYTES // bytes_per_bin, 1).bit_length() - 1), _MOST_BINS)
+    return min(1 << (max(_CHUNK_BYTES // bytes_per_bin, 1).bit_length() - 1), _MOST_BINS)
 
 
 class Rows(Sequence[dict[str, Any]]):
-    """The rows at some indices, made when the first of them is looked at: `collate` makes a batch of the bins instead.
+    """The rows at some indices, made when the first is read; `collate` makes a batch of the bins instead.
 
     Example:
         >>> from packhorse.client import PackedBins
@@ -164,7 +165,6 @@ class Rows(Sequence[dict[str, Any]]):
         self._made: list[dict[str, Any]] | None = None
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.bins)
 
     @overload
@@ -172,11 +172,9 @@ class Rows(Sequence[dict[str, Any]]):
     @overload
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        """Returns one row, or a list of rows."""
         return self._all()[index]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yields the rows."""
         return iter(self._all())
 
     def _all(self) -> list[dict[str, Any]]:
@@ -187,11 +185,11 @@ class Rows(Sequence[dict[str, Any]]):
 
 _AT_ONCE, _AT_ONCE_BYTES = 16, 2 << 20  # rows that are made together: more gain nothing, and long ones need none
 _READY_BYTES = 32 << 20  # sixteen threads that make batches of eight are in 128 rows of 2,048 tokens at a time: 8 MiB
-_SPARSEST_ROWS = 4  # a walk asks for one index of so many in its range, else making the next ones is in vain
+_SPARSEST_ROWS = 4  # a walk that skips more than that would waste the rows made ahead
 
 
 class RowsAhead:
-    """The rows at some indices, each handed out once; usable from many threads at once.
+    """The rows at some indices, each handed out once; safe to be used by many threads.
 
     Args:
         make: returns the rows at some indices, in their order.
@@ -212,7 +210,7 @@ class RowsAhead:
         row = self._ready.pop(index, None)
         if row is not None:
             return row
-        with self._making:  # of the threads that walk, the first one makes for all
+        with self._making:  # the first of several walking threads makes for all
             row = self._ready.pop(index, None)
             if row is not None:
                 return row
@@ -237,7 +235,7 @@ class BinAddress(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is a bin that makes the epoch up to a multiple."""
+        """Whether it is an empty bin after the epoch's last."""
         return self.position >= self.header.num_bins
 
 
@@ -245,10 +243,10 @@ class Indices:
     """The indices of some epochs that follow each other.
 
     Args:
-        choice: number of the choice of epoch that they follow from.
+        choice: `Progress.choice` of the first epoch.
         resume: where the first epoch begins.
         headers: of each epoch.
-        multiple_of: each epoch's rows are made up to a multiple of it.
+        multiple_of: each epoch's rows are made up to a multiple of it by empty bins.
     """
 
     def __init__(self, choice: int, resume: Resume, headers: list[StreamHeader], multiple_of: int) -> None:
@@ -260,7 +258,7 @@ class Indices:
         self.ends = list(accumulate(-(-count // multiple_of) * multiple_of for count in rows))
 
     def find(self, index: int) -> BinAddress:
-        """Finds an index; an IndexError where there is none."""
+        """Returns what an index means; an IndexError where it is out of range."""
         length = self.ends[-1]
         if not -length <= index < length:
             raise IndexError(f"index {index} is outside of {length} rows")
@@ -274,7 +272,14 @@ _OPEN_EPOCHS = 2  # a loader that reads ahead is in two at their border
 
 
 class BinsReader:
-    """One process's connection, and the epochs that it reads."""
+    """One process's connection, and the epochs that it reads.
+
+    Args:
+        client: of this process.
+        run: that is read.
+        rows_at: makes the rows of some indices.
+        lock: of this process.
+    """
 
     def __init__(
         self,
@@ -283,14 +288,6 @@ class BinsReader:
         rows_at: Callable[[Sequence[int]], list[dict[str, Any]]],
         lock: threading.RLock,
     ) -> None:
-        """Begins to read.
-
-        Args:
-            client: of this process.
-            run: what is read.
-            rows_at: makes the rows of some indices.
-            lock: of this process.
-        """
         self.pid = os.getpid()
         self.client = client
         self.is_prepared = False
@@ -300,7 +297,7 @@ class BinsReader:
         self._run = run
         self._rows_at = rows_at
         self._lock = lock
-        self._epochs: dict[tuple[int, str], ReadAhead] = {}
+        self._epochs: BoundedCache[tuple[int, str], ReadAhead] = BoundedCache(_OPEN_EPOCHS)
         self._rows: tuple[Indices, RowsAhead] | None = None
 
     def rows(self, indexed: Indices) -> RowsAhead:
@@ -313,14 +310,8 @@ class BinsReader:
 
     def epoch(self, epoch: int, header: StreamHeader) -> ReadAhead:
         """The bins of one epoch."""
-        key = epoch, header.digest
-        if key not in self._epochs:
-            with self._lock:
-                fetch = partial(self._fetch, epoch, header.digest)
-                self._epochs[key] = self._epochs.get(key) or ReadAhead(fetch, header.num_bins)
-                for old in list(self._epochs)[:-_OPEN_EPOCHS]:
-                    del self._epochs[old]
-        return self._epochs[key]
+        fetch = partial(self._fetch, epoch, header.digest)
+        return self._epochs.get((epoch, header.digest), lambda: ReadAhead(fetch, header.num_bins))
 
     def _fetch(self, epoch: int, digest: str, positions: Sequence[int]) -> BinBlock:
         """Asks for bins, in parts where they are more than one message holds."""

@@ -1,7 +1,7 @@
 """`PackedDataset`: the service's bins as batches, inside a PyTorch DataLoader.
 
-Owns how a worker finds its stream, and the steps that come from it. Leaves where a run is to `_progress`, tensors to
-`_batch_maker`, and ranks to `ranks`.
+Owns its arguments and how a worker opens its stream. Leaves where a run is to `_progress`, batches to `_batch_maker`,
+and ranks to `ranks`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,20 +16,16 @@ from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._batch_maker import BatchMaker
-from packhorse.client.loading._progress import Progress
+from packhorse.client.loading._progress import Progress, worker_of_process
 from packhorse.client.loading.ranks import find_rank, refuse_dispatching
 from packhorse.client.options import Run, as_run, with_words
 from packhorse.client.presets import BatchFormat, Preset
-from packhorse.client.streams.blocks import BinBlock
-from packhorse.client.streams.cursor import NO_POSITION, Cursor, Resume, is_of_worker, topology_facts
+from packhorse.client.streams.cursor import NO_POSITION, Resume, State, as_worker_state
 from packhorse.client.streams.stream import BinStream
 from packhorse.topology import Balance, StreamMode, Topology, as_choice, checked_integer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-_State = dict[str, Any]
-"""A cursor, and what a worker's own state holds beside it: its topology, and `steps_ahead` to its next step."""
 
 
 class PackedDataset(IterableDataset[PackedBatch]):
@@ -94,7 +90,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self.maker = BatchMaker(tokens, with_words(batch or BatchFormat(), preset=preset))
         if self.maker.preset is not None:
             self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)
-        self.progress = Progress(Resume(epoch=self.run.epoch))
+        self.progress = Progress(self.run.epoch, self.run.seed, self.topology)
         self._num_steps: tuple[Resume, int] | None = None  # of the epoch that was counted last
 
     @property
@@ -128,10 +124,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
         With a plain DataLoader the batches are made in the workers' copies: save a batch's `cursor` instead.
         """
-        resume, (worker, num_workers) = self.progress.next, _worker()
-        steps_ahead = worker if resume.steps_ahead is None else resume.steps_ahead
-        state = self._state(resume, resume.digest, resume.position, resume.first_step)
-        return dict(self.progress.last or self._of_worker(state, steps_ahead, num_workers))
+        return self.progress.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on after a batch's `cursor` or a `state_dict()`, from the next iteration on.
@@ -142,19 +135,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         Raises:
             ValueError: it is neither, or of another seed or topology.
         """
-        resume = Resume.from_state(state, seed=self.run.seed, topology=self.topology)
-        info = get_worker_info()
-        if info is None:
-            self.progress.choose(replace(resume, steps_ahead=None))  # workers, if any, are new ones
-            return
-        saved = state["num_workers"] if is_of_worker(state) else info.num_workers
-        if saved != info.num_workers:
-            raise ValueError(
-                f"the loader's state was saved with {saved} workers, now there are {info.num_workers}; give the state "
-                "to the dataset, dataset.load_state_dict(state), or load it into a PackedStatefulDataLoader "
-                "(packhorse.client.trainers.stateful), which do with any"
-            )
-        self.progress.give_to_worker(resume, info.id)
+        self.progress.load(state)
 
     def __repr__(self) -> str:
         resume, maker = self.progress.next, self.maker
@@ -189,77 +170,33 @@ class PackedDataset(IterableDataset[PackedBatch]):
                 given a DataLoader of this dataset to prepare.
         """
         refuse_dispatching()
-        return self._epoch_of_worker()
+        return self.progress.follow(self._steps())
 
     def iterate(self) -> Iterator[PackedBatch]:
         """Yields this worker's batches as `__iter__` does; whoever iterates keeps the state and the order of epochs."""
         return (batch for _, batch in self._steps() if batch is not None)
 
-    def _epoch_of_worker(self) -> Iterator[PackedBatch]:
-        info, progress = get_worker_info(), self.progress
-        choice, iteration = progress.choice, progress.iteration
-        is_first = info is None or info.id == 0
-        if is_first and not progress.is_own and progress.has_ended:
-            raise ValueError(
-                f"epoch {self.epoch} was gone through already, and nothing says which one comes next; loop with `for "
-                "epoch in dataset.epochs(num_epochs)`, or call dataset.set_epoch before you iterate the DataLoader "
-                "again, with the same epoch for the same batches, as in validation"
-            )
-        state: _State = {}
-        num_batches = 0
-        for state, batch in self._steps():
-            progress.record(choice, state)
-            if batch is not None:
-                num_batches += 1
-                yield batch
-        if info is None:
-            progress.finish(choice, state["digest"])
-        elif is_first and num_batches:
-            progress.mark_ended(iteration)
-
-    def _steps(self) -> Iterator[tuple[_State, PackedBatch | None]]:
+    def _steps(self) -> Iterator[tuple[State, PackedBatch | None]]:
         """Yields this worker's steps, each with the state after it; at the epoch's end a state without a batch."""
-        worker, num_workers = _worker()
-        resume = self.progress.next
-        if self._is_independent and num_workers > 1 and not self.progress.is_own and resume.position:
-            raise ValueError(
-                f"position {resume.position} is one worker's in mode 'independent', and here are {num_workers}; resume "
-                "with as many workers as saved it (num_workers=1), or train with mode 'partition'"
-            )
-        resume = self.progress.take()
+        worker, num_workers = worker_of_process()
+        is_one_of_many = self._is_independent and num_workers > 1
+        resume, facts = self.progress.take(needs_position_of_worker=is_one_of_many), self.progress.facts
+
+        def cursor_after(step: int, steps_into: int) -> State:
+            position, digest = stream.position_after(step), stream.header.digest
+            return resume.cursor_at(position, steps_into, digest=digest, seed=self.run.seed, facts=facts)
+
         with self._server.open() as client, self._stream(client, resume, worker, num_workers) as stream:
-            yield from self._steps_of(stream, resume, num_workers)
-
-    def _steps_of(
-        self, stream: BinStream, resume: Resume, num_workers: int
-    ) -> Iterator[tuple[_State, PackedBatch | None]]:
-        self.run.check_skips(resume.epoch, stream.header)
-        pin_memory = get_worker_info() is None and torch.cuda.is_available()
-        has_position = not self._is_independent or num_workers == 1
-        header = stream.header
-        self.maker.prepare(header, pin_memory=pin_memory)
-        for block in stream:
-            if stream.header.digest != header.digest:  # stages were appended to a mixture
-                header = stream.header
-                self.maker.prepare(header, pin_memory=pin_memory)
-            for step, batch in self._batches_of(stream, block):
-                steps_into = stream.topology.steps_into_optimizer_step(step, header.num_bins)
-                state = self._state(resume, header.digest, stream.position_after(step), steps_into)
-                cursor = state if has_position else state | {"position": NO_POSITION}
-                yield (
-                    self._of_worker(state, num_workers - 1, num_workers),
-                    PackedBatch(self.maker.convert(batch), cursor=Cursor(**cursor)),  # type: ignore[typeddict-item]
-                )
-        state = self._state(resume, header.digest, stream.position_after(header.num_steps - 1), 0)
-        yield self._of_worker(state, 0, num_workers) | {"finished": True}, None
-
-    def _batches_of(self, stream: BinStream, block: BinBlock) -> Iterator[tuple[int, PackedBatch]]:
-        """Yields a block's steps with their batches."""
-        end = 0
-        for stretch, steps in stream.topology.by_stretch(block.steps):
-            begin, end = end, end + len(steps) * stretch.batch_size
-            batches = self.maker.assemble_steps(block.slice(begin, end), stretch.batch_size)
-            yield from zip(steps, batches, strict=True)
+            self.run.check_skips(resume.epoch, stream.header)
+            pin_memory = get_worker_info() is None and torch.cuda.is_available()
+            for step, batch in self.maker.batches(stream, pin_memory=pin_memory):
+                cursor = cursor_after(step, stream.topology.steps_into_optimizer_step(step, stream.header.num_bins))
+                state = as_worker_state(cursor, num_workers - 1, num_workers, facts)
+                if is_one_of_many:
+                    cursor = cursor | {"position": NO_POSITION}
+                yield state, PackedBatch(batch, cursor=cursor)
+            state = as_worker_state(cursor_after(stream.header.num_steps - 1, 0), 0, num_workers, facts)
+            yield state | {"finished": True}, None
 
     def _count_steps(self, resume: Resume) -> int:
         with self._server.open() as client, self._stream(client, resume, 0, 1) as stream:
@@ -269,18 +206,6 @@ class PackedDataset(IterableDataset[PackedBatch]):
     @property
     def _is_independent(self) -> bool:
         return self.topology.mode is StreamMode.INDEPENDENT
-
-    def _state(self, resume: Resume, digest: str, position: int, steps_into: int) -> _State:
-        """A cursor, as a dict that may grow."""
-        state: _State = {"digest": digest, "seed": self.run.seed, "epoch": resume.epoch, "position": position}
-        if steps_into:
-            state |= {"steps_into_optimizer_step": steps_into, "topology": topology_facts(self.topology)}
-        return state
-
-    def _of_worker(self, state: _State, steps_ahead: int, num_workers: int) -> _State:
-        """A worker's state: the cursor after its last batch, and which step comes next for it."""
-        of_worker = {"topology": topology_facts(self.topology), "steps_ahead": steps_ahead, "num_workers": num_workers}
-        return state | of_worker
 
     def _stream(self, client: Client, resume: Resume, worker: int, num_workers: int) -> BinStream:
         if not self._is_independent:
@@ -297,12 +222,6 @@ class PackedDataset(IterableDataset[PackedBatch]):
             first_step=resume.first_step,
             expected_digest=resume.digest,
         )
-
-
-def _worker() -> tuple[int, int]:
-    """(worker, number of workers) of this process; (0, 1) where it is no dataloader worker."""
-    info = get_worker_info()
-    return (info.id, info.num_workers) if info else (0, 1)
 
 
 def _of_loader(topology: Topology | None, batch_size: int | None, balance: Balance, world_size: int) -> Topology:

@@ -116,11 +116,9 @@ class PackedDataLoader:
         progress.finish(choice, digest)
 
     def __enter__(self) -> Self:
-        """Returns itself."""
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Ends the workers."""
         self.close()
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self._server = as_server(target)
         self._output = output
         self._maker = BatchMaker(tokens, form)
-        self._progress = Progress(Resume(epoch=self.run.epoch))
+        self._progress = Progress(self.run.epoch, self.run.seed, _ONE_BIN)
         self._headers: dict[tuple[str, int], StreamHeader] = {}  # by what is skipped and where the epoch begins
         self._indices: Indices | None = None
         self._reader: BinsReader | None = None
@@ -172,7 +172,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         Raises:
             ValueError: it is none, or of another seed.
         """
-        resume = Resume.from_state(state, seed=self.run.seed, topology=_ONE_BIN)
+        resume = self._progress.read(state)
         if resume.first_step:
             raise ValueError(
                 "the cursor stands within an optimizer step of a balanced run, whose bins were not trained on in their "

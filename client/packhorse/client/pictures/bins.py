@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.api import DEFAULT_TOPOLOGY, NO_SKIPS, Client
+from packhorse.client.api import DEFAULT_TOPOLOGY, Client
+from packhorse.client.options import NO_SKIPS
 from packhorse.client.pictures._rows import SeenRow, SeenSequence
 from packhorse.client.pictures.picture import FIRST_TOKENS, Picture, fullness_of, shortened
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock, cuts_ends

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.api import NO_SKIPS, Client
+from packhorse.client.api import Client
 from packhorse.client.errors import DigestMismatchError
+from packhorse.client.options import NO_SKIPS
 from packhorse.client.proof.component_audit import ComponentReport, MixtureTally, num_redacted
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.stream import BinStream

@@ -1,6 +1,6 @@
-"""Where training is, in a form that every checkpoint can hold.
+"""Where training is, in a form that every checkpoint can hold: the cursor, and a dataloader worker's state around it.
 
-Owns the cursor's fields and the check of one that is loaded; leaves moving it to `loading/_progress`.
+Owns their fields, and writing and reading them. Leaves who holds them to `loading/_progress`.
 """
 
 import logging
@@ -20,7 +20,14 @@ _OF_PROCESS = ("workers_per_rank", "start_position")
 """Fields of a Topology that say nothing about which rank gets which bin."""
 
 NO_POSITION = -1
-"""A cursor's position where none could be resumed at: each worker of an INDEPENDENT dataset is somewhere else."""
+"""A cursor's position where several workers of an INDEPENDENT dataset are each at another."""
+
+Facts = dict[str, int | str]
+"""Fields of a Topology, as `topology_facts` returns them."""
+
+State = dict[str, Any]
+"""A cursor; or a worker's state, which also holds its topology, its number of workers, and `steps_ahead` to its next
+step."""
 
 
 class Cursor(TypedDict):
@@ -48,12 +55,12 @@ class Cursor(TypedDict):
     position: int
     """The position to resume at; NO_POSITION where there is none."""
     steps_into_optimizer_step: NotRequired[int]
-    """Steps from the position on that have been consumed, of an optimizer step that is not done."""
-    topology: NotRequired[dict[str, int | str]]
-    """Where such steps are: the topology under which they were, as `topology_facts` returns it."""
+    """Steps after the position that have been consumed, of an optimizer step that is not done."""
+    topology: NotRequired[Facts]
+    """The topology of these steps, as `topology_facts` returns it."""
 
 
-def topology_facts(topology: Topology) -> dict[str, int | str]:
+def topology_facts(topology: Topology) -> Facts:
     """Returns what decides which rank gets which bin at which step: the fields that differ from Topology's defaults.
 
     Example:
@@ -115,11 +122,21 @@ class Resume:
         """The beginning of another epoch of the same run."""
         return replace(self, epoch=epoch, position=0, first_step=0, steps_ahead=None)
 
+    def cursor_at(self, position: int, steps_into: int, *, digest: str, seed: int, facts: Facts) -> State:
+        """Returns the cursor so many steps into the optimizer step at a position of this epoch."""
+        cursor = {"digest": digest, "seed": seed, "epoch": self.epoch, "position": position}
+        return cursor | ({"steps_into_optimizer_step": steps_into, "topology": facts} if steps_into else {})
 
-def as_cursor(state: Mapping[str, Any]) -> dict[str, Any]:
+
+def as_cursor(state: Mapping[str, Any]) -> State:
     """Returns the cursor in a state: its topology counts within an optimizer step alone."""
     names = Cursor.__annotations__ if state.get("steps_into_optimizer_step") else _REQUIRED
     return {name: state[name] for name in names}
+
+
+def as_worker_state(cursor: State, steps_ahead: int, num_workers: int, facts: Facts) -> State:
+    """Returns a worker's state: the cursor after its last batch, and which step comes next for it."""
+    return cursor | {"topology": facts, "steps_ahead": steps_ahead, "num_workers": num_workers}
 
 
 def is_of_worker(state: Mapping[str, Any]) -> bool:
@@ -127,19 +144,11 @@ def is_of_worker(state: Mapping[str, Any]) -> bool:
     return "steps_ahead" in state
 
 
-def _is_of_loader(state: Mapping[str, Any]) -> bool:
-    """Whether a state is a whole StatefulDataLoader's, with or without workers."""
-    return "_snapshot" in state or "_num_yielded" in state
-
-
-def _cursor_of_loader(state: Mapping[str, Any]) -> dict[str, Any]:
+def _cursor_of_loader(state: Mapping[str, Any]) -> State:
     """Returns a cursor of the last batch that a StatefulDataLoader had handed out.
 
     Each worker's state knows that worker's last batch alone. Batches are handed out in the order of their steps, so the
     last of all is that of the worker which is furthest.
-
-    Raises:
-        ValueError: the loader's dataset is no PackedDataset.
     """
     if "_snapshot" in state:
         of_workers = [worker["dataset_state"] for worker in state["_snapshot"]["_worker_snapshots"].values()]
@@ -148,7 +157,7 @@ def _cursor_of_loader(state: Mapping[str, Any]) -> dict[str, Any]:
         of_workers, num_since, is_finished = [state["dataset_state"]], 0, False
     if not all(isinstance(each, Mapping) and is_of_worker(each) for each in of_workers):
         raise ValueError("this is the state of a StatefulDataLoader over something else than a PackedDataset")
-    last = max(of_workers, key=_progress)
+    last = max(of_workers, key=_how_far)
     cursor = as_cursor(last)
     if last.get("finished") or is_finished:
         return cursor | {"finished": True}
@@ -169,7 +178,7 @@ def _cursor_of_loader(state: Mapping[str, Any]) -> dict[str, Any]:
     return cursor | {"position": position, "steps_into_optimizer_step": steps, "topology": last["topology"]}
 
 
-def _progress(state: Mapping[str, Any]) -> tuple[int, bool, int, int]:
+def _how_far(state: Mapping[str, Any]) -> tuple[int, bool, int, int]:
     return state["epoch"], bool(state.get("finished")), state["position"], state.get("steps_into_optimizer_step", 0)
 
 
@@ -177,7 +186,7 @@ def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Returns a cursor or a worker's state, whose digest, epoch, position and seed are in order."""
     if not isinstance(state, Mapping):
         raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
-    if _is_of_loader(state):
+    if "_snapshot" in state or "_num_yielded" in state:  # a StatefulDataLoader's, with or without workers
         state = _cursor_of_loader(state)
     missing = [name for name in _REQUIRED if name not in state]
     if missing:
@@ -191,7 +200,7 @@ def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     _number(state, "position", NO_POSITION)
     if not isinstance(state["digest"], str):
         raise ValueError(
-            f"the cursor's digest must be a string, got {state['digest']!r}; pass a batch's 'cursor' as it was"
+            f"the cursor's digest must be a string, got {state['digest']!r}; pass a batch's 'cursor' unchanged"
         )
     return state
 
@@ -216,13 +225,12 @@ def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
     if done >= topology.steps_per_optimizer_step > 1:
         raise ValueError(
             f"the cursor's steps_into_optimizer_step is {done}, and an optimizer step has "
-            f"{topology.steps_per_optimizer_step} steps; pass a batch's 'cursor' as it was"
+            f"{topology.steps_per_optimizer_step} steps; pass a batch's 'cursor' unchanged"
         )
     return done
 
 
 def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> None:
-    """Refuses a worker's state that was saved under another topology."""
     then, now = Topology(**state["topology"]), topology
     in_optimizer_steps = max(then.steps_per_optimizer_step, now.steps_per_optimizer_step) > 1
     sizes = [each.batch_schedule or each.bins_per_step for each in (then, now)]
@@ -235,5 +243,4 @@ def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> No
 
 
 def _number(state: Mapping[str, Any], name: str, least: int = 0) -> int:
-    """Returns a number of a cursor, 0 where it has none; a ValueError where it is out of range."""
     return checked_integer(f"the cursor's {name}", state.get(name, 0), least, _MOST)

@@ -6,7 +6,6 @@ Leaves the choice of bins to the service and connections to the transport.
 
 import queue
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -163,13 +162,9 @@ class PackStream:
         )
 
     def __enter__(self) -> "PackStream":
-        """Returns itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes the stream; what was not flushed is left unpacked."""
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _open(self) -> None:

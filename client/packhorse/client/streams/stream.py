@@ -5,7 +5,6 @@ Owns resuming: which step comes next, and reopening at it on any replica. Leaves
 
 import logging
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TypeVar
 
 from packhorse.client.errors import (
@@ -81,7 +80,6 @@ class BinStream:
         return self.topology.position_after(step, num_bins)
 
     def __iter__(self) -> "BinStream":
-        """Returns itself."""
         return self
 
     def __next__(self) -> BinBlock:
@@ -107,13 +105,9 @@ class BinStream:
             close()
 
     def __enter__(self) -> "BinStream":
-        """Returns itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes the stream."""
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -55,7 +55,6 @@ class MegatronIterator:
         self._batches: Iterator[Any] | None = None
 
     def __iter__(self) -> "MegatronIterator":
-        """Returns itself."""
         return self
 
     def __next__(self) -> dict[str, torch.Tensor]:

@@ -21,7 +21,7 @@ from packhorse.client.transport.requests import invalid, shortened
 from packhorse.wire import is_local
 
 LOOKUP_SECONDS = 3.0
-"""How long a name may take to become addresses; after that gRPC asks for it by itself."""
+"""Time to look up a name; after that gRPC does it."""
 
 _MOST_SOCKET_BYTES = 107
 """Linux has 108 for a socket's path and the zero after it."""
@@ -37,14 +37,14 @@ class Address:
     target: str
     """As gRPC takes it."""
     authority: str | None = None
-    """The host:port that the address was looked up from, which its certificate is for; None where `target` says it."""
+    """The host:port that was looked up, which the certificate is for; None where it is `target` itself."""
 
 
 def hosts_of(target: str) -> tuple[str, ...]:
     """Returns the hosts that a target lists: `a:1,b:2` gives `a:1` and `b:2`.
 
     Raises:
-        InvalidRequestError: gRPC could never connect to it.
+        InvalidRequestError: an entry is no address.
     """
     if target.startswith(_LEFT_TO_GRPC) and not target.startswith("dns:///"):
         _check_socket(target)
@@ -63,10 +63,7 @@ def hosts_of(target: str) -> tuple[str, ...]:
 
 
 def addresses_of(host: str) -> list[Address]:
-    """Returns every address of a host that `hosts_of` returned; the host itself where it has only one.
-
-    A name with one address is left to gRPC, which also tries its IPv6 beside its IPv4.
-    """
+    """Returns every address of a host; the host itself where it has one, whose IPv6 and IPv4 gRPC both tries."""
     if host.startswith(_LEFT_TO_GRPC):
         return [Address(host)]
     name, _, port = host.rpartition(":")
@@ -79,7 +76,7 @@ def addresses_of(host: str) -> list[Address]:
 
 
 def host_and_port(address: Address) -> tuple[str, int, str] | None:
-    """Returns the host to connect to, its port, and the name that its certificate is for; None for other addresses."""
+    """Returns (host, port, name of the certificate) of an address; None where it is no host and port."""
     if address.target.startswith(_LEFT_TO_GRPC):
         return None
     host, _, port = address.target.rpartition(":")
@@ -88,14 +85,13 @@ def host_and_port(address: Address) -> tuple[str, int, str] | None:
 
 
 def _check_socket(target: str) -> None:
-    """Refuses the path of a socket that no system takes."""
     scheme, _, path = target.partition(":")
     size = len(os.fsencode(path.removeprefix("//")))
     if scheme in ("unix", "unix-abstract") and not 0 < size <= _MOST_SOCKET_BYTES:
         raise invalid(
             "target",
             f"the path of a unix socket has 1 to {_MOST_SOCKET_BYTES} bytes, and {shortened(target)} has {size}; "
-            "give another, e.g. under /tmp",
+            "take another, e.g. under /tmp",
         )
 
 
@@ -108,7 +104,7 @@ def _is_literal(name: str) -> bool:
 
 
 def _looked_up(name: str) -> list[str]:
-    """Returns a name's addresses of the family that this machine prefers; none where they are not known in time."""
+    """Returns a name's addresses of the family that this machine prefers; none after `LOOKUP_SECONDS`."""
     answers: queue.SimpleQueue[list[tuple[socket.AddressFamily, str]]] = queue.SimpleQueue()
 
     def look_up() -> None:  # getaddrinfo knows no timeout
@@ -131,11 +127,11 @@ _ENVIRONMENT = "PACKHORSE_CLIENT_"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """Certificates and tokens of a client, as arguments of `connect`; of `Server("…", access=Access(…))`.
+    """Certificates and tokens of a client: `Server("…", access=Access(…))`.
 
-    What is left out is taken from PACKHORSE_CLIENT_CA, PACKHORSE_CLIENT_CERT, PACKHORSE_CLIENT_KEY,
-    PACKHORSE_CLIENT_TOKEN_FILE and PACKHORSE_CLIENT_INSECURE (1 for True). These are for servers on the network: a unix
-    socket needs no certificates, an embedded target nothing at all.
+    The environment gives what is left out: PACKHORSE_CLIENT_CA, PACKHORSE_CLIENT_CERT, PACKHORSE_CLIENT_KEY,
+    PACKHORSE_CLIENT_TOKEN_FILE and PACKHORSE_CLIENT_INSECURE (1 for True). A unix socket needs no certificates, and an
+    embedded target neither certificates nor tokens.
 
     Example:
         >>> Access(ca="ca.pem", token_file="/run/secrets/packhorse").ca
@@ -146,20 +142,19 @@ class Access:
     """
 
     ca: str | Path | None = None
-    """CAs of the server's certificate (PEM); TLS is used where it is given."""
+    """CAs of the server's certificate (PEM), for TLS."""
     cert: str | Path | None = None
     """This client's certificate (PEM), where the server wants one."""
     key: str | Path | None = None
     """Its private key (PEM, no passphrase)."""
     token: str | None = field(default=None, repr=False)
-    """Sent as a bearer token. A file is better: nothing in this process prints or pickles what is in it."""
+    """Sent as a bearer token. Prefer a file, whose contents this process neither prints nor pickles."""
     token_file: str | Path | None = None
     """A file that holds the token and nothing else; it may be replaced at any time."""
     insecure: bool = False
-    """Whether the token may be sent in plain text to other machines."""
+    """Whether the token may be sent to other machines in plain text."""
 
     def __post_init__(self) -> None:
-        """Checks the arguments against each other; files are looked at when they are needed."""
         for name in ("ca", "cert", "key", "token_file"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str | Path) or not str(value)):
@@ -167,17 +162,17 @@ class Access:
         if self.token is not None and not (isinstance(self.token, str) and self.token.isascii() and self.token.split()):
             raise ValueError("token must be a text of ASCII letters, digits and signs")
         if self.token is not None and self.token_file is not None:
-            raise ValueError("token and token_file say the same; give token_file alone")
+            raise ValueError("token and token_file are both given; give token_file alone")
         if not isinstance(self.insecure, bool):
             raise ValueError(f"insecure must be True or False, got {shortened(self.insecure)}")
 
     @property
     def given(self) -> list[str]:
-        """Names of the arguments that say something."""
+        """Names of the fields that are set."""
         return [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
 
     def or_environment(self) -> "Access":
-        """Returns these arguments, and the environment's where there are none."""
+        """Returns this access, with the environment's values for fields that are not set."""
         found: dict[str, str | bool] = {}
         for name in ("ca", "cert", "key", "token_file"):
             value = os.environ.get(variable_of(name))
@@ -189,21 +184,20 @@ class Access:
 
 
 NO_ACCESS = Access()
-"""Nothing but what the environment says."""
 
 
 def variable_of(argument: str) -> str:
-    """Returns the environment variable that stands in for an argument."""
+    """Returns the environment variable of an argument."""
     return f"{_ENVIRONMENT}{argument.upper()}"
 
 
 class Credentials:
-    """An Access on its way to some hosts: its files are read when they are used, so that they may be replaced.
+    """An Access used with some hosts: its files are read at each use, so that they may be replaced.
 
     Args:
-        access: what was given, with the environment.
+        access: with the environment.
         hosts: as `hosts_of` returns them.
-        credentials: of a secure channel, made by the caller; None to make them from `access`.
+        credentials: of a secure channel; None to make them from `access`.
 
     Raises:
         ValueError: a token would travel in plain text, a file cannot be read, or one is missing.
@@ -217,22 +211,17 @@ class Credentials:
         self.uses_tls = credentials is None and access.ca is not None and not is_unix
         self._credentials = credentials
         if credentials is not None and (more := [name for name in ("ca", "cert", "key") if name in access.given]):
-            raise ValueError(f"credentials and {more[0]} say the same; give one of them")
+            raise ValueError(f"credentials and {more[0]} are both given; give one of them")
         if access.ca is None and (access.cert is not None or access.key is not None) and credentials is None:
-            raise ValueError("cert and key need ca: without the CA of the server's certificate there is no TLS")
+            raise ValueError("cert and key need ca: there is no TLS without the CA of the server's certificate")
         if (access.cert is None) != (access.key is None):
             given, missing = ("key", "cert") if access.cert is None else ("cert", "key")
             raise ValueError(f"{given} needs {missing}: a certificate and its private key belong together")
         if self.uses_tls:
             self.channel_credentials()
         self._token = self._read_token()
-        is_plain = credentials is None and not self.uses_tls
-        if (
-            self._token
-            and is_plain
-            and not access.insecure
-            and (remote := [host for host in hosts if not is_local(host)])
-        ):
+        is_exposed = self._token and credentials is None and not self.uses_tls and not access.insecure
+        if is_exposed and (remote := [host for host in hosts if not is_local(host)]):
             raise ValueError(
                 f"the token would travel to {shortened(remote[0])} in plain text: give ca=… (TLS), or insecure=True "
                 "where everyone on the way may read it"
@@ -240,14 +229,14 @@ class Credentials:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether the caller made the channel's credentials."""
+        """Whether the channel's credentials were given."""
         return self._credentials is not None
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with every call."""
+        """Metadata of every call."""
         if self.access.token_file is not None:
-            with suppress(ValueError):  # it is just being replaced
+            with suppress(ValueError):  # it is being replaced
                 self._token = self._read_token()
         return (("authorization", f"Bearer {self._token}"),) if self._token else ()
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
 from packhorse.client.transport.requests import Method, shortened
+from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class MemoryDatasets:
-    """Datasets from lengths at hand. `connect` and `PackedDataset` take it wherever they take a target.
+    """Datasets from lengths at hand, for tests of a trainer: a target of `connect`, `PackedDataset` and others.
 
-    Plans, epochs and bytes are those of a folder that `packhorse prepare` wrote from the same lengths with the same
-    options. It pickles and forks: dataloader workers plan it again, each for itself. Needs packhorse[server].
+    Plans, epochs and bytes are those of a folder that `packhorse prepare` writes from the same lengths with the same
+    options. It pickles and forks; each dataloader worker plans it again. Needs packhorse[server].
 
     Example:
         >>> from packhorse.client import connect
@@ -44,11 +45,10 @@ class MemoryDatasets:
         [[6, 7, 8, 0, 0]]
 
     Args:
-        datasets: name → int [S], the sequences' lengths in tokens, or their tokens, as a list of S lists or arrays. A
-            sequence's id is its index.
+        datasets: name → int [S], lengths in tokens, or the tokens of S sequences. A sequence's id is its index.
         max_seq_len: a bin's capacity in tokens.
         algorithm: as in `prepare`; best-fit by default, which takes no time and needs no other package.
-        over_length: what is done with a sequence that does not fit a bin, as in `prepare`.
+        over_length: what becomes of a sequence that does not fit a bin, as in `prepare`.
         keep: which end of a truncated sequence stays.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         align: a sequence's room is a multiple of this many tokens.
@@ -56,7 +56,7 @@ class MemoryDatasets:
         group_size: this many consecutive sequences share a bin; None for no groups.
 
     Raises:
-        ValueError: a name or a length is none; options are checked by `connect`.
+        ValueError: a name or a length is invalid; `connect` checks the options.
     """
 
     def __init__(
@@ -89,7 +89,6 @@ class MemoryDatasets:
         }
 
     def __repr__(self) -> str:
-        """Names the datasets and how many sequences each has."""
         counts = ", ".join(f"{name}: {len(lengths):,} sequences" for name, lengths in self.lengths.items())
         return f"MemoryDatasets({counts}; max_seq_len={self.options['max_seq_len']})"
 
@@ -107,7 +106,6 @@ def _checked_name(name: object) -> str:
 
 
 def _lengths_of(name: str, given: Any) -> NDArray[np.int32]:
-    """Returns lengths, given as they are or as tokens."""
     wanted = "a list of lengths in tokens, each at least 1, or of the sequences' tokens"
     if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__len__"):
         raise ValueError(f"datasets[{name!r}] must be {wanted}, got {shortened(given)}")
@@ -137,12 +135,12 @@ class SharedSet:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
 
     def add(self, text: str) -> None:
-        """Adds a text, for this process, those that it forked and those that it will fork."""
+        """Adds a text, for this process and all its forks."""
         entry, slot = _entry_of(text)
         self._memory[slot] = entry
 
     def __contains__(self, text: str) -> bool:
-        """Whether any of these processes has added it. Half an entry, while one is being written, is none."""
+        """Whether any of these processes has added the text. An entry that is being written does not count."""
         entry, slot = _entry_of(text)
         return self._memory[slot] == entry
 
@@ -159,23 +157,19 @@ _Response = TypeVar("_Response")
 PREFIX = "embedded:"
 
 _CHECKED = SharedSet()
-"""Which folders' files matched their checksums, with the files' stamps: a worker need not read again what another read
-in the epoch before."""
+"""Folders whose files matched their checksums, with the files' stamps: workers need not read them in each epoch."""
 
-
-_PLANNED: "dict[object, MemoryCatalog]" = {}
-"""What this process planned last, so that every epoch's client need not plan again; forked workers inherit it."""
-
-_MOST_PLANNED = 8
+_PLANNED: "BoundedCache[object, MemoryCatalog]" = BoundedCache(8)
+"""This process's last plans, for the client of each epoch and for forked workers."""
 
 
 class _InThisProcess:
-    """Answers from an object that has some of the service's methods, however long it takes.
+    """Answers from an object that has some of the service's methods, without a time limit.
 
     Args:
         target: what `connect` was given.
         methods: has the methods, by their names.
-        fault: what they raise.
+        fault: what the methods raise.
     """
 
     has_answered = True
@@ -201,7 +195,7 @@ class _InThisProcess:
             yield from self._of(method)(request)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
     def _of(self, method: Method[Any, Any]) -> Any:
         try:
@@ -220,16 +214,12 @@ class _InThisProcess:
 
 
 class EmbeddedTransport(_InThisProcess):
-    """Answers from the prepared datasets below a folder, each of which is opened when it is asked for.
+    """Answers from the prepared datasets below a folder, `embedded:DIR`. Each is opened when it is first requested.
 
-    A dataset is opened and compared with its checksums once in this process, while its files stay as they are; what
-    this process forks knows of the comparison.
-
-    Args:
-        target: embedded:DIR.
+    A dataset is compared with its checksums once for this process and its forks, while its files stay the same.
 
     Raises:
-        PackhorseError: the server's packages are not installed, or no dataset is there.
+        PackhorseError: the server's packages are not installed, or the folder has no dataset.
     """
 
     def __init__(self, target: str) -> None:
@@ -252,14 +242,11 @@ class EmbeddedTransport(_InThisProcess):
 
 
 class MemoryTransport(_InThisProcess):
-    """Answers from datasets that are planned here, once in this process.
-
-    Args:
-        datasets: what `connect` was given.
+    """Answers from datasets that are planned once in this process.
 
     Raises:
         PackhorseError: the server's packages are not installed.
-        ValueError: an option of the plan, or a length, is not as it must be.
+        ValueError: an option of the plan, or a length, is out of range.
     """
 
     def __init__(self, datasets: MemoryDatasets) -> None:
@@ -271,19 +258,12 @@ class MemoryTransport(_InThisProcess):
             raise PackhorseError(
                 f"MemoryDatasets need {error.name}; install packhorse[server] beside the client"
             ) from None
-        if datasets.key not in _PLANNED:
-            _PLANNED[datasets.key] = MemoryCatalog(datasets.lengths, datasets.options)
-            while len(_PLANNED) > _MOST_PLANNED:
-                _PLANNED.pop(next(iter(_PLANNED)))
-        super().__init__("memory:" + ",".join(datasets.lengths), Backend(_PLANNED[datasets.key]), ServiceError)
+        catalog = _PLANNED.get(datasets.key, lambda: MemoryCatalog(datasets.lengths, datasets.options))
+        super().__init__("memory:" + ",".join(datasets.lengths), Backend(catalog), ServiceError)
 
 
 class EmbeddedPlanner(_InThisProcess):
-    """Packs lengths at once, and nothing else: what needs no dataset needs no folder.
-
-    Raises:
-        PackhorseError: the server's packages are not installed.
-    """
+    """Packs lengths at once, without a folder; a PackhorseError where the server's packages are not installed."""
 
     def __init__(self) -> None:
         try:

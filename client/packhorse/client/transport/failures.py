@@ -42,21 +42,16 @@ _WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
     grpc.StatusCode.NOT_FOUND: DatasetNotFoundError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequestsError,
 }
-"""What a status means that comes without a reason of ours. Those that are not listed come from the network, from a
-proxy or from a server that broke: ServerUnavailableError."""
+"""The meaning of a status without one of our reasons. Others come from the network, a proxy or a broken server:
+ServerUnavailableError."""
 
 _OVER_SIZE = "larger than max"
-"""What gRPC writes where a message is over a limit of either end; other RESOURCE_EXHAUSTED pass."""
+"""gRPC's text for a message over a limit of either end; other RESOURCE_EXHAUSTED pass."""
 
 
 def exception_of(error: grpc.RpcError, target: str) -> PackhorseError:
-    """Returns the client's exception for a gRPC error; never raises, whatever came with it.
-
-    Args:
-        error: what a stub raised.
-        target: who was asked.
-    """
-    assert isinstance(error, grpc.Call)  # what a stub raises is both
+    """Returns the client's exception for an error of a call to a target; never raises."""
+    assert isinstance(error, grpc.Call)  # a stub raises errors that are both
     info, retry, text = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), ""
     try:
         status = rpc_status.from_call(error)
@@ -65,7 +60,7 @@ def exception_of(error: grpc.RpcError, target: str) -> PackhorseError:
             for message in (info, retry):
                 if detail.Is(message.DESCRIPTOR):
                     detail.Unpack(message)
-    except (ValueError, DecodeError):  # the trailer was cut or altered on the way: the status is left
+    except (ValueError, DecodeError):  # the trailer was cut or altered on the way: only the status is left
         info.Clear()
     delay = retry.retry_delay.ToMilliseconds() / 1000 or None
     name = f"ERROR_REASON_{info.reason}"
@@ -85,18 +80,18 @@ SECONDS = 1.0
 _PAUSE_SECONDS = 0.05
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
-"""How OpenSSL calls an answer that is no TLS."""
+"""OpenSSL's names for an answer that is not TLS."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""What an HTTP/2 client says first: its name for the protocol, and empty settings."""
+"""How HTTP/2 begins: the protocol's name, and empty settings."""
 
 
 def refusal_of(host: str, port: int, server_name: str, access: Access, *, uses_tls: bool) -> AccessDeniedError | None:
-    """Returns why a server and this client do not get on; None where it is not a matter of certificates.
+    """Returns why a server or this client refuses the other; None where certificates are not the cause.
 
     Args:
         host: name or address to connect to.
-        port: likewise.
+        port: to connect to.
         server_name: that the certificate must be for.
         access: the client's files.
         uses_tls: whether the client uses TLS.
@@ -104,7 +99,7 @@ def refusal_of(host: str, port: int, server_name: str, access: Access, *, uses_t
     try:
         if not uses_tls:
             return _speaks_tls(host, port)
-        for _ in range(2):  # a server that ends just now looks alike, once
+        for _ in range(2):  # a server that is shutting down looks the same, once
             if not _closes_at_once(host, port, server_name, access):
                 return None
             time.sleep(_PAUSE_SECONDS)
@@ -116,10 +111,10 @@ def refusal_of(host: str, port: int, server_name: str, access: Access, *, uses_t
 
 
 def days_left(host: str, port: int, server_name: str, access: Access) -> float:
-    """Returns for how many days the server's certificate is good.
+    """Returns for how many days the server's certificate is valid.
 
     Raises:
-        AccessDeniedError: it is not good, or the server refuses this client.
+        AccessDeniedError: it is not valid, or the server refuses this client.
         OSError: the connection broke.
     """
     with _secure_connection(host, port, server_name, access) as connection:
@@ -128,10 +123,7 @@ def days_left(host: str, port: int, server_name: str, access: Access) -> float:
 
 
 def _closes_at_once(host: str, port: int, server_name: str, access: Access) -> bool:
-    """Whether a server ends the connection after a handshake that was fine, as it does to a certificate it rejects.
-
-    With TLS 1.3 a client learns of it no earlier.
-    """
+    """Whether a server ends the connection after the handshake, which with TLS 1.3 means it rejects the certificate."""
     with _secure_connection(host, port, server_name, access) as connection:
         try:
             connection.sendall(_PREFACE)
@@ -143,12 +135,7 @@ def _closes_at_once(host: str, port: int, server_name: str, access: Access) -> b
 
 
 def _secure_connection(host: str, port: int, server_name: str, access: Access) -> ssl.SSLSocket:
-    """Returns a connection after a handshake that gRPC would accept as well.
-
-    Raises:
-        AccessDeniedError: one of the two does not accept the other.
-        OSError: something else happened.
-    """
+    """Returns a connection after a handshake as strict as gRPC's; an AccessDeniedError where one end refuses."""
     context = ssl.create_default_context(cafile=str(access.ca))
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC is not
     context.hostname_checks_common_name = False
@@ -157,29 +144,27 @@ def _secure_connection(host: str, port: int, server_name: str, access: Access) -
         try:
             context.load_cert_chain(access.cert, access.key, password="")
         except (ssl.SSLError, ValueError) as error:
-            raise _denied("client-certificate", f"cert and key are no certificate with its key: {error}") from None
+            raise _denied("client-certificate", f"cert and key do not belong together: {error}") from None
     plain = socket.create_connection((host, port), SECONDS)
     try:
         return context.wrap_socket(plain, server_hostname=server_name)
     except ssl.SSLCertVerificationError as error:
-        cause, why = (
-            "server-certificate",
-            f"shows a certificate that {access.ca} does not vouch for: {error.verify_message}",
-        )
+        cause = "server-certificate"
+        why = f"shows a certificate that {access.ca} does not vouch for: {error.verify_message}"
     except ssl.SSLError as error:
         reason = error.reason or ""
         if "ALERT" in reason:
             raise _denied("client-certificate", _why_refused(server_name, port, access)) from None
         if reason not in _NO_TLS:
             raise
-        cause, why = "plain-text", "speaks plain text, and ca asks for TLS: start it with --tls-cert, or leave ca out"
+        cause, why = "plain-text", "speaks plain text, and ca asks for TLS: give the server tls_cert, or leave ca out"
     finally:
         plain.close()  # a socket that was wrapped has left it
     raise _denied(cause, f"{server_name}:{port} {why}")
 
 
 def _speaks_tls(host: str, port: int) -> AccessDeniedError | None:
-    """Returns an error where a server answers to TLS, whoever it is."""
+    """Returns an error for a server that answers to TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with socket.create_connection((host, port), SECONDS) as plain, context.wrap_socket(plain):
@@ -193,7 +178,7 @@ def _why_refused(server_name: str, port: int, access: Access) -> str:
         return f"{server_name}:{port} closes the connection: it wants a client's certificate; give cert=… and key=…"
     return (
         f"{server_name}:{port} refuses the client's certificate {access.cert}: it has expired, or is of a CA that the "
-        "server does not know (--tls-client-ca)"
+        "server does not know (its tls_client_ca)"
     )
 
 

@@ -48,32 +48,32 @@ _Answer = TypeVar("_Answer")
 
 MAX_MESSAGE_BYTES = 65 << 20
 ANSWER_SECONDS = 30.0
-"""How long one replica may take to answer a request, or to open a stream."""
+"""Time of one replica to answer a request, or to open a stream."""
 PACK_SECONDS = 120.0
 """The same for PackSequences and a PackStream's messages: a million distinct lengths take half a minute."""
 STALL_SECONDS = 300.0
-"""How long the next block of an open stream may take while its connection is alive."""
+"""Time of the next block of an open stream, while its connection is alive."""
 READ_AHEAD_BYTES = 64 << 10
-"""What the network may hold of a stream behind the message that is read: a thousand bins or more."""
+"""Bytes of a stream that the network may hold after the message that is read: a thousand bins or more."""
 AVOID_SECONDS = 10.0
-"""How long a replica that failed is asked after all others."""
+"""Time during which a replica that failed is asked after all others."""
 MOST_CONNECTIONS = 16
-"""How many connections are tried where a replica has another version of a dataset: of the processes behind one address
-one may have begun after the dataset's folder was replaced, and its siblings serve the old version still."""
+"""Connections that are tried where a replica has another version of a dataset. Of several processes at one address, one
+may have started after the dataset's folder was replaced, while the others still serve the old version."""
 
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A peer that vanished without a word is noticed within 15 seconds: a ping after 8, its answer 5 later.
+    # A peer that vanished silently is noticed within 15 seconds: a ping after 8, its answer 5 later.
     ("grpc.keepalive_time_ms", 8_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),  # a stream's client has nothing to send for hours
-    # An attempt to connect ends after 4 seconds, not 20: where many connect at once, one that was not heard waits long.
+    # An attempt to connect ends after 4 seconds, not 20, for those that a busy server never heard.
     ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # gRPC's own window grows to megabytes, hours of bins, and what is handed out can no longer change its course.
+    # gRPC's own flow-control window grows to megabytes, hours of bins, which stages and takedowns cannot reach.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", READ_AHEAD_BYTES),
 )
@@ -86,21 +86,21 @@ _PERHAPS_ELSEWHERE = (
     NotImplementedByServerError,
     VersionMismatchError,
 )
-"""What one replica refuses and another may grant."""
+"""Refusals of one replica that another may not share."""
 
 _ANCHORS: list[grpc.Channel] = []
-"""An idle channel, kept for the life of the process. With its last channel gRPC's engine winds down, and a process that
+"""An idle channel, kept for the life of the process. gRPC's engine stops with its last channel, and a process that
 forks meanwhile (a DataLoader, right after `len(dataset)`) gets children whose calls never return."""
 
 _ANSWERED = SharedSet()
-"""Which targets have ever answered. Forked workers begin each epoch with new connections, and a server that restarts
-meanwhile is not one that was never there."""
+"""Targets that have ever answered. Forked workers begin each epoch with new connections, and wait longer for a server
+that restarts than for one that was never there."""
 
 _RANDOM = random.SystemRandom()  # ranks that seed the global one alike would all choose the same replica
 
 
 def has_used_grpc() -> bool:
-    """Whether this process, or one that it was forked off, has opened a channel; its own forks may stall then."""
+    """Whether this process, or one that it was forked from, has opened a channel; its forks may then stall."""
     return bool(_ANCHORS)
 
 
@@ -121,25 +121,19 @@ class _Replica:
         self._credentials = credentials
         self._explained_at = -math.inf
         self._channel: grpc.Channel | None = None
-        self._methods: dict[tuple[str, str], Any] = {}  # of the channel: each takes as long to make as to call
+        self._methods: dict[tuple[str, str], Any] = {}  # of the channel: making one takes as long as calling it
 
     def call(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
-        """Calls a method of the service over the channel; what a stub's method returns."""
+        """Calls a method of the service over the channel."""
         return self._made("unary_unary", method, method.parse)(request, **options)
 
     def stream(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
-        """Opens a stream whose messages are left as bytes: gRPC would decode them in the one thread that reads for all.
-
-        Args:
-            method: whose answer is a stream.
-            request: a message, or an iterator of messages.
-            options: of the call.
-        """
+        """Opens a stream of bytes: gRPC would decode messages in the one thread that reads for all."""
         kind = "stream_stream" if isinstance(request, Iterator) else "unary_stream"
         return self._made(kind, method, bytes)(request, **options)
 
     def _made(self, kind: str, method: Method[Any, Any], parse: Callable[[bytes], Any]) -> Any:
-        """Returns a method as gRPC's channel makes it, opening the channel first."""
+        """Returns the channel's method, and opens the channel first."""
         if self._channel is None:
             self._channel = self._credentials.open_channel(self._address, _OPTIONS)
             self._methods = {}
@@ -152,15 +146,12 @@ class _Replica:
         return made
 
     def renew(self) -> None:
-        """Lets the next call open a channel of its own; calls on the old one go on.
-
-        A connection whose bytes were altered may stay spoilt: headers refer to earlier headers.
-        """
-        self._channel = None
+        """Lets the next call open another channel; calls on the old one continue."""
+        self._channel = None  # after altered bytes a connection may stay spoilt, as headers refer to earlier headers
 
     def refusal(self) -> AccessDeniedError | None:
-        """Returns why no connection comes about, where that is a matter of certificates; asks now and then only."""
-        if self._credentials.has_credentials:  # they cannot be looked into
+        """Returns why no connection opens, where certificates are the cause; looks at most once in AVOID_SECONDS."""
+        if self._credentials.has_credentials:  # they cannot be read
             return None
         uses_tls, endpoint, now = self._credentials.uses_tls, host_and_port(self._address), time.monotonic()
         if endpoint is None or now - self._explained_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
@@ -176,19 +167,19 @@ class _Replica:
 
 
 class GrpcTransport:
-    """Calls a service. Channels are made when first needed, anew in every process, and so survive a fork.
+    """Calls a service. Every process makes its own channels when it first needs them, so a transport survives a fork.
 
     A call goes to any replica that has not failed lately. Where one cannot answer, or lacks the dataset, the others are
     asked before the call fails.
 
     Args:
         target: host:port, host:port,host:port, dns:///host:port, unix:PATH.
-        access: certificates and tokens; what it leaves out is taken from the environment.
+        access: certificates and tokens; the environment gives what it leaves out.
         credentials: of a secure channel, instead of certificates.
 
     Raises:
         ValueError: a token would travel in plain text, or a file cannot be read.
-        InvalidRequestError: nothing could ever listen at the target.
+        InvalidRequestError: the target is no address.
     """
 
     def __init__(
@@ -199,8 +190,8 @@ class GrpcTransport:
         given = access if credentials is not None else access.or_environment()
         self._credentials = Credentials(given, self._hosts, credentials)
         self._replicas: dict[Address, _Replica] = {}
-        self._is_current = False  # whether the replicas are what the hosts' names stand for
-        self._calls: set[Any] = set()  # that stream
+        self._is_current = False  # whether the replicas are the addresses of the hosts' names
+        self._calls: set[Any] = set()  # of streams
         self._pid = -1
 
     @property
@@ -218,7 +209,7 @@ class GrpcTransport:
                 answer: _Response | None = replica.call(
                     method, request, timeout=seconds, metadata=self._credentials.metadata
                 )
-                if answer is None:  # gRPC takes status OK for an answer, even when nothing came before it
+                if answer is None:  # gRPC takes status OK for an answer, even without a message
                     raise NoMessageError("an answer without a message")
             except (grpc.RpcError, NoMessageError) as error:
                 raise self._failure(replica, error) from None
@@ -231,7 +222,7 @@ class GrpcTransport:
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests; closing the iterator cancels the call.
 
-        An iterator can be read only once, so one replica is asked, and the others wait for the next attempt.
+        An iterator can be read only once, so only one replica is asked in an attempt.
         """
         is_iterator = isinstance(request, Iterator)
         later_seconds = PACK_SECONDS if is_iterator else STALL_SECONDS
@@ -269,13 +260,13 @@ class GrpcTransport:
         """Asks each replica at most once, and returns the first answer.
 
         Args:
-            ask: takes a replica and how long it may take; raises what `_failure` returns.
-            timeout_seconds: how long all of them may take.
-            most_seconds: how long each of them may take.
+            ask: takes a replica and the seconds that it may take; raises what `_failure` returns.
+            timeout_seconds: for all of them.
+            most_seconds: for each of them.
             most_replicas: how many are asked; None for all.
 
         Raises:
-            TransientError: one could not answer; nobody knows what it would have said.
+            TransientError: one could not answer, and might not have refused.
             PackhorseError: all refuse.
         """
         end = time.monotonic() + timeout_seconds
@@ -304,13 +295,7 @@ class GrpcTransport:
         raise trouble
 
     def _ask_processes(self, ask: Callable[[_Replica, float], _Answer], replica: _Replica, seconds: float) -> _Answer:
-        """Asks a replica, and as long as it has another version asks again, over a connection of its own each time.
-
-        Args:
-            ask: as `_ask` takes it.
-            replica: who is asked.
-            seconds: how long all of it may take.
-        """
+        """Asks a replica, and again over another connection while it has another version of the dataset."""
         end = time.monotonic() + seconds
         number = 0
         while True:
@@ -322,8 +307,7 @@ class GrpcTransport:
                 if number >= MOST_CONNECTIONS or time.monotonic() >= end:
                     asked = f"{number} connections" if number > 1 else "before time ran out, one connection"
                     mismatch.args = (
-                        f"{mismatch} ({asked} to {replica.name}, behind which several processes may listen, gave this "
-                        "answer)",
+                        f"{mismatch} ({asked} to {replica.name}, where several processes may listen, gave this answer)",
                     )
                     raise
 
@@ -335,7 +319,7 @@ class GrpcTransport:
         first_seconds: float,
         later_seconds: float,
     ) -> Generator[_Response]:
-        """Yields a stream's messages; waits so long for the first, and so long for each later one."""
+        """Yields a stream's messages."""
         self._calls.add(call)
         seconds = first_seconds
         try:
@@ -343,7 +327,7 @@ class GrpcTransport:
                 yield parse(data)
                 seconds = later_seconds
         except DecodeError:
-            raise DamagedAnswerError(f"{replica.name} sent what is no message: bytes changed on the way") from None
+            raise DamagedAnswerError(f"a message of {replica.name} cannot be read: bytes changed on the way") from None
         except (grpc.RpcError, NoMessageError) as error:
             raise self._failure(replica, error) from None
         finally:
@@ -351,7 +335,7 @@ class GrpcTransport:
             self._calls.discard(call)
 
     def _in_order(self) -> list[_Replica]:
-        """Returns every replica, by chance, but those behind the others that have failed lately."""
+        """Returns every replica, in random order, those that have failed lately last."""
         if self._pid != os.getpid():
             self._replicas, self._calls, self._is_current = {}, set(), False
             self._pid = os.getpid()
@@ -393,5 +377,5 @@ class GrpcTransport:
             _ANSWERED.add(self.target)
         if isinstance(failure, (TransientError, *_PERHAPS_ELSEWHERE)):
             replica.failed_at = time.monotonic()
-            self._is_current = False  # the name may stand for others by now
+            self._is_current = False  # the name may have other addresses by now
         return failure

@@ -16,13 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import DamagedAnswerError, InvalidRequestError, VersionMismatchError
 from packhorse.topology import Balance, BatchSchedule, Skips, Topology, as_choice
-from packhorse.types import Component as Component
-from packhorse.types import DatasetInfo as DatasetInfo
-from packhorse.types import Redaction as Redaction
-from packhorse.types import Stage as Stage
-from packhorse.types import StreamHeader as StreamHeader
-from packhorse.types import Takedown as Takedown
-from packhorse.types import TakenPositions as TakenPositions
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, LocationsChecksum
 
@@ -51,7 +44,7 @@ class Method(Generic[_Request, _Response]):
 
     @property
     def parse(self) -> Callable[[bytes], _Response]:
-        """Makes a message that the method returns of its bytes; raises DecodeError where they are none."""
+        """Decodes a message that the method returns; raises DecodeError."""
         kind: Any = GetMessageClass(_SERVICE.methods_by_name[self.rpc].output_type)
         parse: Callable[[bytes], _Response] = kind.FromString
         return parse
@@ -82,27 +75,23 @@ class Transport(Protocol):
 
     @property
     def has_answered(self) -> bool:
-        """Whether the service has ever answered: one that has is waited for longer."""
-        ...
+        """Whether the service has ever answered; clients wait longer for one that has."""
 
     def answer(
         self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
     ) -> _Response:
-        """Returns the one answer to a request, which may take so long."""
-        ...
+        """Returns the one answer to a request, within the time."""
 
     def stream(
         self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests; closing the iterator ends the call.
 
-        The first message may take so long. Nothing is sent before it is asked for.
+        The time is for the first message, and nothing is sent before it is asked for.
         """
-        ...
 
     def close(self) -> None:
-        """Lets go of connections; later calls connect again."""
-        ...
+        """Closes connections; later calls connect again."""
 
 
 _Message = TypeVar("_Message")
@@ -128,7 +117,7 @@ def message(kind: Callable[..., _Message], *, within: str = "", **fields: Any) -
 
 
 def topology_message(topology: Topology) -> pb.Topology:
-    """Returns a topology as it travels; an InvalidRequestError names a number that does not fit."""
+    """Returns a topology's message."""
     if not isinstance(topology, Topology):
         raise invalid("topology", f"must be a Topology, e.g. Topology(world_size=8), got {shortened(topology)}")
     phases = [] if topology.batch_schedule is None else _phases(topology.batch_schedule)
@@ -161,7 +150,7 @@ def _phases(schedule: BatchSchedule) -> list[pb.BatchPhase]:
 
 
 def skip_message(skips: Skips) -> list[pb.PositionRange]:
-    """Returns ranges of positions as they travel."""
+    """Returns the messages of ranges of positions."""
     if not isinstance(skips, Skips):
         raise invalid("skip", f"must be Skips, e.g. Skips.parse(['1200:1300']), got {shortened(skips)}")
     return [message(pb.PositionRange, within="skip.", first=first, end=end) for first, end in skips.ranges]
@@ -176,15 +165,15 @@ def checked_balance(field: str, balance: Balance | str) -> Balance:
 
 
 def balance_message(field: str, balance: Balance | str) -> str:
-    """Returns a balance as it travels; an InvalidRequestError names the field where it is none."""
+    """Returns a balance's name in the protocol."""
     return f"BALANCE_{checked_balance(field, balance).name}"
 
 
 def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
-    """Returns a list of Python ints; anything that is not a flat row of integers is refused, not rounded."""
+    """Returns a list of Python ints; refuses anything but a flat list of integers."""
     try:
         array = np.asarray(values if isinstance(values, np.ndarray) else list(values))  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:  # no row at all, or rows of several lengths
+    except (TypeError, ValueError) as error:  # no list, or lists of several lengths
         raise invalid(field, f"must be a flat list of 64-bit integers ({bounded(error)})") from None
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise invalid(field, f"must be a flat list of 64-bit integers (got {array.dtype} of shape {array.shape})")
@@ -192,7 +181,7 @@ def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
 
 
 def texts(field: str, values: Iterable[str]) -> list[str]:
-    """Returns a list of texts; one text alone is refused, since its letters are none."""
+    """Returns a list of texts; refuses a single text, which would be taken letter by letter."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise invalid(field, f"must be a list of texts, got {shortened(values)}")
     return list(values)
@@ -209,14 +198,14 @@ def shortened(value: object) -> str:
 
 
 def bounded(text: object, most: int = 1000) -> str:
-    """Returns a text of at most `most` characters, and an ellipsis where there were more."""
+    """Returns the first `most` characters of a text, with an ellipsis where it has more."""
     text = str(text)
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLocation:
-    """Where one sequence is in an epoch; None where there is no answer.
+    """Where one sequence is in an epoch; None for what has no answer.
 
     Example:
         >>> from packhorse.client import connect
@@ -227,11 +216,11 @@ class SequenceLocation:
     """
 
     id: int
-    """The id asked for, or that of the key; -1 where no sequence has the key."""
+    """The requested id, or that of the key; -1 where no sequence has the key."""
     found: bool
-    """False when the plan has no such sequence."""
+    """Whether the plan has the sequence."""
     first_token: int | None = None
-    """Its first token in the sequence; 0 unless it is a piece."""
+    """First token of the piece in its sequence; 0 for a whole sequence."""
     length: int | None = None
     """Its length in tokens."""
     position: int | None = None
@@ -247,16 +236,16 @@ class SequenceLocation:
     slot: int | None = None
     """Which of the rank's batch_size bins of that step."""
     component: str = ""
-    """Of a mixture, the component that it is of; empty otherwise."""
+    """Its component of a mixture; empty without a mixture."""
     key: str = ""
-    """The key asked for, or that of the id where the dataset has keys."""
+    """The requested key, or that of the id where the dataset has keys."""
 
 
 def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSequencesRequest) -> list[SequenceLocation]:
-    """Returns the locations of an answer; refuses one whose bytes changed on the way."""
+    """Returns the locations of an answer; refuses one that does not match its checksum."""
     if not set(request.keys) <= {location.key for location in response.locations}:
         raise VersionMismatchError(
-            "this server knows no keys, as it is older than them: upgrade packhorse on the server's side",
+            "this server is too old for keys: upgrade packhorse on the server's side",
             {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
         )
     checksum = LocationsChecksum(request, response.digest)
@@ -268,27 +257,18 @@ def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSeque
 
 
 def _location(location: pb.SequenceLocation) -> SequenceLocation:
-    if not location.found:
-        return SequenceLocation(id=location.id, found=False, component=location.component, key=location.key)
-    streamed = location.stream_location if location.HasField("stream_location") else None
+    where: dict[str, int] = {}
+    if location.found:
+        where = {name: getattr(location, name) for name in ("first_token", "length", "position", "index_in_bin")}
+    if location.found and location.HasField("stream_location"):
+        where |= {name: getattr(location.stream_location, name) for name in ("step", "rank", "worker", "slot")}
     return SequenceLocation(
-        id=location.id,
-        found=True,
-        first_token=location.first_token,
-        length=location.length,
-        position=location.position,
-        index_in_bin=location.index_in_bin,
-        step=streamed.step if streamed else None,
-        rank=streamed.rank if streamed else None,
-        worker=streamed.worker if streamed else None,
-        slot=streamed.slot if streamed else None,
-        component=location.component,
-        key=location.key,
+        id=location.id, found=location.found, component=location.component, key=location.key, **where
     )
 
 
 def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRequest) -> list[NDArray[np.int64]]:
-    """Returns each bin's indices into the request's lengths; refuses an answer that is no packing of them."""
+    """Returns each bin's indices into the request's lengths; refuses an answer that does not pack them."""
     lengths = np.array(request.lengths, dtype=np.int64)
     if len(response.indices) != 4 * len(lengths) or len(response.bin_ends) % 4:
         raise DamagedAnswerError(
@@ -309,23 +289,25 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
         raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")
     if _is_torn(np.array(request.groups, dtype=np.int64), indices, sizes):
         raise VersionMismatchError(
-            "this server packs without groups, as it is older than them: upgrade packhorse on the server's side",
+            "this server is too old for groups: upgrade packhorse on the server's side",
             {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
         )
     return np.split(indices, ends[:-1]) if len(ends) else []
 
 
 def _is_torn(groups: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
-    """Whether a group's sequences lie in several bins, apart, or in another order; never where no groups were sent."""
+    """Whether a group's sequences are in several bins, not next to each other, or in another order."""
     if not len(groups):
         return False
     bins, numbers = np.repeat(np.arange(len(sizes)), sizes), groups[indices]
-    goes_on = (np.diff(numbers) == 0) & (np.diff(bins) == 0)
-    return bool((np.diff(indices)[goes_on] < 0).any()) or len(indices) - int(goes_on.sum()) != len(np.unique(groups))
+    continues = (np.diff(numbers) == 0) & (np.diff(bins) == 0)
+    return bool((np.diff(indices)[continues] < 0).any()) or len(indices) - int(continues.sum()) != len(
+        np.unique(groups)
+    )
 
 
 def _is_mixed(kinds: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
-    """Whether neighbours in a bin differ in kind; never where no kinds were sent."""
+    """Whether neighbours in a bin differ in kind."""
     if not len(kinds):
         return False
     bins = np.repeat(np.arange(len(sizes)), sizes)

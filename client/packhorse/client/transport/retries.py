@@ -22,25 +22,21 @@ _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 _JITTER = random.SystemRandom()
-"""Delays have a source of their own: ranks that seed the global one alike would all come back at the same moment."""
+"""A source of its own: ranks that seed the global one alike would all try again at the same moment."""
 
 SHORTEST_ATTEMPT_SECONDS = 0.5
-"""What even the last attempt before a deadline is given."""
+"""The least time of an attempt, however close the deadline."""
 TOLD_EVERY_SECONDS = 10.0
 
 
 def policy_of(timeout_seconds: float | None, retry: RetryPolicy | None) -> RetryPolicy:
-    """Returns the policy that two arguments of `connect` ask for, of which only one may be given.
-
-    Raises:
-        ValueError: both are given, or one of them is not as it must be.
-    """
+    """Returns the policy of two arguments of `connect`; a ValueError where both are given, or one is out of range."""
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise ValueError(f"retry must be a RetryPolicy, e.g. RetryPolicy(deadline_seconds=60), got {shortened(retry)}")
     if timeout_seconds is None:
         return retry or RetryPolicy()
     if retry is not None:
-        raise ValueError("timeout_seconds and retry say the same; give RetryPolicy(deadline_seconds=…) alone")
+        raise ValueError("timeout_seconds and retry are both given; give RetryPolicy(deadline_seconds=…) alone")
     if not checked_seconds("timeout_seconds", timeout_seconds):
         raise ValueError("timeout_seconds must be above 0; RetryPolicy(deadline_seconds=0) is for a single try")
     return RetryPolicy(deadline_seconds=timeout_seconds, connect_seconds=timeout_seconds)
@@ -51,7 +47,7 @@ class Attempts:
 
     Args:
         policy: how long and how often.
-        has_answered: tells whether the service has ever answered.
+        has_answered: whether the service has ever answered.
     """
 
     def __init__(self, policy: RetryPolicy, *, has_answered: Callable[[], bool]) -> None:
@@ -62,12 +58,12 @@ class Attempts:
         self._told_at = -math.inf
 
     def begin(self) -> None:
-        """A caller begins to wait for a first answer: the deadline counts from here."""
+        """Begins to count the deadline, unless an attempt has begun it."""
         if self._counts_from is None:
             self._counts_from = time.monotonic()
 
     def succeeded(self) -> None:
-        """An answer came: the deadline and the delays begin anew."""
+        """Resets the deadline and the delays after an answer."""
         if self._failures:
             _LOG.warning("answered again after %.1f s", self._elapsed_seconds())
         self._reset()
@@ -79,9 +75,9 @@ class Attempts:
         return max(SHORTEST_ATTEMPT_SECONDS, self._policy.deadline_seconds - self._elapsed_seconds())
 
     def wait_after(self, error: TransientError) -> bool:
-        """Sleeps before the next attempt; returns False, at once, when the deadline would pass.
+        """Sleeps before the next attempt; returns False at once where the deadline would pass.
 
-        The error's text then tells how long was tried, where that is news; the next failure begins another series.
+        The error's text then says how long the client tried, and the next failure begins another series.
         """
         self.begin()
         is_known = self._has_answered() or not isinstance(error, ServerUnavailableError)
@@ -102,14 +98,11 @@ class Attempts:
         return True
 
     def run(self, attempt: Callable[[], _Result], *, let_go: Callable[[], None] = lambda: None) -> _Result:
-        """Returns what `attempt` returns, sooner or later.
+        """Returns the result of the first attempt that succeeds; a TransientError once the deadline has passed.
 
         Args:
-            attempt: what is tried.
-            let_go: called after every failure that another attempt may mend.
-
-        Raises:
-            TransientError: the deadline passed.
+            attempt: one attempt.
+            let_go: called after every TransientError.
         """
         while True:
             try:
@@ -120,7 +113,7 @@ class Attempts:
                     raise
 
     def _tell(self, error: TransientError, elapsed: float, limit: float) -> None:
-        """Logs the first failure, and then no more than a line in ten seconds."""
+        """Logs the first failure, then at most a line in ten seconds."""
         if self._failures == 1:
             _LOG.warning("%s; trying again for up to %g s", error, limit)
         elif time.monotonic() - self._told_at >= TOLD_EVERY_SECONDS:
@@ -140,12 +133,12 @@ class Attempts:
 def with_retries(
     policy: RetryPolicy, attempt: Callable[[float], _Result], *, has_answered: Callable[[], bool]
 ) -> _Result:
-    """Returns what `attempt` returns; a TransientError is raised once the deadline has passed.
+    """Returns the result of the first attempt that succeeds; a TransientError once the deadline has passed.
 
     Args:
         policy: how long and how often.
-        attempt: takes how long it may last, in seconds.
-        has_answered: tells whether the service has ever answered.
+        attempt: takes the seconds that it may last.
+        has_answered: whether the service has ever answered.
     """
     attempts = Attempts(policy, has_answered=has_answered)
     attempts.begin()
@@ -160,28 +153,21 @@ _Message = TypeVar("_Message", covariant=True)
 class Call(Protocol[_Message]):
     """A gRPC call that yields messages."""
 
-    def __next__(self) -> _Message:
-        """Waits for the next message."""
-        ...
-
-    def __iter__(self) -> Iterator[_Message]:
-        """Returns itself."""
-        ...
-
+    def __next__(self) -> _Message: ...
+    def __iter__(self) -> Iterator[_Message]: ...
     def cancel(self) -> Any:
-        """Ends the call; whoever waits for its next message gets an error."""
-        ...
+        """Ends the call; waiting for its next message raises an error."""
 
 
 class NoMessageError(Exception):
-    """A call did not bring the message that it owes; one that was overdue is cancelled."""
+    """A call brought no message in time, and was cancelled."""
 
 
 class Watchdog:
-    """Cancels calls whose next message is overdue. It costs a message two dictionary entries, not a thread.
+    """Cancels calls whose next message is overdue: gRPC limits whole calls, and a stream may take hours.
 
-    There is one for all connections of a process: its thread outlives them, until the last message that it waited for
-    would have been overdue.
+    One thread serves all connections of a process, so a message costs two dictionary entries. It ends when the last
+    message that it waited for would have been overdue.
     """
 
     def __init__(self) -> None:
@@ -192,12 +178,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def next_message(self, call: Call[_Message], seconds: float) -> _Message | None:
-        """Returns a call's next message, or None at its end.
-
-        Raises:
-            NoMessageError: it did not come within `seconds`.
-            grpc.RpcError: the call failed.
-        """
+        """Returns a call's next message, or None at its end; a NoMessageError where it does not come in time."""
         due = time.monotonic() + seconds
         with self._changed:
             self._due[id(call)] = (due, call)
@@ -238,7 +219,7 @@ _WATCHDOG = Watchdog()
 
 
 def _begin_again() -> None:
-    """A fork has neither its parent's threads nor its calls."""
+    # A fork has neither its parent's threads nor its calls.
     global _WATCHDOG
     _WATCHDOG = Watchdog()
 
@@ -247,5 +228,5 @@ os.register_at_fork(after_in_child=_begin_again)
 
 
 def next_message(call: Call[_Message], seconds: float) -> _Message | None:
-    """Returns a call's next message, or None at its end; see `Watchdog.next_message`."""
+    """See `Watchdog.next_message`."""
     return _WATCHDOG.next_message(call, seconds)

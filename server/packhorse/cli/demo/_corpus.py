@@ -31,7 +31,7 @@ def python_corpus(limit_documents: int | None = None) -> Iterator[str]:
     that cannot be parsed are skipped.
 
     Args:
-        limit_documents: stop after so many documents; None for all of them.
+        limit_documents: the most documents; None for all of them.
 
     Raises:
         ValueError: limit_documents is negative.
@@ -69,13 +69,13 @@ def _corpus(stdlib: Path) -> Iterator[str]:
             # Whole files only: a generator would already have given documents away when it fails.
             documents = list(source_documents(path.read_bytes()))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            # The parser says MemoryError for nesting too deep; the library's tests hold such files on purpose.
+            # For nesting that is too deep the parser raises MemoryError; the tests have such files on purpose.
             continue
         yield from documents
 
 
 def _source_files(stdlib: Path) -> list[Path]:
-    """Every .py file below a folder, tests last; installed packages are not even looked into."""
+    """Every .py file below a folder, tests last; folders of installed packages are skipped."""
     keyed: list[tuple[bool, tuple[str, ...], Path]] = []
     for folder, subfolders, names in os.walk(stdlib):
         subfolders[:] = [name for name in subfolders if name not in _EXCLUDED_FOLDERS]

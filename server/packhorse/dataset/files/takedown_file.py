@@ -1,4 +1,4 @@
-"""`NAME.takedown.toml`: what is taken away from a dataset or a mixture, as its user writes it.
+"""`NAME.takedown.toml`: redactions and skips of a dataset or a mixture, as its user writes them.
 
 Owns the file's fields, the refusal of wrong ones by field and line, and the ids of keys. Leaves adding a redaction to
 `changes`, and taking sequences away from bins to `open_takedown`.
@@ -36,7 +36,7 @@ _SKIP_KEYS = ("positions", "epoch", "seed", "reason")
 
 
 class TakedownError(PreparedDatasetError):
-    """A takedown's file is not as it must be; the message says what and where."""
+    """A takedown's file is wrong; the message says what and where."""
 
 
 class Action(StrEnum):
@@ -249,7 +249,7 @@ def takedown_text(path: Path) -> str:
         '3 4'
 
     Raises:
-        TakedownError: it cannot be read, is too large, or is no text.
+        TakedownError: it cannot be read, is too large, or is not text.
     """
     return text_of(path, MOST_TAKEDOWN_BYTES, TakedownError)
 

@@ -23,10 +23,10 @@ def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
     Args:
         path: of the file.
         most_bytes: a larger file is refused.
-        error: what is raised.
+        error: the type to raise.
 
     Raises:
-        ValueError: as `error`: the file cannot be read, is too large, or is no text.
+        ValueError: of type `error`: the file cannot be read, is too large, or is not text.
     """
     try:
         with path.open("rb") as file:
@@ -35,7 +35,7 @@ def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
             raise error(f"{path.name} has more than {most_bytes:,} bytes")
         return data.decode("utf-8-sig")  # some editors mark a text by a first character that TOML refuses
     except UnicodeDecodeError as caught:
-        raise error(f"{path.name} is no text in UTF-8: {caught}") from None
+        raise error(f"{path.name} is not text in UTF-8: {caught}") from None
     except OSError as caught:
         raise error(f"{path.name} cannot be read: {caught.strerror}") from None
 
@@ -48,8 +48,8 @@ class FieldError(ValueError):
         'ids'
 
     Args:
-        field: its key.
-        message: what is wrong with it, and the way out.
+        field: the key of the field.
+        message: says what is wrong, and the way out.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -58,11 +58,7 @@ class FieldError(ValueError):
 
 
 def checked_field(field: str, read: Callable[[], _Value]) -> _Value:
-    """Returns what is read of a field.
-
-    Raises:
-        FieldError: a ValueError of `read`, with its text.
-    """
+    """Returns the value that `read` returns; turns its ValueError into a FieldError."""
     try:
         return read()
     except FieldError:

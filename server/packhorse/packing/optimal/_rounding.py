@@ -1,6 +1,6 @@
 """From fractions of bins to whole ones.
 
-Owns the ways to round a solution of the master problem: down with best-fit for what is left, by diving, and exactly
+Owns the ways to round a solution of the master problem: down with best-fit for the rest, by diving, and exactly
 where few enough bins are possible. Leaves the solution itself to `_master`.
 """
 

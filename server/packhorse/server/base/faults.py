@@ -1,7 +1,7 @@
-"""What the service refuses or fails at, with the reason that travels to clients.
+"""The refusals and failures of the service, with the reason that travels to clients.
 
-Owns `ServiceError` and its few constructors; leaves canonical statuses to `status`, so that an embedded client needs
-no gRPC here.
+Owns `ServiceError` and its few constructors. Leaves canonical statuses to `service.status`, so that an embedded client
+needs no gRPC here.
 """
 
 from packhorse.v1 import packing_pb2 as pb
@@ -13,17 +13,17 @@ FACT_BYTES = 200
 MOST_FACTS = 6
 
 RETRY_AFTER_SECONDS = 1.0
-"""When a caller that was refused for want of room comes back."""
+"""When a client that was refused because the server is full should try again."""
 
 
 class ServiceError(Exception):
-    """A refusal that a client may read: no paths, no traces; what is too long for a header is cut.
+    """A refusal that a client may read: no paths, no traces; texts too long for a header are cut.
 
     Args:
-        reason: what a client branches on.
-        message: what a person reads.
-        metadata: facts behind it, by name.
-        retry_after_seconds: when to come back, where that helps.
+        reason: for programs.
+        message: for people.
+        metadata: facts, by name.
+        retry_after_seconds: when to try again, if that helps.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ def too_many_requests(why: str) -> ServiceError:
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """Returns a text of at most so many bytes of UTF-8, with an ellipsis where something is missing."""
+    """Returns a text of at most `most_bytes` of UTF-8, with an ellipsis if it was cut."""
     data = text.encode(errors="replace")
     if len(data) <= most_bytes:
         return data.decode()

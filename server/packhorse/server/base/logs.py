@@ -1,6 +1,6 @@
-"""How the log reads, and what it may be made to say by others.
+"""How the log reads, and how many lines strangers may cause.
 
-Owns its two formats, its level, and the limit of lines about calls that break. Leaves what is logged to whoever logs.
+Owns its two formats, its level, and the limit of lines about calls that break.
 
 A line may have fields beside its message:
 
@@ -22,7 +22,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 _FIELDS = "packhorse_fields"
 _LONGEST = 300
-"""Characters of a field: others choose some of them."""
+"""Characters of a field: strangers choose some of them."""
 _PLAIN = re.compile(r"[\w.:/+-]+")
 
 
@@ -36,7 +36,7 @@ def set_up_logging(form: str, level: str) -> None:
 
     Args:
         form: "text", or "json" for one object a line.
-        level: of packhorse's own lines, one of LEVELS; other packages' are logged from info on.
+        level: of packhorse's own lines, one of LEVELS; lines of other packages are logged from info on.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
@@ -74,7 +74,7 @@ class JsonLines(logging.Formatter):
 
 
 class Sparing(logging.Filter):
-    """Lets few records through, each in one line, and counts the others in the next that it lets through.
+    """Passes few records, each in one line, and counts the others in the next line.
 
     gRPC logs a traceback for every call that breaks; clients can break thousands a second.
 
@@ -92,7 +92,7 @@ class Sparing(logging.Filter):
         self._num_left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged; one that is becomes a single line."""
+        """Returns whether the record is logged, and makes it a single line."""
         now = time.monotonic()
         if now >= self._period_end:
             self._period_end, self._num_lines = now + self._period_seconds, 0
@@ -116,8 +116,8 @@ def _number(level: str) -> int:
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    found: dict[str, Any] = getattr(record, _FIELDS, {})
-    return found
+    values: dict[str, Any] = getattr(record, _FIELDS, {})
+    return values
 
 
 def _short(value: Any) -> Any:
@@ -125,6 +125,6 @@ def _short(value: Any) -> Any:
 
 
 def _word(value: Any) -> str:
-    """A field's value in one word, or quoted: what others send cannot look like a line or a field of ours."""
+    """Returns a field's value in one word, or quoted: no text of a stranger can look like a line or field of ours."""
     text = f"{value:.3g}" if isinstance(value, float) else str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)

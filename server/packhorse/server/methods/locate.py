@@ -1,6 +1,6 @@
-"""Where ids and keys are in an epoch, looked up in pieces that yield to others.
+"""Where ids and keys are in an epoch (LocateSequences), looked up in time slices.
 
-Owns LocateSequences, and what one request of it may cost. Leaves the search itself to sources and assignments.
+Owns what one request may cost. Leaves the search itself to `packhorse.epoch`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,31 +31,22 @@ _BISECTIONS_AT_ONCE = 1 << 16
 """Bisections in one call of the kernel: some 20 ms."""
 
 MAX_LOCATE_ARRANGED = 1 << 28
-"""Bins that one LocateSequences may have arranged where a topology is balanced: each id may lie in another window."""
+"""Bins that one LocateSequences may have arranged for a balance: each id may be in another optimizer step."""
 
 _ARRANGED_AT_ONCE = 1 << 17
-"""Of these, in one go: some 20 ms."""
+"""Of these, at once: some 20 ms."""
 
 MAX_LOCATIONS = 500_000
 """Answers to one LocateSequences: an id has one for each piece."""
 
 _BYTES_PER_LOCATION = 320
-"""What one SequenceLocation takes, as a message and in the bytes that are sent."""
+"""Of one SequenceLocation, as a message and in the bytes that are sent."""
 
 
 def locate_in_slices(
     catalog: Datasets, epochs: Epochs, request: pb.LocateSequencesRequest
 ) -> TimeSlices[pb.LocateSequencesResponse]:
-    """Tells where each id stands in an epoch, in pieces.
-
-    Args:
-        catalog: the datasets.
-        epochs: of them.
-        request: a LocateSequences.
-
-    Raises:
-        ServiceError: the request is out of range, or asks for more than one may.
-    """
+    """Locates each id and key of a request; a ServiceError if it is out of range, or asks for too much."""
     dataset = catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
     takedown = catalog.takedown(dataset)
     skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
@@ -74,12 +65,12 @@ def locate_in_slices(
         assignment = epochs.assignment(dataset, request.seed, request.epoch, skips, topology)
         num_arranged = max(1, assignment.bins_to_locate())
     most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_lengths, MAX_LOCATE_ARRANGED // num_arranged)
-    num_asked = len(request.ids) + len(request.keys)
-    if num_asked > most_ids:
+    num_ids = len(request.ids) + len(request.keys)
+    if num_ids > most_ids:
         raise too_large(
             "keys" if request.keys else "ids",
             most_ids,
-            f"{num_asked} ids and keys are asked for; ask this dataset for at most {most_ids}",
+            f"{num_ids} ids and keys are asked for; ask this dataset for at most {most_ids}",
         )
     tables = dataset.key_tables
     _check_keys(request, tables)
@@ -93,7 +84,7 @@ def locate_in_slices(
     def located(ids: NDArray[np.int64]) -> Iterator[pb.SequenceLocation]:
         return _locations(source, assignment, request.topology, ids, names)
 
-    for some in _asked(request, tables, located, at_once):
+    for some in _located(request, tables, located, at_once):
         for location in some:
             response.locations.append(location)
             checksum.add(location)
@@ -111,12 +102,12 @@ def locate_in_slices(
 
 
 def _check_keys(request: pb.LocateSequencesRequest, tables: Mapping[str, Keys | None]) -> None:
-    """Refuses keys that are none, and keys of what has none; a ServiceError."""
+    """Refuses malformed keys, and keys for a dataset that has none; a ServiceError."""
     if request.keys and not any(tables.values()):
         raise invalid_field(
             "keys",
-            f"{shown_key(request.keys[0])[:80]} is no id, and {request.dataset} has no keys: ask for ids, or prepare "
-            "it with an --id-column of text",
+            f"{shown_key(request.keys[0])[:80]} is not an id, and {request.dataset} has no keys: ask for ids, or "
+            "prepare it with an id_column of text",
         )
     for key in request.keys:
         try:
@@ -125,26 +116,26 @@ def _check_keys(request: pb.LocateSequencesRequest, tables: Mapping[str, Keys | 
             raise invalid_field("keys", str(error)) from None
 
 
-def _asked(
+def _located(
     request: pb.LocateSequencesRequest,
     tables: Mapping[str, Keys | None],
     located: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
     at_once: int,
 ) -> Iterator[list[pb.SequenceLocation]]:
-    """Yields the answers to a request, some at a time: to its ids, then to its keys.
+    """Yields the locations of a request's ids, `at_once` of them together, then of its keys.
 
     Args:
-        request: names both.
+        request: with both.
         tables: the dataset's keys, by component.
-        located: tells where ids stand.
-        at_once: how many ids it is asked for together.
+        located: locates ids.
+        at_once: how many ids it locates together.
     """
     ids = np.array(request.ids, dtype=np.int64)
     for first in range(0, len(ids), at_once):
-        found = list(located(ids[first : first + at_once]))
+        locations = list(located(ids[first : first + at_once]))
         if request.with_keys:
-            _name(found, tables)
-        yield found
+            _name(locations, tables)
+        yield locations
     for first in range(0, len(request.keys), at_once):
         keys = request.keys[first : first + at_once]
         answers: list[list[pb.SequenceLocation]] = [[] for _ in keys]
@@ -169,7 +160,7 @@ def _asked(
 
 
 def _name(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Keys | None]) -> None:
-    """Puts into locations the keys of their sequences."""
+    """Adds to locations the keys of their sequences."""
     for component, table in tables.items():
         if table is None:
             continue
@@ -185,16 +176,16 @@ def _locations(
     ids: NDArray[np.int64],
     components: Sequence[str],
 ) -> Iterator[pb.SequenceLocation]:
-    """Where each id stands, one after the other; an id that was split has one for each piece.
+    """Yields the locations of each id; an id that was split has one for each piece.
 
-    In a mixture it has one for each time that it comes, and one without a position where a component has it, and this
+    In a mixture it has one for each time that it is used, and one without a position if a component has it and this
     epoch does not.
     """
-    found = source.locate(ids)
-    component_ids = np.full(len(found.ids), -1) if found.component_ids is None else found.component_ids
-    columns = [component_ids, found.ids, found.first_tokens, found.lengths, found.positions, found.index_in_bin]
+    at = source.locate(ids)
+    component_ids = np.full(len(at.ids), -1) if at.component_ids is None else at.component_ids
+    columns = [component_ids, at.ids, at.first_tokens, at.lengths, at.positions, at.index_in_bin]
     if assignment is not None:
-        streamed = assignment.locate(found.positions, found.index_in_bin)
+        streamed = assignment.locate(at.positions, at.index_in_bin)
         columns += [streamed.steps, streamed.ranks, streamed.slots]
     for row in zip(*(column.tolist() for column in columns), strict=True):
         component_id, sequence_id, first_token, length, position, index, *coordinates = row

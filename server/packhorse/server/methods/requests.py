@@ -40,31 +40,31 @@ MAX_SKIPS = 1000
 """Ranges of positions that a request may leave out."""
 
 MAX_SKIPS_READ = 5_000
-"""Ranges of an expected digest that are compared one by one, which takes some 10 ms."""
+"""Ranges of an expected digest that are compared one by one, in some 10 ms."""
 
 MAX_BATCH_PHASES = 1000
-"""Stages that a batch schedule may have."""
+"""Phases that a batch schedule may have."""
 
 _KEPT_TOPOLOGIES, _KEPT_TOPOLOGY_BYTES = 64, 1 << 10
-"""How many checked topologies are kept, for all ranks and workers of a run ask with the same one, and the longest
-message of these: others choose what is in it."""
+"""Checked topologies that are kept, because all ranks and workers of a run send the same one, and the longest message
+of these: strangers choose what is in it."""
 
 _SKIPPING, _REDACTING = "+skip=", "+redact="
-"""Stand in a digest before what is skipped, and before the digest of what is redacted."""
+"""Precede, in a digest, the skipped ranges and the digest of the redactions."""
 
 BYTES_PER_LENGTH = 4
 BYTES_PER_BIN = 16
-"""What a bin takes in a message beside its sequences: its template's number, twice where it is defined there, the
-template's size, and the bin's position."""
+"""Of a bin in a message beside its sequences: its template's number, twice if it is defined there, the template's size,
+and the bin's position."""
 
 _BYTES_PER_GROUP = 8
-"""What a sequence's group takes in a message of bins."""
+"""Of a sequence's group in a message of bins."""
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def integer(field: str, value: int, least: int, most: int | None = None) -> int:
-    """Returns `value`; a ServiceError naming the field where it is outside [least, most]."""
+    """Returns `value`; a ServiceError naming the field if it is outside [least, most]."""
     try:
         return checked_integer(field, value, least, most)
     except ValueError as error:
@@ -91,13 +91,7 @@ def check_wire_version(version: int) -> None:
 
 
 def check_reads(dataset: Dataset, takedown: Takedown, version: int) -> None:
-    """Refuses a client that is older than what a dataset has: it would miss it, or take it for damage.
-
-    Args:
-        dataset: the dataset.
-        takedown: what is taken away from it.
-        version: that the client reads.
-    """
+    """Refuses a client that is too old for a dataset or its takedown: it would train on what it cannot read."""
     if version >= WIRE_VERSION:
         return
     what = {
@@ -124,13 +118,13 @@ def _version_mismatch(version: int, message: str) -> ServiceError:
 
 
 def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choice]) -> _Choice:
-    """Returns the member that a value of the protocol stands for; a ServiceError names the field where it is none.
+    """Returns the member of an enum for a value of the protocol; a ServiceError names the field if there is none.
 
     Args:
         field: its name in the request.
         value: of an enum of the protocol.
-        names: from a value to its name there, which is the member's in capitals behind a prefix.
-        kind: the choices there are.
+        names: returns a value's name there, which ends with the member's.
+        kind: the enum.
     """
     try:
         name = names(value)
@@ -143,14 +137,7 @@ def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choi
 
 
 def topology(message: pb.Topology, source: Source, epoch: int, num_sequences: int) -> Topology:
-    """Returns a checked topology for an epoch.
-
-    Args:
-        message: of the request.
-        source: the epoch.
-        epoch: its number.
-        num_sequences: of its dataset.
-    """
+    """Returns a checked topology for an epoch of a dataset with `num_sequences`."""
     data = message.SerializeToString()
     checked = _topology if len(data) <= _KEPT_TOPOLOGY_BYTES else _topology.__wrapped__
     return checked(data, source.num_bins, source.max_seq_len, epoch, num_sequences)
@@ -192,15 +179,15 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
 
 
 def _batch_schedule(message: pb.Topology) -> BatchSchedule | None:
-    """Returns a topology's schedule; a ValueError where it is malformed."""
+    """Returns a topology's schedule; a ValueError if it is malformed."""
     if not message.batch_schedule:
         return None
     if message.batch_size:
-        raise ValueError(f"batch_size must be 0 where there is a batch_schedule, got {message.batch_size}")
+        raise ValueError(f"batch_size must be 0 beside a batch_schedule, got {message.batch_size}")
     if len(message.batch_schedule) > MAX_BATCH_PHASES:
         raise ValueError(f"batch_schedule holds {len(message.batch_schedule)} phases; give at most {MAX_BATCH_PHASES}")
     if any(phase.WhichOneof("begin") is None for phase in message.batch_schedule):
-        raise ValueError("batch_schedule has a phase that begins nowhere; set its bins or its tokens")
+        raise ValueError("batch_schedule has a phase without a beginning; set its bins or its tokens")
     return BatchSchedule(
         tuple(
             BatchPhase(phase.tokens or phase.bins, phase.HasField("tokens"), phase.global_batch_size)
@@ -210,7 +197,7 @@ def _batch_schedule(message: pb.Topology) -> BatchSchedule | None:
 
 
 def _check_product(factors: dict[str, int], most: int, what: str) -> None:
-    """Refuses a number of bins that is a product, naming the factor at which it is too large."""
+    """Refuses a product of factors that is too many bins, naming the factor at which it is."""
     product = 1
     for name, factor in factors.items():
         if product * factor > most:
@@ -225,7 +212,7 @@ def _check_product(factors: dict[str, int], most: int, what: str) -> None:
 
 
 def _check_cost(shape: Topology, max_seq_len: int) -> None:
-    """Refuses costs of which a window's sum would not fit into 64 bits."""
+    """Refuses costs whose sum over an optimizer step would not fit into 64 bits."""
     if shape.balance is Balance.NONE:
         return
     most = (1 << 62) // max(1, shape.bins_per_optimizer_step * max_seq_len) - max_seq_len
@@ -233,7 +220,7 @@ def _check_cost(shape: Topology, max_seq_len: int) -> None:
 
 
 def stage(request: pb.AppendStageRequest) -> StageEntry | None:
-    """Returns the stage that is to be appended, with checked weights; None where stages are only taken back."""
+    """Returns the stage to append, with checked weights; None if stages are only taken back."""
     if request.replace and not request.weights:
         return None
     try:
@@ -248,7 +235,7 @@ def stage(request: pb.AppendStageRequest) -> StageEntry | None:
             weights[each.component] = Decimal(each.weight)
         except InvalidOperation:
             raise invalid_field(
-                "weights", f"weights: that of {each.component[:80]!r} is no number: {each.weight[:80]!r}"
+                "weights", f"weights: that of {each.component[:80]!r} is not a number: {each.weight[:80]!r}"
             ) from None
     if not weights:
         raise invalid_field("weights", "weights must give components numbers, e.g. web 60 and code 40")
@@ -265,7 +252,7 @@ def check_num_skips(ranges: Collection[pb.PositionRange]) -> None:
 
 
 def skips(ranges: Collection[pb.PositionRange]) -> Skips:
-    """Returns checked ranges of positions to leave out."""
+    """Returns checked ranges of positions to skip."""
     check_num_skips(ranges)
     try:
         return Skips.of([(each.first, each.end) for each in ranges])
@@ -274,13 +261,13 @@ def skips(ranges: Collection[pb.PositionRange]) -> Skips:
 
 
 def digest_of(dataset: Dataset, skips: Skips, takedown: Takedown) -> str:
-    """Returns the digest of a dataset without some ranges, with what is redacted as its annex."""
+    """Returns the digest of a dataset with skipped ranges and redactions."""
     digest = f"{dataset.manifest.digest}{_SKIPPING}{skips}" if skips else dataset.manifest.digest
     return f"{digest}{_REDACTING}{takedown.digest}" if takedown.digest else digest
 
 
 def digest_of_dataset(digest: str) -> str:
-    """Returns the part of a digest that `digest_of` returned which is the dataset's own."""
+    """Returns the dataset's own part of a digest from `digest_of`."""
     return digest.partition(_REDACTING)[0].partition(_SKIPPING)[0]
 
 
@@ -296,18 +283,17 @@ def check_digest(
 ) -> None:
     """Refuses a dataset with another digest than the request expects, saying what differs.
 
-    What is redacted changes no bin, and so no digest is refused for it.
+    Redactions change no bin, so no digest is refused for them.
 
     Args:
-        dataset: what is there.
-        skips: what the request leaves out.
+        dataset: of the name in the request.
+        skips: all skipped ranges, of the request and of files.
         expected: the digest that the run began with; empty for any.
         epoch: of the request.
-        begin: where the stream begins, as a position of what is left: only what was skipped, and mixed, before it
-            counts. None: everything counts, up to `end`.
-        end: one behind the last position of what is left that is read: only what was skipped, and mixed, before it
-            counts. None for the epoch's.
-        takedown: what is taken away by file; its skips are among `skips`.
+        begin: position, not counting skipped ones, at which the stream begins: only differences before it count.
+            None: all count, up to `end`.
+        end: position, not counting skipped ones, at which the request ends, exclusive. None for the epoch's end.
+        takedown: of files.
     """
     if not expected:
         return
@@ -318,8 +304,8 @@ def check_digest(
     elif differs := _differing(expected_dataset, dataset.manifest.digest):
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
-            f"dataset {dataset.name!r} is another than this run began with: {', '.join(differs)} differ (max_seq_len "
-            f"is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
+            f"dataset {dataset.name!r} is not the one that this run began with: {', '.join(differs)} differ "
+            f"(max_seq_len is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
             {**facts, "differs": ",".join(differs)},
         )
     if skipped == str(skips):
@@ -331,23 +317,23 @@ def check_digest(
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
             f"this run has skipped {named} of dataset {dataset.name!r}, now {skips or 'none'} "
-            "are to be skipped: ranges behind the cursor must stay as they were, because positions count without them; "
-            "add ranges ahead of the cursor only",
+            "are to be skipped: ranges before the cursor must stay as they were, because positions do not count them; "
+            "add ranges after the cursor only",
             {**facts, "differs": "skip"},
         )
 
 
 def _skipped_before(text: str) -> Skips | None:
-    """Returns the ranges that a digest names; None where they are too many to be read for one request.
+    """Returns the ranges in a digest; None if they are too many to be read for one request.
 
-    A run that began with as many goes on while they are the same, which needs no reading.
+    A run with too many ranges continues while they stay the same, which needs no reading.
     """
     if text.count(",") >= MAX_SKIPS_READ:
         return None
     try:
         return Skips.parse([text])
     except ValueError as error:
-        raise invalid_field("expected_digest", f"expected_digest is none of a server's: {error}") from None
+        raise invalid_field("expected_digest", f"expected_digest is not a digest of a server: {error}") from None
 
 
 def _differing(expected: str, actual: str) -> list[str]:
@@ -357,7 +343,7 @@ def _differing(expected: str, actual: str) -> list[str]:
 def _check_stages(
     mixture: MixtureDataset, skips: Skips, expected: str, epoch: int, position: int | None, facts: dict[str, str]
 ) -> None:
-    """Refuses a mixture that departs from the one that the run began with before the position it has come to."""
+    """Refuses a mixture that differs, before the position that a run has reached, from the one it began with."""
     departs = parts_at(expected, mixture.chain)
     if departs is None:
         return
@@ -369,25 +355,25 @@ def _check_stages(
         raise ServiceError(
             pb.ERROR_REASON_DIGEST_MISMATCH,
             f"mixture {mixture.name!r} departs {at} ({departs} of the run) from the one that this run began with, and "
-            f"the run has come to {reached}: expected {expected}, got {mixture.manifest.digest}; go on from a cursor "
+            f"the run has reached {reached}: expected {expected}, got {mixture.manifest.digest}; resume from a cursor "
             "at or before that position, or restore the stages that the run began with",
             {**facts, "differs": "stages", "departs": str(departs)},
         )
 
 
 def bytes_per_sequence(dataset: Dataset) -> int:
-    """Returns what a sequence takes in a message of bins where its length is sent."""
+    """Returns the bytes of a sequence in a message of bins if its length is sent."""
     return BYTES_PER_LENGTH + _bytes_per_entry(dataset)
 
 
 def average_bytes_per_bin(dataset: Dataset) -> float:
-    """Returns what a bin takes in a message of bins on average, where most templates have been defined."""
+    """Returns the average bytes of a bin in a message, once most templates have been defined."""
     sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
     return BYTES_PER_BIN / 2 + _bytes_per_entry(dataset) * sequences_per_bin
 
 
 def _bytes_per_entry(dataset: Dataset) -> int:
-    """Returns what a sequence takes in a message of bins beside its length: id, where a piece begins, and group."""
+    """Returns the bytes of a sequence in a message of bins beside its length: id, first token and group."""
     manifest = dataset.manifest
     start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
     group_bytes = BYTES_PER_LENGTH + _BYTES_PER_GROUP if dataset.has_groups else 0  # their bins are of no template
@@ -395,7 +381,7 @@ def _bytes_per_entry(dataset: Dataset) -> int:
 
 
 def most_bytes_per_bin(dataset: Dataset) -> int:
-    """Returns what a bin takes in a message of bins, at most: where its template is defined there."""
+    """Returns the most bytes of a bin in a message, if its template is defined there."""
     return BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.max_sequences_per_bin
 
 
@@ -412,7 +398,7 @@ def check_message_size(field: str, num_bins: int, dataset: Dataset) -> None:
 
 
 def check_answer_size(field: str, num_bytes: int, num_fitting: int, num_bins: int) -> None:
-    """Refuses bins that do not fit into one message, of which the first `num_fitting` do."""
+    """Refuses bins that do not fit into one message, and says that the first `num_fitting` do."""
     if num_bytes > MAX_MESSAGE_BYTES:
         raise too_large(
             field,
