@@ -45,7 +45,7 @@ class Sort:
     opened: Opened
     """The rows to prepare, and their files."""
     options: PlanOptions
-    """What shapes the plan."""
+    """Options of the plan."""
     time_limit_seconds: float
     """Ends planning early."""
     before: PreparedDataset | None = None
@@ -77,7 +77,7 @@ class Sort:
         return Counted.of(tasks, parts, self.options, before=self.before, groups=groups)
 
     def plan(self, counted: Counted) -> PackingPlan:
-        """Plans what was counted."""
+        """Plans the counts."""
         with self.progress.task("planning"):
             return pack_histogram(
                 counted.by_room,

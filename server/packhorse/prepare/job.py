@@ -34,7 +34,7 @@ from packhorse.storage import refuse_url
 from packhorse.topology import checked_integer
 
 Layout = Literal["packhorse", "seqpack"]
-"""How the folder is laid out."""
+"""Layout of the folder."""
 
 _WORKER_ROWS = 250_000
 _MOST_WORKERS = 16
@@ -48,7 +48,7 @@ class Job:
     """To write."""
     opened: Opened
     source: str
-    """What the manifest calls the inputs."""
+    """Name of the inputs in the manifest."""
     options: PlanOptions
     execution: Execution
     overwrite: bool = False
@@ -102,7 +102,7 @@ def checked_job(
     append: bool,
     format: Layout,
 ) -> Job:
-    """Checks the arguments of `prepare`, which see, against each other, and finds the input."""
+    """Checks the arguments of `prepare`, alone and together, and finds the input."""
     _check_output(plan, output, format)
     _check_input(input, lengths, grouping, execution)
     if grouping is not None:
@@ -199,7 +199,7 @@ def _sources(input: Source | Iterable[Source], execution: Execution) -> list[str
 
 
 def _refuse_holding(folder: Path, named: list[str], found: Found) -> None:
-    """Refuses an output that holds what is read."""
+    """Refuses an output that holds an input."""
     refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
 
 
