@@ -15,7 +15,7 @@ from packhorse.analysis import stats_of
 from packhorse.cli import in_flags, stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.reports import CUT_OFF, groups_line, keys_text, real_tokens
+from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens
 from packhorse.dataset import (
     Inputs,
     Manifest,
