@@ -123,6 +123,13 @@ def context_batch(
 def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
     """Makes the process groups of every size once; all ranks call it together.
 
+    Example:
+        >>> groups = context_process_groups(ContextRule(8192, 16))  # doctest: +SKIP
+        >>> group = groups.get(part.cp_size)  # None where a rank works alone  # doctest: +SKIP
+
+    Args:
+        rule: as in `context_batch`.
+
     Returns:
         Size → the group of so many neighbours that this rank is in, for 2, 4, … `rule.max_context_parallel`.
         `ContextBatch.cp_size` chooses one; its first member is `ContextBatch.first_rank`.
