@@ -8,7 +8,7 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func as qwen3_loss
 
 from packhorse.client import BatchAssembler, BatchFormat, BinBlock
-from packhorse.client.presets import padding_free_preset, rows_preset
+from packhorse.client.presets import megatron_preset, padding_free_preset, rows_preset
 from packhorse.client.sources import IndexableSource
 
 MAX_SEQ_LEN, NUM_EXPERTS, TOP_K, ALIGN = 24, 4, 2, 4
@@ -81,3 +81,22 @@ def test_padding_does_not_change_the_auxiliary_loss(preset, auxiliary_loss):
     assert masked == pytest.approx(alone, abs=1e-6)
     skewed, _ = auxiliary_loss(padded, is_masked=False)
     assert abs(skewed - alone) > 1e-3  # without the mask experts see padding
+
+
+def test_megatrons_own_losses_leave_out_what_the_mask_says():
+    """Its router's auxiliary loss and z-loss of the preset's batch, and of its tokens alone."""
+    moe = pytest.importorskip("megatron.core.transformer.moe.moe_utils")
+    padding_mask = batch_of(megatron_preset())["padding_mask"].flatten()
+    logits = torch.randn(len(padding_mask), NUM_EXPERTS, generator=torch.Generator().manual_seed(2))
+
+    def losses(logits, mask):
+        routing_map, scores = moe.compute_routing_scores_for_aux_loss(logits, TOP_K, "softmax", padding_mask=mask)
+        counts = routing_map.sum(dim=0)
+        auxiliary = moe.switch_load_balancing_loss_func(
+            scores, counts, counts.sum() / TOP_K, topk=TOP_K, num_experts=NUM_EXPERTS, moe_aux_loss_coeff=1.0
+        )
+        return torch.stack((auxiliary, moe.z_loss_func(logits, 1.0, mask)))
+
+    alone = losses(logits[~padding_mask], None)
+    torch.testing.assert_close(losses(logits, padding_mask), alone, rtol=0, atol=1e-6)
+    assert (losses(logits, None) - alone).abs().min() > 1e-3

@@ -51,7 +51,8 @@ def megatron_preset(
         context_parallel_size: CP.
         tensor_parallel_size: TP where sequence parallelism is used, else 1.
         num_sequences: segments of every batch, for CUDA graphs: the last offset is repeated, and `max_seqlen` is
-            max_seq_len. At least bins · (sequences in a bin + 1). None: as many as there are.
+            max_seq_len. At least bins · (sequences in a bin + 1), which is checked before the first batch. None: as
+            many as there are.
 
     Raises:
         ValueError: a number is below 1.

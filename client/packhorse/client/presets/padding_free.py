@@ -29,11 +29,12 @@ def padding_free_preset(
     total_multiple_of: int = 1,
     max_sequences: int | None = None,
 ) -> Preset:
-    """Makes the preset of `transformers.DataCollatorWithFlattening`, whose options these are.
+    """Makes the preset of `transformers.DataCollatorWithFlattening`, with its options and some more.
 
     Legend: T tokens, n sequences. Keys: `input_ids`, `labels` and `position_ids` int64 [1, T]; `cu_seq_lens_q` and
-    `cu_seq_lens_k` int32 [n + 1]; `max_length_q` and `max_length_k` int; `seq_idx` int32 [1, T]. By default
-    all are there. There is no `attention_mask`: with one, transformers would look for padding and not for sequences.
+    `cu_seq_lens_k` int32 [n + 1]; `max_length_q` and `max_length_k` int; `seq_idx` int32 [1, T]. All
+    these are there by default. There is no `attention_mask`: with one, transformers would look for padding and not for
+    sequences.
 
     FlashAttention reads the offsets, and its cost grows with the squares of the sequences' lengths. Without it models
     make a mask over all T tokens, whose cost grows with T²; `rows_preset` costs less there. Eager attention, SDPA and

@@ -81,7 +81,9 @@ class Preset:
         )
 
     def check_plan(self, max_sequences_per_bin: int, batch_size: int) -> None:
-        """Refuses a plan that has bins too many sequences for the offsets of this preset, before the first batch.
+        """Refuses a plan whose bins have too many sequences for the offsets of this preset, before the first batch.
+
+        No bin of the spread last step has more sequences than the plan's largest.
 
         Args:
             max_sequences_per_bin: the most sequences in any bin of the plan.
