@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from packhorse.dataset._fields import LATER, as_object, check_fields
 from packhorse.dataset.layout import PreparedDatasetError
-from packhorse.topology import RoomRule
+from packhorse.topology import ContextRule, RoomRule
 
 FORMAT_VERSION = 1
 """Version of the folder's layout."""
@@ -54,6 +54,28 @@ class PlanOptions:
     """A sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need."""
     extra_tokens: int = 0
     """Tokens kept free for each sequence beside its own, before rounding (BOS, EOS)."""
+    tokens_per_rank: int | None = field(default=None, metadata=LATER)
+    """Plans for dynamic context parallelism: each rank computes this many tokens at a time, and a group of
+    max_seq_len / tokens_per_rank ranks, a power of two, takes a bin. By default a rank takes a bin."""
+    cost_cap_percent: int = field(default=110, metadata=LATER)
+    """With `tokens_per_rank`: the most that sequences may cost on each of their ranks, in percent of a rank full of
+    short sequences. Below it, a long sequence gets more ranks than its tokens need."""
+
+    @property
+    def context(self) -> ContextRule | None:
+        """How bins are laid over groups of ranks; None where a rank takes a bin.
+
+        Raises:
+            ValueError: the options do not make a rule.
+        """
+        if self.tokens_per_rank is None:
+            return None
+        if self.tokens_per_rank < 1 or self.max_seq_len % self.tokens_per_rank:
+            raise ValueError(
+                f"max_seq_len {self.max_seq_len} must be a power of two times tokens_per_rank {self.tokens_per_rank}"
+            )
+        ranks = self.max_seq_len // self.tokens_per_rank
+        return ContextRule(self.tokens_per_rank, ranks, self.cost_cap_percent)
 
     @property
     def rooms(self) -> RoomRule:
@@ -323,6 +345,7 @@ class Manifest(Facts):
         yield "align is in [1, max_seq_len]", 1 <= options.align <= options.max_seq_len
         yield "extra_tokens is in [0, max_seq_len)", 0 <= options.extra_tokens < options.max_seq_len
         yield "a sequence can have a token of its own in a bin", options.rooms.longest >= 1
+        yield "max_seq_len is a power of two times tokens_per_rank", _is_context_sound(options)
         yield "only over_length 'truncate' keeps a tail", options.over_length == "truncate" or not is_tail
         yield "n_sequences is in [1, 2^63)", 1 <= self.n_sequences <= _MOST
         yield "n_bins is in [1, n_sequences]", 1 <= self.n_bins <= self.n_sequences
@@ -380,3 +403,10 @@ def _checksum(content: dict[str, Any]) -> str:
 
 def _render(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=True) + "\n").encode()
+
+
+def _is_context_sound(options: PlanOptions) -> bool:
+    try:
+        return options.context is not None or options.cost_cap_percent == 110
+    except ValueError:
+        return False

@@ -13,7 +13,7 @@ import numpy as np
 
 from packhorse.dataset import Facts, Manifest, PlanOptions, PreparedDataset, seal
 from packhorse.jobs import Engine, Progress
-from packhorse.packing import PackingPlan, pack_histogram
+from packhorse.packing import PackingPlan, pack_context, pack_histogram
 from packhorse.prepare._counting import Counted, TaskCounts, count_task, counts_of, find_rows, make_tasks, rows_of_task
 from packhorse.prepare._groups import Grouped
 from packhorse.prepare._merging import (
@@ -79,6 +79,8 @@ class Sort:
     def plan(self, counted: Counted) -> PackingPlan:
         """Plans the counts."""
         with self.progress.task("planning"):
+            if (rule := self.options.context) is not None:
+                return pack_context(counted.by_room, rule)
             return pack_histogram(
                 counted.by_room,
                 self.options.max_seq_len,
