@@ -48,7 +48,7 @@ def export_epoch(
         ...     export_epoch(client, "corpus", "plan.jsonl", file_format="jsonl", seed=1)
         2
         >>> print(Path("plan.jsonl").read_text().splitlines()[0])
-        {"position": 0, "ids": [3, 2], "lengths": [4, 4]}
+        {"position": 0, "ids": [3, 2], "lengths": [5, 3]}
 
     Args:
         client: open.
