@@ -24,9 +24,9 @@ MOST_PARAMETERS = 12
 MOST_LINES_OF_A_FUNCTION = 60
 """Its docstring left out."""
 MOST_EXPORTED = 40
-MOST_COMMANDS = 17
+MOST_COMMANDS = 18
 
-CROWDED = {"server/packhorse/cli": 16}
+CROWDED = {"server/packhorse/cli": 17}
 """Folder → modules, where there are more: the command line has one for each command."""
 LONG = {
     "packhorse/prepare/kernels.py:add_lists": 75,

@@ -15,7 +15,7 @@ ROOMS = (
 )
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = ("proto", "server", "client")
-PUBLIC_ROOMS = (*(room for room in ROOMS if room not in ("loading", "transport")), "trainers")
+PUBLIC_ROOMS = (*(room for room in ROOMS if room not in ("loading", "transport")), "trainers", "export")
 
 
 def dotted(path: Path) -> str:

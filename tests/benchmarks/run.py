@@ -14,6 +14,7 @@ import bench_assembling
 import bench_attacks
 import bench_balanced_training
 import bench_cold_start
+import bench_context_plans
 import bench_endurance
 import bench_epoch_end
 import bench_first_bin
@@ -59,6 +60,7 @@ BENCHMARKS = {
     "processes": bench_processes,
     "tls": bench_tls,
     "waiting": bench_waiting,
+    "context-plans": bench_context_plans,
     "assembling": bench_assembling,
     "training": bench_training,
     "random-access": bench_random_access,

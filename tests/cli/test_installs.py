@@ -14,7 +14,7 @@ EXTRAS = {  # what each install lacks of the packages that commands need
     "client": {"numba", "prometheus_client", "grpc_reflection", "tokenizers", "matplotlib"},
     "server,prepare": {"torch", "matplotlib"},
 }
-OF_TRAINERS = {"show", "stream", "audit", "inspect", "doctor", "top", "bench"}
+OF_TRAINERS = {"show", "stream", "export", "audit", "inspect", "doctor", "top", "bench"}
 """Commands that every install has."""
 EXTRA_OF = {name: entry.extra for name, entry in COMMANDS.items() if name not in OF_TRAINERS}
 MISSING = {"base": EXTRA_OF, "client": EXTRA_OF, "server,prepare": {"demo": "demo"}}

@@ -1,6 +1,6 @@
 """torch.compile takes packed batches as they come: one whole graph, compiled once, for every batch of every path."""
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pytest
 import torch
@@ -165,6 +165,62 @@ def test_a_llama_compiled_whole_takes_rows(corpus, compiled_once):
             found = run(batch)
             if number % 18 == 0:
                 torch.testing.assert_close(found, loss(batch), rtol=1e-4, atol=1e-4)
+
+
+def attend_by_offsets(module, query, key, value, attention_mask, scaling, cu_seq_lens_q, max_length_q, **_):
+    """Attention as a variable-length kernel does it, by offsets alone, in operations that compile on the CPU."""
+    assert max_length_q <= query.shape[2]
+    segment = torch.bucketize(torch.arange(query.shape[2]), cu_seq_lens_q[1:], right=True)
+    mask = (segment[:, None] == segment).tril()
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=True)
+    return out.transpose(1, 2).contiguous(), None
+
+
+@pytest.mark.filterwarnings("ignore:preset 'padding-free' lays all")
+@pytest.mark.parametrize("is_static", [True, False])
+def test_a_llama_trains_an_epoch_of_static_padding_free_batches_in_one_graph(is_static, corpus):
+    """Every batch of an epoch, forward and backward; without static shapes, the control, it compiles again."""
+    from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
+
+    from packhorse.client import PackedDataset, connect
+    from packhorse.client.presets import padding_free_preset
+
+    AttentionInterface.register("compiled_by_offsets", attend_by_offsets)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        attn_implementation="compiled_by_offsets",
+    )
+    model = LlamaForCausalLM(config)
+    with connect(f"embedded:{corpus.root}") as client:
+        plan = client.get_dataset("rows")
+    static = {"total_multiple_of": 2 * plan.max_seq_len, "max_sequences": 2 * plan.max_sequences_per_bin}
+    preset = padding_free_preset(**(static if is_static else {"total_multiple_of": 2 * plan.max_seq_len}))
+    dataset = PackedDataset(f"embedded:{corpus.root}", "rows", corpus.megatron, batch_size=2, preset=preset)
+
+    def loss(batch):
+        return model(**batch, use_cache=False).loss
+
+    torch._dynamo.utils.counters.clear()
+    run = compiled(loss)
+    num_sequences, num_batches = set(), 0
+    for batch in dataset if is_static else islice(dataset, 5):
+        inputs = {
+            name: batch[name] for name in ("input_ids", "labels", "position_ids", "cu_seq_lens_q", "max_length_q")
+        }
+        inputs["input_ids"] = inputs["input_ids"] % 64
+        inputs["labels"] = torch.where(inputs["labels"] < 0, -100, inputs["labels"] % 64)
+        num_sequences.add(len(batch["cu_seq_lens_q"].unique()))
+        run(inputs).backward()
+        num_batches += 1
+    assert num_batches == (len(dataset) if is_static else 5)
+    assert len(num_sequences) > 1
+    num_graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert num_graphs == 1 if is_static else num_graphs > 1
+    torch._dynamo.reset()
 
 
 @pytest.mark.gpu

@@ -1,5 +1,6 @@
 """The documentation site: it builds without a warning, and holds every page, for people and for language models."""
 
+import html
 import re
 import subprocess
 import sys
@@ -56,6 +57,15 @@ def test_no_page_asks_another_origin(site: Path) -> None:
         resources.feed(path.read_text())
         assert resources.urls
         assert not [url for url in resources.urls if "//" in url], path
+
+
+def test_a_diagram_shows_what_its_text_says() -> None:
+    for source in (ROOT / "deploy" / "docs").glob("*.dot"):
+        drawn = html.unescape(source.with_suffix(".svg").read_text())
+        text = re.sub(r"//.*", "", source.read_text())
+        for label in re.findall(r'label="([^"]+)"', text):
+            assert label in drawn, f"{source.name} has {label!r}: make its .svg again, as its first line says"
+        assert len(re.findall(r"<g id=.edge", drawn)) == text.count("->")
 
 
 def test_a_broken_link_ends_the_build(tmp_path: Path) -> None:

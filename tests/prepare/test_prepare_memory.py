@@ -12,7 +12,7 @@ import pytest
 MEASURE = """
 import sys, threading, time
 from pathlib import Path
-from packhorse.prepare import prepare
+from packhorse.prepare import Execution, InputColumns, prepare
 
 def anonymous_kib():
     status = Path("/proc/self/status").read_text()
@@ -25,9 +25,10 @@ def watch():
         peak = max(peak, anonymous_kib())
         time.sleep(0.001)
 
-watcher = threading.Thread(target=watch)
+watcher = threading.Thread(target=watch, daemon=True)
 watcher.start()
-prepare(sys.argv[1], length_column="n", id_column="id", max_seq_len=512, output=sys.argv[2], workers=1)
+columns, execution = InputColumns(length="n", id="id"), Execution(workers=1)
+prepare(sys.argv[1], columns=columns, execution=execution, max_seq_len=512, output=sys.argv[2])
 done.set()
 watcher.join()
 print(peak)

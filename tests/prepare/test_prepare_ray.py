@@ -104,7 +104,7 @@ def test_a_signal_ends_tasks_of_the_cluster_and_resume_goes_on(
     finally:
         process.kill()
     assert process.returncode == 143, errors
-    assert "no half-made dataset is left" in errors
+    assert "no incomplete dataset is left" in errors
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [".far.work"]
     prepare(source, output=tmp_path / "far", engine="ray", ray_address=cluster.address, resume=True, **OPTIONS)
     prepare(source, output=tmp_path / "local", workers=1, **OPTIONS)

@@ -69,7 +69,7 @@ def said(errors: str) -> list[str]:
 def stops(process: subprocess.Popen[str], number: signal.Signals) -> None:
     _, errors = process.communicate(timeout=END_SECONDS)
     assert process.returncode == STATUS[number], errors
-    line = f"Stopped by {number.name}: no half-made dataset is left; the same command with --resume goes on"
+    line = f"Stopped by {number.name}: no incomplete dataset is left; the same command with --resume continues"
     assert said(errors) == [line]
 
 

@@ -4,6 +4,7 @@ Plain Python without a dependency, so that server, client and command line share
 """
 
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
+from packhorse.topology.context import ContextPart, ContextRule
 from packhorse.topology.rooms import RoomRule
 from packhorse.topology.schedule import BatchPhase, BatchSchedule
 from packhorse.topology.skips import Skips
@@ -15,6 +16,8 @@ __all__ = [
     "Balance",
     "BatchPhase",
     "BatchSchedule",
+    "ContextPart",
+    "ContextRule",
     "RemainderPolicy",
     "RoomRule",
     "Skips",

@@ -76,6 +76,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     ),
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
+    "export": CommandEntry("Write the bins of an epoch to files, in the order of positions."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
     "doctor": CommandEntry("Try every step from here to the first bin of --target, or ask for its health."),
     "top": CommandEntry(

@@ -12,8 +12,7 @@ from packhorse.cli.shared.options import (
     target_option,
     topology_options,
 )
-from packhorse.cli.shared.printing import streams_shape
-from packhorse.cli.shared.service import asking_for, timeout_option
+from packhorse.cli.shared.service import asking_for, streams_shape, timeout_option
 from packhorse.client import Client, DatasetInfo
 from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
 from packhorse.jobs import show_progress

@@ -16,8 +16,7 @@ import click
 import numpy as np
 
 from packhorse.cli.shared.options import Seconds, target_option
-from packhorse.cli.shared.printing import streams_shape
-from packhorse.cli.shared.service import access_of_command, asking
+from packhorse.cli.shared.service import access_of_command, asking, streams_shape
 from packhorse.client import Access, PackhorseError, RetryPolicy, connect
 from packhorse.client.errors import TooManyStreamsError
 from packhorse.topology import Topology

@@ -108,7 +108,8 @@ def _print_folder(
     folder: Path, num_templates: int, run: Topology | None, plot: Path | None, *, windows: bool, as_json: bool
 ) -> None:
     from packhorse.analysis import dataset_report
-    from packhorse.cli.shared.reports import report_lines, report_tables
+    from packhorse.cli.shared.reports import report_tables
+    from packhorse.cli.shared.sentences import report_lines
     from packhorse.dataset import open_prepared
 
     if plot is not None:
@@ -143,7 +144,7 @@ def _save_report(folder: Path, path: Path) -> None:
 def _prune(folder: Path, numbers: tuple[int, ...], *, as_json: bool) -> None:
     """Removes versions of a dataset, and prints the others."""
     from packhorse.analysis import version_facts
-    from packhorse.cli.shared.reports import version_line
+    from packhorse.cli.shared.sentences import version_line
     from packhorse.dataset import prune_version, versions_of
 
     for number in numbers:

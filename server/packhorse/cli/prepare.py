@@ -5,16 +5,17 @@ Owns the command's flags and its printed summary; leaves the work to `packhorse.
 
 import shlex
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 
 import click
 
 from packhorse.analysis import stats_of
-from packhorse.cli import stopped_by_signals
+from packhorse.cli import in_flags, stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.reports import CUT_OFF, groups_line, keys_text, real_tokens
+from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens
 from packhorse.dataset import (
     Inputs,
     Manifest,
@@ -91,7 +92,10 @@ def command(
 ) -> None:
     """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
     started = time.perf_counter()
-    with stopped_by_signals("no incomplete dataset is left; the same command with --resume continues"):
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        stopped_by_signals("no incomplete dataset is left; the same command with --resume continues"),
+    ):
         result = (try_out if dry_run else prepare)(
             sources,
             output=output,
@@ -107,6 +111,8 @@ def command(
         _print_dry_run(result, plan.over_length)
     else:
         _print_summary(result, output, layout, time.perf_counter() - started)
+    for warning in caught:
+        click.echo(f"warning: {in_flags(str(warning.message), command.params)}", err=True)
 
 
 def _print_dry_run(result: DryRun, over_length: OverLength) -> None:

@@ -8,6 +8,7 @@ import click
 
 from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
 from packhorse.cli.shared.service import asking_for, timeout_option
+from packhorse.client.export import facts_of_bins
 
 
 @click.command("stream", context_settings={"show_default": True})
@@ -40,27 +41,8 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
                 for step in steps
                 for slot in range(stretch.batch_size)
             )
-            for number, ((step, slot), (ids, lengths)) in enumerate(zip(slots, block.bins(), strict=True)):
+            for (step, slot), facts in zip(slots, facts_of_bins(block, stream.header), strict=True):
                 if left == 0:
                     return
-                line: dict[str, Any] = {
-                    "step": step,
-                    "slot": slot,
-                    "position": int(block.positions[number]),
-                    "ids": ids.tolist(),
-                    "lengths": lengths.tolist(),
-                }
-                if block.component_ids is not None:
-                    number_of = int(block.component_ids[number])
-                    line["component"] = None if number_of < 0 else stream.header.components[number_of].name
-                if block.first_tokens is not None:
-                    end = int(block.bin_ends[number])
-                    line["first_tokens"] = block.first_tokens[end - len(ids) : end].tolist()
-                if block.group_ids is not None:
-                    end = int(block.bin_ends[number])
-                    line["groups"] = block.group_ids[end - len(ids) : end].tolist()
-                if block.rows is not None:
-                    end = int(block.bin_ends[number])
-                    line["rows"] = block.rows[end - len(ids) : end].tolist()
-                click.echo(json.dumps(line))
+                click.echo(json.dumps({"step": step, "slot": slot, **facts}))
                 left = None if left is None else left - 1

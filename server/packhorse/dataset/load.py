@@ -57,7 +57,7 @@ class PreparedDataset:
     path: Path
     """The folder."""
     manifest: Manifest
-    """What it says of itself."""
+    """Its manifest."""
     pool: PoolArray
     """Ids of all lengths, ascending by (length, id, start), memory-mapped read-only: uint32 or int64 [n_sequences].
     Of a grouped dataset, numbers of groups, by (sum of rooms, number)."""
@@ -68,7 +68,7 @@ class PreparedDataset:
     groups: Groups | None = None
     """The groups that the plan is over, with their sequences; None where every sequence is planned by itself."""
     keys: Keys | None = None
-    """What the owner of its sequences calls them; None where they have ids only."""
+    """Keys of its sequences; None where they have ids only."""
 
     @cached_property
     def name(self) -> str:

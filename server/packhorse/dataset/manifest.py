@@ -1,4 +1,4 @@
-"""The manifest: what a prepared folder says of itself.
+"""The manifest of a prepared folder: facts, plan and checksums.
 
 Owns its fields, its one rendering as JSON and the refusal of any other; leaves the files beside it to `layout`.
 """
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from packhorse.dataset._fields import LATER, as_object, check_fields
 from packhorse.dataset.layout import PreparedDatasetError
-from packhorse.topology import RoomRule
+from packhorse.topology import ContextRule, RoomRule
 
 FORMAT_VERSION = 1
 """Version of the folder's layout."""
@@ -28,7 +28,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _MOST = 2**63 - 1
 
 OverLength = Literal["error", "drop", "truncate", "split"]
-"""What is done with sequences that are too long for a bin."""
+"""Treatment of sequences that are too long for a bin."""
 
 Keep = Literal["head", "tail"]
 """Which end of a truncated sequence stays in the plan."""
@@ -36,7 +36,7 @@ Keep = Literal["head", "tail"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What shapes a plan, besides the counts."""
+    """Options of a plan: with the counts, they determine it."""
 
     max_seq_len: int
     """A bin's capacity in tokens, in [1, 2^31)."""
@@ -54,10 +54,32 @@ class PlanOptions:
     """A sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need."""
     extra_tokens: int = 0
     """Tokens kept free for each sequence beside its own, before rounding (BOS, EOS)."""
+    tokens_per_rank: int | None = field(default=None, metadata=LATER)
+    """Plans for dynamic context parallelism: each rank computes this many tokens at a time, and a group of
+    max_seq_len / tokens_per_rank ranks, a power of two, takes a bin. By default a rank takes a bin."""
+    cost_cap_percent: int = field(default=110, metadata=LATER)
+    """With `tokens_per_rank`: the most that sequences may cost on each of their ranks, in percent of a rank full of
+    short sequences. Below it, a long sequence gets more ranks than its tokens need."""
+
+    @property
+    def context(self) -> ContextRule | None:
+        """How bins are laid over groups of ranks; None where a rank takes a bin.
+
+        Raises:
+            ValueError: the options do not make a rule.
+        """
+        if self.tokens_per_rank is None:
+            return None
+        if self.tokens_per_rank < 1 or self.max_seq_len % self.tokens_per_rank:
+            raise ValueError(
+                f"max_seq_len {self.max_seq_len} must be a power of two times tokens_per_rank {self.tokens_per_rank}"
+            )
+        ranks = self.max_seq_len // self.tokens_per_rank
+        return ContextRule(self.tokens_per_rank, ranks, self.cost_cap_percent)
 
     @property
     def rooms(self) -> RoomRule:
-        """How a sequence's room in its bin follows from its length."""
+        """The rule from a sequence's length to its room in a bin."""
         return RoomRule(self.max_seq_len, self.align, self.extra_tokens)
 
 
@@ -82,7 +104,7 @@ class OverLengthLedger:
 
 
 MOST_LISTED = 100
-"""How many files and skipped rows a manifest names; where there are more, a file beside it names all."""
+"""Files and skipped rows that a manifest names at most; where there are more, a file beside it names all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +147,10 @@ class SkippedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a dataset was prepared from."""
+    """The input of a dataset."""
 
     kind: str
-    """What the reader calls it: Parquet, Arrow, Megatron, …; a Python type's name for what was held in memory."""
+    """Its kind: Parquet, Arrow, Megatron, …; for lengths in memory, the name of the Python type."""
     length_column: str | None
     """The column of lengths or tokens that was read; None where there are no columns."""
     rows: int
@@ -170,23 +192,23 @@ class KeyRecord:
     n_keys: int
     """How many there are: one for every row of the input, also of those that are not in the plan."""
     n_bytes: int
-    """What they take in UTF-8."""
+    """Their bytes in UTF-8."""
     has_ids: bool = field(default=False, metadata=LATER)
     """Whether key_ids.npy tells the id of each; else it is its entry, counted from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceFacts:
-    """What was counted of a dataset's sequences."""
+    """Facts that were counted of a dataset's sequences."""
 
     n_sequences: int
     """Number of sequences in the plan; each piece of a split one counts."""
     own_tokens: int
     """The sequences' own tokens among them."""
     id_dtype: Literal["uint32", "int64"]
-    """How ids are stored, in pools.npy and in messages; in a grouped dataset pools.npy holds groups' numbers."""
+    """Type of ids, in pools.npy and in messages; in a grouped dataset pools.npy holds groups' numbers."""
     start_dtype: Literal["uint32", "int64"] | None = None
-    """How starts.npy stores each entry's first token; None where every one is 0 and there is no such file."""
+    """Type of starts.npy, the first token of each entry; None where all are 0 and there is no such file."""
     ids_sum_a: int = 0
     """Order-independent fingerprint of the ids and first tokens, see `packhorse.wire.ids_sum`."""
     ids_sum_b: int = 0
@@ -197,14 +219,14 @@ class SequenceFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(SequenceFacts):
-    """What the manifest says beside the plan: what was counted, and what was read."""
+    """All facts of a manifest beside the plan."""
 
     source: str
-    """What was read, as the user named it (last components only)."""
+    """Names of the input, as the user gave them (last components only)."""
     id_column: str | None
     """The column of `source` that ids come from; None where an id is a row number."""
     inputs: Inputs | None = field(default=None, metadata=LATER)
-    """What was read, file by file; None in a dataset of an earlier release."""
+    """The input, file by file; None in a dataset of an earlier release."""
     groups: GroupRecord | None = field(default=None, metadata=LATER)
     """Its groups; None where every sequence is planned by itself."""
     keys: KeyRecord | None = field(default=None, metadata=LATER)
@@ -215,10 +237,10 @@ class Facts(SequenceFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Facts):
-    """What a prepared folder says of itself: what was counted, the plan, and the files."""
+    """The manifest of a prepared folder: facts that were counted, the plan, and the files."""
 
     options: PlanOptions
-    """What shaped the plan."""
+    """Options of the plan."""
     algorithm: str
     """The packer that made the plan."""
     n_bins: int
@@ -323,6 +345,7 @@ class Manifest(Facts):
         yield "align is in [1, max_seq_len]", 1 <= options.align <= options.max_seq_len
         yield "extra_tokens is in [0, max_seq_len)", 0 <= options.extra_tokens < options.max_seq_len
         yield "a sequence can have a token of its own in a bin", options.rooms.longest >= 1
+        yield "max_seq_len is a power of two times tokens_per_rank", _is_context_sound(options)
         yield "only over_length 'truncate' keeps a tail", options.over_length == "truncate" or not is_tail
         yield "n_sequences is in [1, 2^63)", 1 <= self.n_sequences <= _MOST
         yield "n_bins is in [1, n_sequences]", 1 <= self.n_bins <= self.n_sequences
@@ -380,3 +403,10 @@ def _checksum(content: dict[str, Any]) -> str:
 
 def _render(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=True) + "\n").encode()
+
+
+def _is_context_sound(options: PlanOptions) -> bool:
+    try:
+        return options.context is not None or options.cost_cap_percent == 110
+    except ValueError:
+        return False

@@ -36,7 +36,7 @@ class Difference:
 
     id: int
     planned: int
-    """What the plan takes its length for, in tokens; with `align` or `extra_tokens`, its room."""
+    """Its planned length in tokens; with `align` or `extra_tokens`, its room."""
     found: int | None
     """Its length in tokens; None where it is missing."""
     why: str
@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass(slots=True, kw_only=True)
 class LengthReport:
-    """What comparing lengths saw."""
+    """The result of comparing lengths."""
 
     compared: int = 0
     """Entries of the plan that were compared; each piece of a split sequence is one."""
@@ -59,7 +59,7 @@ class LengthReport:
     """The first of them, each sequence once."""
 
     def add(self, other: "LengthReport") -> None:
-        """Adds what another part of the plan saw."""
+        """Adds the result for another part of the plan."""
         self.compared += other.compared
         self.tokens += other.tokens
         self.differing += other.differing
@@ -105,7 +105,7 @@ def verify_lengths(
     workers: int = 1,
     progress: Progress,
 ) -> LengthReport:
-    """Compares planned lengths with those that are there now: each entry of the plan, and what was too long for it.
+    """Compares planned lengths with those of the data now: of each entry of the plan, and of dropped sequences.
 
     Example:
         >>> from packhorse.jobs import show_progress

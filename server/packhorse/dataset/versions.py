@@ -24,7 +24,7 @@ class Version:
     path: Path
     """Its prepared folder."""
     manifest: Manifest
-    """What it says of itself."""
+    """Its manifest."""
     is_current: bool
     """Whether it is the newest, which the dataset's own folder holds."""
 

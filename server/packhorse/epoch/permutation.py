@@ -205,7 +205,7 @@ def extra_passes(size: Any) -> Any:
     return 1 if size >= TINY else 4
 
 
-@kernel_part
+@numba.njit(inline="always")  # a call would nearly triple the time of finding bins, whose values rarely need it
 def _all_rounds(row: Any, x: Any) -> Any:
     for which in range(extra_passes(row[SIZE]) + 1):
         x = _six_rounds(row, x, which)

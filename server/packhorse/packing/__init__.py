@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from packhorse.packing.bounds import check_certificate, lower_bound
+from packhorse.packing.context import pack_context
 from packhorse.packing.lengths import (
     checked_lengths,
     checked_rule,
@@ -69,6 +70,7 @@ __all__ = [
     "laid_end_to_end",
     "length_histogram_from_lengths",
     "lower_bound",
+    "pack_context",
     "pack_histogram",
     "pack_length_histogram",
     "pack_length_histogram_batched",

@@ -51,7 +51,7 @@ class CountTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCounts:
-    """What the first pass found in one task."""
+    """The counts of one task."""
 
     rooms: NDArray[np.int64]
     """Distinct rooms of what is planned, ascending: int64 [D]."""
@@ -197,11 +197,11 @@ def find_rows(task: tuple[Sequence[RowRange], int]) -> list[tuple[str, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What all tasks found together, with what a version that is appended to has already."""
+    """The counts of all tasks, and of the version that is appended to."""
 
     tasks: list[CountTask]
     parts: list[TaskCounts]
-    """What was found in each."""
+    """The counts of each."""
     rooms: NDArray[np.int64]
     """Distinct rooms, ascending: int64 [D]."""
     counts: NDArray[np.int64]
@@ -209,9 +209,9 @@ class Counted:
     id_range: tuple[int, int]
     """The smallest and the largest id; of groups, their numbers."""
     id_dtype: IdType
-    """How the pool stores these."""
+    """Their type in the pool."""
     facts: SequenceFacts
-    """What the manifest says of the sequences, but for the fingerprint of rows' ids, which merging adds."""
+    """Facts of the sequences; merging adds the fingerprint of the ids of rows."""
 
     @property
     def by_room(self) -> dict[int, int]:
@@ -225,7 +225,7 @@ class Counted:
 
     @property
     def array_bytes(self) -> int:
-        """What the arrays of the prepared folder take on disk."""
+        """Bytes of the arrays of the prepared folder."""
         start_dtype = self.facts.start_dtype
         entry = np.dtype(self.id_dtype).itemsize + (np.dtype(start_dtype).itemsize if start_dtype else 0)
         return int(self.counts.sum()) * entry + 16 * self.facts.over_length.sequences
@@ -251,11 +251,11 @@ class Counted:
         before: PreparedDataset | None,
         groups: SequenceFacts | None,
     ) -> "Counted":
-        """Adds up what was found in all tasks.
+        """Adds up the counts of all tasks.
 
         Args:
             tasks: of the pass.
-            parts: what was found in each.
+            parts: the counts of each.
             options: what shapes the plan.
             before: the version that the rows are added to.
             groups: where the rows are groups: the facts of their sequences.
@@ -355,7 +355,7 @@ def _over_length_ledger(found: Sequence[TaskCounts], options: PlanOptions) -> Ov
 
 
 def _start_dtype(found: Sequence[TaskCounts], options: PlanOptions) -> IdType | None:
-    """How first tokens are stored; None where every entry's is 0."""
+    """Returns the type of first tokens; None where all are 0."""
     longest, limit = max(part.longest_over for part in found), options.rooms.longest
     if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):
         return None

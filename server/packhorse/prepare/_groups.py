@@ -47,20 +47,20 @@ class Grouped:
     opened: Opened
     """The new groups: a row each, whose length is the sum of its sequences' rooms."""
     options: PlanOptions
-    """What the sequences' plan is shaped by."""
+    """Options of the plan over sequences."""
     by: str
     n_groups: int
     n_dropped: int
     n_dropped_listed: int
     facts: SequenceFacts
-    """What the manifest says of the sequences."""
+    """Facts of the sequences."""
     ids_ascend: bool
     most_by_room: NDArray[np.int64]
     """Sequences of the largest group of each room: int64 [max_seq_len + 1]."""
 
     @property
     def array_bytes(self) -> int:
-        """What the tables take on disk."""
+        """Bytes of the tables."""
         order_bytes = 0 if self.ids_ascend else 8 * self.facts.n_sequences
         return 16 * (self.n_groups + self.facts.n_sequences) + order_bytes + 8 * self.n_dropped_listed
 

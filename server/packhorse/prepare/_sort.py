@@ -13,7 +13,7 @@ import numpy as np
 
 from packhorse.dataset import Facts, Manifest, PlanOptions, PreparedDataset, seal
 from packhorse.jobs import Engine, Progress
-from packhorse.packing import PackingPlan, pack_histogram
+from packhorse.packing import PackingPlan, pack_context, pack_histogram
 from packhorse.prepare._counting import Counted, TaskCounts, count_task, counts_of, find_rows, make_tasks, rows_of_task
 from packhorse.prepare._groups import Grouped
 from packhorse.prepare._merging import (
@@ -45,7 +45,7 @@ class Sort:
     opened: Opened
     """The rows to prepare, and their files."""
     options: PlanOptions
-    """What shapes the plan."""
+    """Options of the plan."""
     time_limit_seconds: float
     """Ends planning early."""
     before: PreparedDataset | None = None
@@ -77,8 +77,10 @@ class Sort:
         return Counted.of(tasks, parts, self.options, before=self.before, groups=groups)
 
     def plan(self, counted: Counted) -> PackingPlan:
-        """Plans what was counted."""
+        """Plans the counts."""
         with self.progress.task("planning"):
+            if (rule := self.options.context) is not None:
+                return pack_context(counted.by_room, rule)
             return pack_histogram(
                 counted.by_room,
                 self.options.max_seq_len,

@@ -73,7 +73,7 @@ class SpillTask:
 
     source: CountTask
     counted: TaskCounts
-    """What the first pass found in them."""
+    """Their counts."""
     spill: Spill
     """Files of the right size."""
     sort: bool

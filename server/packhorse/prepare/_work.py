@@ -80,7 +80,7 @@ class WorkFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """What a job reads and plans: two jobs with equal records have the same tasks, with the same results."""
+    """The input and options of a job: two jobs with equal records have the same tasks, with the same results."""
 
     options: Mapping[str, Any]
     """Parameter → value."""
@@ -120,7 +120,7 @@ class JobRecord:
         )
 
     def differences(self, now: "JobRecord") -> list[str]:
-        """Says what is not as it was when the work began."""
+        """Returns a sentence for each difference from when the work began."""
         said = [
             f"{name} was {self.options.get(name)} and is {value}"
             for name, value in now.options.items()

@@ -44,7 +44,7 @@ class Grouping:
     """Their file; None in memory."""
 
     def __post_init__(self) -> None:
-        """Checks what is given, and maps a file of numbers."""
+        """Checks the fields, and maps a file of numbers."""
         given = {"group_column": self.column, "group_size": self.size, "groups": self.numbers}
         names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
@@ -84,7 +84,7 @@ class Grouping:
 
     @property
     def said(self) -> str:
-        """What the manifest says of it."""
+        """Its description in the manifest."""
         return f"every {self.size} rows" if self.size else f"column {self.column!r}" if self.column else "groups"
 
 

@@ -34,7 +34,7 @@ from packhorse.storage import refuse_url
 from packhorse.topology import checked_integer
 
 Layout = Literal["packhorse", "seqpack"]
-"""How the folder is laid out."""
+"""Layout of the folder."""
 
 _WORKER_ROWS = 250_000
 _MOST_WORKERS = 16
@@ -48,7 +48,7 @@ class Job:
     """To write."""
     opened: Opened
     source: str
-    """What the manifest calls the inputs."""
+    """Name of the inputs in the manifest."""
     options: PlanOptions
     execution: Execution
     overwrite: bool = False
@@ -102,7 +102,7 @@ def checked_job(
     append: bool,
     format: Layout,
 ) -> Job:
-    """Checks the arguments of `prepare`, which see, against each other, and finds the input."""
+    """Checks the arguments of `prepare`, alone and together, and finds the input."""
     _check_output(plan, output, format)
     _check_input(input, lengths, grouping, execution)
     if grouping is not None:
@@ -199,7 +199,7 @@ def _sources(input: Source | Iterable[Source], execution: Execution) -> list[str
 
 
 def _refuse_holding(folder: Path, named: list[str], found: Found) -> None:
-    """Refuses an output that holds what is read."""
+    """Refuses an output that holds an input."""
     refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
 
 
@@ -210,8 +210,9 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
             f"over_length {options.over_length!r} would cut sequences out of their group: choose over_length 'error', "
             "or 'drop', which leaves out whole groups"
         )
-    if options.max_sequences_per_bin is not None:
-        raise ValueError("max_sequences_per_bin does not go with groups: leave it out")
+    for name in ("max_sequences_per_bin", "tokens_per_rank"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"{name} does not go with groups: leave it out")
     if seqpack:
         raise ValueError("seqpack's layout cannot say which sequences are a group: use format 'packhorse'")
     if skips:
@@ -236,6 +237,7 @@ def checked_options(options: PlanOptions) -> PlanOptions:
         raise ValueError(f"keep 'tail' is for over_length 'truncate'; with {options.over_length!r} nothing is cut off")
     if options.algorithm != "auto" and options.algorithm not in PACKERS:
         raise ValueError(f"unknown algorithm {options.algorithm!r}; there are: auto, {', '.join(sorted(PACKERS))}")
+    _check_context(options)
     most = options.max_sequences_per_bin
     rooms = checked_rule(options.max_seq_len, options.align, options.extra_tokens)
     if rooms.longest < 1:
@@ -250,6 +252,20 @@ def checked_options(options: PlanOptions) -> PlanOptions:
         extra_tokens=rooms.extra_tokens,
         max_sequences_per_bin=None if most is None else checked_integer("max_sequences_per_bin", most, 1),
     )
+
+
+def _check_context(options: PlanOptions) -> None:
+    """Refuses what does not go with a context plan; a ValueError."""
+    if options.tokens_per_rank is None:
+        if options.cost_cap_percent != PlanOptions.cost_cap_percent:
+            raise ValueError("cost_cap_percent is for plans with tokens_per_rank: give that too, or leave it out")
+        return
+    checked_integer("tokens_per_rank", options.tokens_per_rank, 1)
+    _ = options.context
+    if options.algorithm != "auto":
+        raise ValueError("tokens_per_rank has a packer of its own: leave algorithm out")
+    if options.max_sequences_per_bin is not None:
+        raise ValueError("max_sequences_per_bin does not go with tokens_per_rank: leave it out")
 
 
 def plan_and_columns(

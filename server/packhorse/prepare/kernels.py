@@ -10,7 +10,7 @@ import numpy as np
 from packhorse.compiling import kernel
 
 LEAVE_OUT, KEEP_HEAD, KEEP_TAIL, SPLIT = range(4)
-"""What the loops do with a sequence longer than `longest`."""
+"""Treatments of a sequence longer than `longest`."""
 
 
 @kernel

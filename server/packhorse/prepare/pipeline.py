@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -36,6 +37,10 @@ from packhorse.prepare.input import InputColumns, changed
 from packhorse.prepare.job import Job, Layout, checked_job, plan_and_columns
 
 _OURS = ".packhorse"
+_LARGE_ALIGN = 16
+"""The least that FP8 asks for."""
+_MUCH_PADDING = 0.02
+"""Of the sequences' own tokens."""
 
 
 def prepare(
@@ -121,7 +126,24 @@ def prepare(
         append=append,
         format=format,
     )
-    return write_job(job)
+    manifest = write_job(job)
+    _warn_of_alignment(manifest)
+    return manifest
+
+
+def _warn_of_alignment(manifest: Manifest) -> None:
+    """Warns where `align` costs much, since FP8 wants multiples of a batch's total only; who it is for is not known."""
+    options = manifest.options
+    padding = manifest.total_tokens - manifest.own_tokens - options.extra_tokens * manifest.n_sequences
+    if options.align < _LARGE_ALIGN or padding <= _MUCH_PADDING * manifest.own_tokens:
+        return
+    warnings.warn(
+        f"align={options.align} adds {padding / manifest.own_tokens:.1%} of padding: each sequence is filled up to a "
+        "multiple. Context parallelism needs that of each sequence, in multiples of 2·CP and of CP·TP. FP8 needs it of "
+        "a batch's total only: if that is what it is for, leave align out, and let the trainer's batches have "
+        f"total_multiple_of={options.align}",
+        stacklevel=3,
+    )
 
 
 def write_job(job: Job) -> Manifest:

@@ -5,9 +5,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental._context_parallel import _load_balancer as torch_balancers
+from torch.distributed.tensor.experimental._context_parallel._attention import _context_parallel_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from packhorse.client.batches import context_parallel_indices
 
@@ -106,6 +110,25 @@ def test_ranks_share_the_row_and_the_inverse_restores_it(layout, units, size):
     assert all(len(rank) == num_tokens // size for rank in ranks)
     row = torch.arange(num_tokens) + 100
     assert torch.equal(row[index][context_parallel_indices(*arguments, restore=True, **options)], row)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pytorch_shards_a_row_by_a_balancer_of_ours(rank, layout):
+    """`_context_parallel_shard` is what torchtitan calls; a fake process group makes this process one of four."""
+
+    class Balancer(torch_balancers._LoadBalancer):
+        def _generate_indices(self, restore=False):
+            return context_parallel_indices(*row, layout=layout, block_tokens=4, restore=restore)[None]
+
+    row = (offsets_of([8, 24, 32]), 64, 4)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=4)
+    try:
+        mesh = init_device_mesh("cpu", (4,))
+        (part,) = _context_parallel_shard(mesh, [torch.arange(64)[None]], [1], load_balancer=Balancer())
+    finally:
+        dist.destroy_process_group()
+    assert torch.equal(part[0], context_parallel_indices(*row, rank, layout=layout, block_tokens=4))
 
 
 def test_contiguous_parts_are_in_order():

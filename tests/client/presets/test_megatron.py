@@ -58,6 +58,7 @@ def test_keys_by_hand(assemble, as_lists):
         "cu_seqlens_kv_padded": [0, 3, 5, 8, 16, 24, 25, 32],
         "max_seqlen_q": 8,
         "max_seqlen_kv": 8,
+        "padding_mask": [[False] * 5 + [True] * 3 + [False] * 8 + [True] * 8 + [False] + [True] * 7],
     }
 
 
@@ -75,6 +76,7 @@ def test_rows_by_hand(assemble, as_lists):
     assert torch.equal(batch["loss_mask"], (plain["labels"] != -100).float())
     assert batch["cu_seqlens"].tolist() == [[0, 3, 5, 8], [0, 8, 8, 8], [0, 8, 8, 8], [0, 1, 8, 8]]
     assert batch["max_seqlen"].tolist() == [3, 8, 8, 7]
+    assert torch.equal(batch["padding_mask"], plain["attention_mask"] == 0)
 
 
 @pytest.mark.parametrize(

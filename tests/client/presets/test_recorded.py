@@ -117,7 +117,7 @@ def test_megatron(recorded, convert, as_lists):
     batch = convert("megatron", record)
     params = {name: batch[name] for name in batch if name in record["packed_seq_params"]}
     assert set(record["packed_seq_params"]) - set(params) == {"local_cp_size", "cp_group"}
-    assert set(batch) - set(params) == {"tokens", "labels", "loss_mask", "position_ids"}
+    assert set(batch) - set(params) == {"tokens", "labels", "loss_mask", "position_ids", "padding_mask"}
     assert as_lists(batch["labels"]) == record["labels"]
 
     losses = torch.tensor(record["losses"])

@@ -69,7 +69,7 @@ def by_megatron(arguments):
     rows = next(iter(dataset))
     cut = []
     for rank in range(2):
-        batch = {key: rows[key] for key in ("tokens", "labels", "loss_mask", "position_ids")}
+        batch = {key: rows[key] for key in ("tokens", "labels", "loss_mask", "position_ids", "padding_mask")}
         offsets = rows["cu_seqlens"][0]
         batch, params = utils.get_thd_batch_on_this_cp_rank(
             batch, offsets, offsets, rows["max_seqlen"], cp_size=2, cp_rank=rank

@@ -45,7 +45,15 @@ def test_epochs_follow_each_other_without_end(make_iterator, make_dataset):
     expected = [batch for _ in dataset.epochs(3) for batch in dataset]
     came = list(islice(make_iterator(), 3 * num_steps))
     assert tokens_of(came) == tokens_of(expected)
-    assert list(came[0]) == ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
+    assert list(came[0]) == [
+        "tokens",
+        "labels",
+        "loss_mask",
+        "position_ids",
+        "cu_seqlens",
+        "max_seqlen",
+        "padding_mask",
+    ]
     for one, other in zip(came, expected, strict=True):
         assert all(torch.equal(one[key], other[key]) for key in one)
 
@@ -153,7 +161,7 @@ def test_only_first_tensor_parallel_ranks_read_and_their_peers_have_the_same(of_
     assert sorted((rank["data"], rank["tensor"]) for rank in ranks) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for rank in ranks:
         for batch, plain in zip(rank["batches"], flat_batches(arguments, rank["data"], 2), strict=True):
-            for key in ("tokens", "labels", "loss_mask", "position_ids"):
+            for key in ("tokens", "labels", "loss_mask", "position_ids", "padding_mask"):
                 assert torch.equal(batch[key], plain[key])
                 assert batch[key].dtype == plain[key].dtype
             offsets = plain["cu_seqlens_q_padded"]
@@ -186,7 +194,7 @@ def test_context_parallel_ranks_share_each_segment(of_ranks):
     for rank in ranks:
         theirs, ours = made["by_megatron"][rank["context"]], rank["batches"][0]
         num_tokens = theirs["tokens"].shape[1]
-        for key in ("tokens", "labels", "loss_mask", "position_ids"):
+        for key in ("tokens", "labels", "loss_mask", "position_ids", "padding_mask"):
             assert torch.equal(ours[key][:, :num_tokens], theirs[key])
         assert theirs["packed_seq_params"].keys() == ours["packed_seq_params"].keys()
 
@@ -205,6 +213,7 @@ def test_pipeline_stages_get_what_they_compute_with(of_ranks):
         ):
             batch = rank["batches"][step]
             assert {key for key, value in batch.items() if value is None} == absent
+            assert torch.equal(batch["padding_mask"], plain["padding_mask"])  # any stage may have experts
             assert torch.equal(batch["packed_seq_params"]["cu_seqlens_q"], plain["cu_seqlens_q_padded"])
 
 

@@ -102,7 +102,7 @@ def test_skipped_rows_are_in_the_manifest_and_keep_their_numbers(bad: Path, tmp_
 def test_the_command_line_tells_of_skipped_rows(bad: Path, tmp_path: Path) -> None:
     flags = ["--input", bad, "--length-column", "n", "--max-seq-len", 16, "--output", tmp_path / "set"]
     result = CliRunner().invoke(command, [*map(str, flags), "--on-bad-row", "skip"], catch_exceptions=False)
-    assert "bad rows: 3 skipped, the first of them row 1 of b.parquet, because the length is null" in result.output
+    assert "bad rows: 3 skipped, first row 1 of b.parquet: the length is null" in result.output
     inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "set")], catch_exceptions=False)
     assert "read: Parquet, column 'n', 11 rows, 2 files of" in inspected.output
     assert "bad rows: 3 skipped" in inspected.output

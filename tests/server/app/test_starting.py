@@ -79,7 +79,7 @@ def test_a_server_serves_where_stdout_takes_nothing(corpus, tmp_path, wait_until
             assert client.get_dataset("few").num_sequences == 7
         server.terminate()
         assert server.wait(30) == 0
-        assert "stdout takes nothing: No space left on device" in log.read_text()
+        assert "stdout cannot be written: No space left on device" in log.read_text()
     finally:
         server.kill()
 

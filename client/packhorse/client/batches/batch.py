@@ -179,7 +179,7 @@ class BatchAssembler(RowFormat):
         """Writes one batch, whose rows are still bins of these components."""
         of_mixture = self._of_mixture(layout, component_ids)
         if self.flatten:
-            layout = layout.flattened()
+            layout = layout.flattened(self.total_multiple_of)
         num_tokens = layout.num_rows * layout.row_tokens
         memory = buffers or BatchBuffers(num_tokens, pin_memory=self.pin_memory)
         tensors, arrays = memory.tensors(layout.num_rows, layout.row_tokens)

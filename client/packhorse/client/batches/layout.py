@@ -140,13 +140,16 @@ class PackLayout:
             raise ValueError("cu_seqlens must be a 1-D array of ascending offsets that begins with 0")
         return cls.of_rows(np.diff(offsets), np.array([len(offsets) - 1]), int(offsets[-1]))
 
-    def flattened(self) -> "PackLayout":
-        """Returns the same sequences end to end in one row, without padding.
+    def flattened(self, total_multiple_of: int = 1) -> "PackLayout":
+        """Returns the same sequences end to end in one row, with no more padding than makes it a multiple.
 
-        Without any sequence the row is one token of padding, since no kernel takes an empty row.
+        Without any sequence the row is padding alone, since no kernel takes an empty row.
+
+        Args:
+            total_multiple_of: the row has a multiple of this many tokens, at least one of them.
         """
         offsets = self.cu_seqlens.astype(np.int64)
-        num_padding = int(self.num_tokens == 0)
+        num_padding = -self.num_tokens % total_multiple_of if self.num_tokens else total_multiple_of
         flat = PackLayout(
             num_rows=1,
             row_tokens=self.num_tokens + num_padding,
@@ -161,7 +164,7 @@ class PackLayout:
         )
         flat.cu_seqlens, flat.num_tokens, flat.max_seqlen = self.cu_seqlens, self.num_tokens, self.max_seqlen
         flat.extent_labels = np.arange(self.num_sequences + 1, dtype=np.int32)
-        flat.padding_ranges = [(0, 1)] * num_padding
+        flat.padding_ranges = [(self.num_tokens, self.num_tokens + num_padding)] if num_padding else []
         return flat
 
     def split(self, num_rows: int) -> "list[PackLayout]":

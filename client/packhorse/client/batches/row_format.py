@@ -31,6 +31,16 @@ def check_token_id(name: str, value: Any) -> int:
     return int(value)
 
 
+def check_total_multiple_of(value: Any) -> None:
+    """Refuses what is no number of tokens.
+
+    Raises:
+        ValueError: it is no integer of at least 1.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"total_multiple_of must be an integer of at least 1, got {shortened(value)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separators:
     """Tokens put before and after each sequence; none by default, for token files that hold them already.
@@ -87,6 +97,9 @@ class RowFormat:
     flatten: bool | None = None
     """Whether a batch's sequences come end to end in one row without padding; a batch without any sequence is one token
     of padding. None: as the preset wants it, else False."""
+    total_multiple_of: int = 1
+    """Of a flat batch, what its tokens are padded to a multiple of, once at its end; FP8 asks for it (see
+    `alignment_for`). With max_seq_len · batch_size all batches have this one size."""
     shift_labels: bool | None = None
     """False for models that shift labels inside (Hugging Face), True for losses that compare the same index. None: as
     the preset wants it, else False."""
@@ -104,3 +117,4 @@ class RowFormat:
         for name in ("flatten", "shift_labels", "continue_positions", "shared_prefix"):
             if getattr(self, name) not in (None, True, False):
                 raise ValueError(f"{name} must be True or False, got {shortened(getattr(self, name))}")
+        check_total_multiple_of(self.total_multiple_of)

@@ -99,16 +99,21 @@ class BatchMaker:
     def batches(self, stream: BinStream, *, pin_memory: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields each step of a stream with its batch, in the preset's keys."""
         digest = stream.header.digest
-        self.prepare(stream.header, pin_memory=pin_memory)
+        self._open(stream, pin_memory)
         for block in stream:
             if stream.header.digest != digest:  # stages were appended to a mixture
                 digest = stream.header.digest
-                self.prepare(stream.header, pin_memory=pin_memory)
+                self._open(stream, pin_memory)
             end = 0
             for stretch, steps in stream.topology.by_stretch(block.steps):
                 begin, end = end, end + len(steps) * stretch.batch_size
                 batches = self.assemble_steps(block.slice(begin, end), stretch.batch_size)
                 yield from zip(steps, map(self.convert, batches), strict=True)
+
+    def _open(self, stream: BinStream, pin_memory: bool) -> None:
+        self.prepare(stream.header, pin_memory=pin_memory)
+        if self.preset is not None:
+            self.preset.check_plan(stream.header.max_sequences_per_bin, stream.topology.most_bins_of_rank)
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
         """Returns the preset's keys of a batch; the batch itself where there is no preset."""

@@ -6,7 +6,7 @@ A name is enough where the defaults will do; the functions make presets with opt
 from packhorse.client.presets.batch_format import BatchFormat
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
-from packhorse.client.presets.megatron import megatron_lm_preset, megatron_preset
+from packhorse.client.presets.megatron import Alignment, alignment_for, megatron_lm_preset, megatron_preset
 from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import get_preset, list_presets
@@ -14,8 +14,10 @@ from packhorse.client.presets.rows import rows_preset
 from packhorse.client.presets.torchtune import torchtune_preset
 
 __all__ = [
+    "Alignment",
     "BatchFormat",
     "Preset",
+    "alignment_for",
     "get_preset",
     "jax_preset",
     "list_presets",

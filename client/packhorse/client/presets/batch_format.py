@@ -3,7 +3,8 @@
 Owns what a preset and the other options ask of each other; leaves how rows are filled to `batches/row_format`.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from math import lcm
 from typing import Any
 
 from packhorse.client.batches.row_format import RowFormat
@@ -44,11 +45,24 @@ class BatchFormat(RowFormat):
             self._check_preset(preset)
         elif preset is not None:
             raise ValueError(f"preset must be a Preset, got {shortened(preset)}")
+        if isinstance(preset, Preset) and self.total_multiple_of > 1:
+            multiple = lcm(preset.total_multiple_of, self.total_multiple_of)
+            object.__setattr__(self, "preset", replace(preset, total_multiple_of=multiple))
+        if self.total_multiple_of > 1 and not self.is_flat:
+            raise ValueError(
+                "total_multiple_of is for flat batches; leave it out, since rows have max_seq_len tokens each, or take "
+                "flatten=True or a preset that is flat"
+            )
 
     def rows(self) -> dict[str, Any]:
         """Returns the fields of `RowFormat`, with what the preset wants."""
         own = {each.name: getattr(self, each.name) for each in fields(RowFormat)}
-        return own | {"flatten": self.is_flat, "shift_labels": self.shifts_labels}
+        preset = self.preset if isinstance(self.preset, Preset) else self
+        return own | {
+            "flatten": self.is_flat,
+            "shift_labels": self.shifts_labels,
+            "total_multiple_of": preset.total_multiple_of,
+        }
 
     @property
     def is_flat(self) -> bool:

@@ -6,7 +6,7 @@ Megatron.
 
 from functools import partial
 from math import lcm
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.preset import Preset
+
+_TOKENS_OF_RECIPE = {"bf16": 1, "delayed": 16, "tensorwise": 16, "blockwise": 128, "mxfp8": 32}
 
 
 def megatron_preset(
@@ -26,7 +28,8 @@ def megatron_preset(
     what is left of each row. Keys: `tokens`, `labels` and `position_ids` int64 [1, T]; `loss_mask` float32 [1, T]; and
     the fields of `PackedSeqParams`: `qkv_format`; `cu_seqlens_q_padded` and `cu_seqlens_kv_padded` int32 [s + 1], where
     segments lie, from 0 to T; `cu_seqlens_q` and `cu_seqlens_kv` int32 [s + 1], how many tokens each of them holds;
-    `max_seqlen_q` and `max_seqlen_kv` int.
+    `max_seqlen_q` and `max_seqlen_kv` int; and `padding_mask` bool [1, T], True where there is no token, which GPTModel
+    takes so that experts do not see padding.
 
     What is left of a row is a segment of its own that holds 0 tokens, so that it is no part of the last sequence.
     `max_seqlen` counts padding in, as Megatron's own scheduler gives Transformer Engine the padded offsets for both.
@@ -48,7 +51,8 @@ def megatron_preset(
         context_parallel_size: CP.
         tensor_parallel_size: TP where sequence parallelism is used, else 1.
         num_sequences: segments of every batch, for CUDA graphs: the last offset is repeated, and `max_seqlen` is
-            max_seq_len. At least bins · (sequences in a bin + 1). None: as many as there are.
+            max_seq_len. At least bins · (sequences in a bin + 1), which is checked before the first batch. None: as
+            many as there are.
 
     Raises:
         ValueError: a number is below 1.
@@ -63,6 +67,7 @@ def megatron_preset(
         labels="shifted; -100, and loss_mask 0, on the last token of each sequence and on padding",
         flatten=False,
         padding="counted by the padded offsets alone; the rest of a row is a segment that holds 0 tokens",
+        num_segments=num_sequences,
         build=partial(_build, align=align, num_sequences=num_sequences),
     )
 
@@ -80,6 +85,47 @@ def megatron_alignment(context_parallel_size: int, tensor_parallel_size: int) ->
     if context_parallel_size == 1:
         return tensor_parallel_size
     return lcm(2 * context_parallel_size, context_parallel_size * tensor_parallel_size)
+
+
+class Alignment(NamedTuple):
+    """What parallelism and number format ask of a batch's tokens."""
+
+    sequence: int
+    """Each sequence's room is a multiple of this many tokens: `prepare(align=…)`."""
+    total: int
+    """A batch's tokens are a multiple of this many: `total_multiple_of`, or rows of such a max_seq_len."""
+
+
+def alignment_for(recipe: str = "bf16", tp: int = 1, cp: int = 1) -> Alignment:
+    """What has to be a multiple of what: each sequence, and a batch's tokens as a whole.
+
+    Each sequence: context parallelism cuts it into 2·CP chunks, and sequence parallelism what a rank has into TP
+    (`get_thd_batch_on_this_cp_rank` and `thd_get_partitioned_indices`; SkyRL#2108). The number format asks nothing of
+    it. The total: each rank's T / (CP·TP) tokens are a dimension of its matrix products, in multiples of 16 for
+    delayed and tensorwise scaling, 128 for blockwise (NeMo-RL#1884, ms-swift#9722), 32 for MXFP8 (Megatron's
+    `get_fp8_align_size`).
+
+    Example:
+        >>> alignment_for("blockwise")
+        Alignment(sequence=1, total=128)
+        >>> alignment_for("mxfp8", tp=2, cp=4)
+        Alignment(sequence=8, total=256)
+
+    Args:
+        recipe: as Megatron's `--fp8-recipe`: `delayed`, `tensorwise`, `blockwise`, `mxfp8`; or `bf16`.
+        tp: tensor-parallel ranks where sequence parallelism is used, else 1.
+        cp: context-parallel ranks.
+
+    Raises:
+        ValueError: there is no such recipe, or a number is below 1.
+    """
+    if recipe not in _TOKENS_OF_RECIPE:
+        raise ValueError(f"recipe must be one of {', '.join(_TOKENS_OF_RECIPE)}; got {recipe!r}")
+    for name, value in (("tp", tp), ("cp", cp)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    sequence = megatron_alignment(cp, tp)
+    return Alignment(sequence, lcm(sequence, tp * cp * _TOKENS_OF_RECIPE[recipe]))
 
 
 def check_segments(segments: NDArray[np.int64], align: int) -> None:
@@ -125,6 +171,7 @@ def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict
         "cu_seqlens_kv_padded": cu_seqlens_padded,
         "max_seqlen_q": max_seqlen,
         "max_seqlen_kv": max_seqlen,
+        "padding_mask": batch["attention_mask"].view(1, -1) == 0,
     }
 
 
@@ -137,7 +184,8 @@ def megatron_lm_preset(*, context_parallel_size: int = 1, tensor_parallel_size: 
 
     Legend: B rows (the micro-batch), L tokens in a row. Keys: `tokens`, `labels` and `position_ids` int64 [B, L];
     `loss_mask` float32 [B, L], 0 exactly where labels are -100; `cu_seqlens` int32 [B, k + 1], for each row where its
-    segments lie, from 0 to L, and L again up to the row with the most of them; `max_seqlen` int32 [B].
+    segments lie, from 0 to L, and L again up to the row with the most of them; `max_seqlen` int32 [B]; `padding_mask`
+    bool [B, L], True where there is no token, which `get_megatron_batch` passes on.
 
     Offsets count padding in, as Megatron's own scheduler has them for Transformer Engine. There are no unpadded ones
     beside them: without context parallelism Megatron sends only one kind to tensor-parallel peers, and each rank would
@@ -187,4 +235,5 @@ def _build_megatron_lm(batch: PackedBatch, *, align: int) -> dict[str, Any]:
         "position_ids": batch["position_ids"],
         "cu_seqlens": torch.from_numpy(cu_seqlens),
         "max_seqlen": torch.tensor([int(segments.max()) for segments in rows], dtype=torch.int32),
+        "padding_mask": batch["attention_mask"] == 0,
     }

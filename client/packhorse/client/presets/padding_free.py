@@ -6,9 +6,13 @@ Owns its keys, for TRL and open-instruct too, which read the same; leaves attent
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from packhorse.client.batches.layout import PackLayout
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.row_format import check_total_multiple_of
 from packhorse.client.presets.preset import Preset
 
 UNSHIFTED = "unshifted, since the model shifts them; -100 on the first token of each sequence"
@@ -20,18 +24,24 @@ def padding_free_preset(
     return_position_ids: bool = True,
     return_flash_attn_kwargs: bool = True,
     return_seq_idx: bool = True,
+    return_padding_mask: bool = False,
     position_ids_start: int = 0,
+    total_multiple_of: int = 1,
+    max_sequences: int | None = None,
 ) -> Preset:
-    """Makes the preset of `transformers.DataCollatorWithFlattening`, whose options these are.
+    """Makes the preset of `transformers.DataCollatorWithFlattening`, with its options and some more.
 
     Legend: T tokens, n sequences. Keys: `input_ids`, `labels` and `position_ids` int64 [1, T]; `cu_seq_lens_q` and
-    `cu_seq_lens_k` int32 [n + 1]; `max_length_q` and `max_length_k` int; `seq_idx` int32 [1, T]. By default
-    all are there. There is no `attention_mask`: with one, transformers would look for padding and not for sequences.
+    `cu_seq_lens_k` int32 [n + 1]; `max_length_q` and `max_length_k` int; `seq_idx` int32 [1, T]. All
+    these are there by default. There is no `attention_mask`: with one, transformers would look for padding and not for
+    sequences.
 
     FlashAttention reads the offsets, and its cost grows with the squares of the sequences' lengths. Without it models
     make a mask over all T tokens, whose cost grows with T²; `rows_preset` costs less there. Eager attention, SDPA and
     FlexAttention find sequences where positions do not go on by 1, and only while no cache is made: call the model
     with `use_cache=False`, as Hugging Face's trainers do.
+
+    With `total_multiple_of` padding follows the last sequence, as a sequence of its own whose labels are -100.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -45,27 +55,43 @@ def padding_free_preset(
         return_position_ids: whether there are `position_ids`.
         return_flash_attn_kwargs: whether there are the offsets and the longest length.
         return_seq_idx: whether there is `seq_idx`, which state-space models read.
+        return_padding_mask: whether there is `padding_mask` bool [1, T], True where there is no token: losses of
+            experts leave that out. Models of transformers do not take it; pop it before you call one.
         position_ids_start: position of a sequence's first token; not 0 for models like RoBERTa.
+        total_multiple_of: T is a multiple of it: 16, 32 or 128 for FP8 (`alignment_for`). With max_seq_len ·
+            batch_size every batch has that one size.
+        max_sequences: the most sequences in a batch, for static shapes: `cu_seq_lens_q` has max_sequences + 2 entries,
+            the last one repeated, and `max_length_q` is T. The plan is checked when it is opened. None: as many as
+            there are.
 
     Raises:
-        ValueError: `position_ids_start` is negative.
+        ValueError: a number is out of range.
     """
     if position_ids_start < 0:
         raise ValueError(f"position_ids_start must be at least 0, got {position_ids_start}")
+    if max_sequences is not None and max_sequences < 1:
+        raise ValueError(f"max_sequences must be at least 1, got {max_sequences}")
+    check_total_multiple_of(total_multiple_of)
     return Preset(
         name="padding-free",
         trainer="models of transformers (5.23), as DataCollatorWithFlattening feeds them; use_cache=False",
         shift_labels=False,
         labels=UNSHIFTED,
         flatten=True,
-        padding=NO_PADDING,
+        padding=NO_PADDING
+        if total_multiple_of == 1
+        else f"a sequence of its own, to a multiple of {total_multiple_of}",
+        total_multiple_of=total_multiple_of,
+        num_segments=None if max_sequences is None else max_sequences + 1,
         is_quadratic=True,
         build=partial(
             _build,
             return_position_ids=return_position_ids,
             return_flash_attn_kwargs=return_flash_attn_kwargs,
             return_seq_idx=return_seq_idx,
+            return_padding_mask=return_padding_mask,
             position_ids_start=position_ids_start,
+            num_segments=None if max_sequences is None else max_sequences + 1,
         ),
     )
 
@@ -76,7 +102,9 @@ def _build(
     return_position_ids: bool,
     return_flash_attn_kwargs: bool,
     return_seq_idx: bool,
+    return_padding_mask: bool,
     position_ids_start: int,
+    num_segments: int | None,
 ) -> dict[str, Any]:
     keys: dict[str, Any] = {"input_ids": batch["input_ids"], "labels": batch["labels"]}
     if return_position_ids:
@@ -87,9 +115,25 @@ def _build(
     if return_seq_idx:
         keys["seq_idx"] = batch["sequence_ids"]
     if return_flash_attn_kwargs:
-        keys["cu_seq_lens_q"] = keys["cu_seq_lens_k"] = torch.from_numpy(batch["layout"].segments)
-        keys["max_length_q"] = keys["max_length_k"] = max(batch["max_seqlen"], 1)
+        offsets, max_length = _offsets(batch["layout"], num_segments)
+        keys["cu_seq_lens_q"] = keys["cu_seq_lens_k"] = torch.from_numpy(offsets)
+        keys["max_length_q"] = keys["max_length_k"] = max_length
+    if return_padding_mask:
+        keys["padding_mask"] = batch["attention_mask"] == 0
     return keys
+
+
+def _offsets(layout: PackLayout, num_segments: int | None) -> tuple[NDArray[np.int32], int]:
+    """Returns the offsets of sequences and padding, and the most tokens between two of them."""
+    offsets = layout.segments
+    if num_segments is None:
+        return offsets, max(layout.max_seqlen, layout.row_tokens - layout.num_tokens)
+    if len(offsets) - 1 > num_segments:
+        raise ValueError(
+            f"the batch has {layout.num_sequences} sequences, more than max_sequences {num_segments - 1}; give it at "
+            "least bins · sequences in a bin, and plan with max_sequences_per_bin"
+        )
+    return np.pad(offsets, (0, num_segments + 1 - len(offsets)), mode="edge"), layout.row_tokens
 
 
 def refuse_continued_positions(batch: PackedBatch) -> None:

@@ -46,6 +46,10 @@ class Preset:
     """Whether all sequences of a batch come end to end in one row, without padding."""
     padding: str
     """The rule for padding, in words."""
+    total_multiple_of: int = 1
+    """What the tokens of a flat batch are padded to a multiple of, once at its end."""
+    num_segments: int | None = None
+    """Segments for which every batch has offsets, its padding among them; None where their number varies."""
     is_quadratic: bool = False
     """Whether attention costs the square of all tokens of a batch where no FlashAttention is there."""
     build: Callable[[PackedBatch], dict[str, Any]]
@@ -76,6 +80,31 @@ class Preset:
             stacklevel=2,  # always the same line, so that Python shows it once
         )
 
+    def check_plan(self, max_sequences_per_bin: int, batch_size: int) -> None:
+        """Refuses a plan whose bins have too many sequences for the offsets of this preset, before the first batch.
+
+        No bin of the spread last step has more sequences than the plan's largest.
+
+        Args:
+            max_sequences_per_bin: the most sequences in any bin of the plan.
+            batch_size: bins in a batch.
+
+        Raises:
+            ValueError: a batch of the largest bins would not fit.
+        """
+        if self.num_segments is None:
+            return
+        name, of_bin = ("max_sequences", 0) if self.flatten else ("num_sequences", 1)
+        given = self.num_segments - int(self.flatten)  # one more is for the padding at the end of a flat batch
+        needed = batch_size * (max_sequences_per_bin + of_bin)
+        if needed > given:
+            rests = " and what is left of each row" if of_bin else ""
+            raise ValueError(
+                f"preset {self.name!r} has {name} {given}, but a batch of this plan's largest bins needs {needed}: "
+                f"{batch_size} bins of {max_sequences_per_bin} sequences{rests}; take {name}={needed}, or prepare the "
+                "dataset with a smaller max_sequences_per_bin"
+            )
+
     def _check_form(self, batch: PackedBatch) -> None:
         layout = batch["layout"]
         refuse_prefixes(layout, f"preset {self.name!r}")
@@ -84,9 +113,12 @@ class Preset:
                 f"preset {self.name!r} converts batches in host memory, and this one is on {batch['labels'].device}; "
                 "give the preset to the dataset (preset=…), or convert before the batch is moved"
             )
-        if self.flatten and (layout.num_rows != 1 or layout.row_tokens != max(layout.num_tokens, 1)):
+        multiple = self.total_multiple_of
+        row_tokens = max(-(-layout.num_tokens // multiple), 1) * multiple
+        if self.flatten and (layout.num_rows != 1 or layout.row_tokens != row_tokens):
+            options = "flatten=True" + (f" and total_multiple_of={multiple}" if multiple > 1 else "")
             raise ValueError(
-                f"preset {self.name!r} takes sequences end to end in one row; assemble the batch with flatten=True"
+                f"preset {self.name!r} takes sequences end to end in one row; assemble the batch with {options}"
             )
         left_out = layout.starts + layout.lengths - 1 if self.shift_labels else layout.starts
         if (batch["labels"].numpy().ravel()[left_out] != IGNORE_INDEX).any():

@@ -14,7 +14,7 @@ from packhorse.client.presets.torchtune import torchtune_preset
 def open_instruct_preset() -> Preset:
     """Makes the preset of open-instruct's `finetune.py`: what its `TensorDataCollatorWithFlattening` makes.
 
-    The keys are those of `padding_free_preset()`, all of them.
+    The keys are those of `padding_free_preset()`.
     """
     return replace(
         padding_free_preset(),
@@ -26,7 +26,7 @@ def open_instruct_preset() -> Preset:
 def trl_preset() -> Preset:
     """Makes the preset of `SFTTrainer`: what its collator makes with `padding_free=True`.
 
-    The keys are those of `padding_free_preset()`, all of them. TRL itself leaves out of the loss what has position 0,
+    The keys are those of `padding_free_preset()`. TRL itself leaves out of the loss what has position 0,
     which is the first token of each sequence. Hand batches over behind the collator, by a trainer whose
     `get_train_dataloader` returns the loader of a PackedDataset; TRL would not pack or collate them again.
     """

@@ -3,6 +3,7 @@
 Owns these keys; leaves the form for FlashAttention, all sequences in one row, to `padding_free`.
 """
 
+from functools import partial
 from typing import Any
 
 from packhorse.client.batches.packed_batch import PackedBatch
@@ -10,7 +11,7 @@ from packhorse.client.presets.padding_free import UNSHIFTED, refuse_continued_po
 from packhorse.client.presets.preset import Preset
 
 
-def rows_preset() -> Preset:
+def rows_preset(*, return_padding_mask: bool = False) -> Preset:
     """Makes the preset for models of transformers with eager attention, SDPA or FlexAttention.
 
     Legend: B bins, L tokens in a row. Keys: `input_ids`, `labels` and `position_ids` int64 [B, L], `seq_idx` int32
@@ -26,6 +27,10 @@ def rows_preset() -> Preset:
         >>> batch = next(iter(dataset))
         >>> batch["input_ids"].shape, batch["position_ids"][0].tolist()
         (torch.Size([2, 8]), [0, 1, 2, 3, 4, 0, 1, 2])
+
+    Args:
+        return_padding_mask: whether there is `padding_mask` bool [B, L], True where there is no token: losses of
+            experts leave that out. Models of transformers do not take it; pop it before you call one.
     """
     return Preset(
         name="rows",
@@ -35,15 +40,18 @@ def rows_preset() -> Preset:
         flatten=False,
         has_rows=True,
         padding="a sequence of its own at the end of its row, its labels -100",
-        build=_build,
+        build=partial(_build, return_padding_mask=return_padding_mask),
     )
 
 
-def _build(batch: PackedBatch) -> dict[str, Any]:
+def _build(batch: PackedBatch, *, return_padding_mask: bool) -> dict[str, Any]:
     refuse_continued_positions(batch)
-    return {
+    keys = {
         "input_ids": batch["input_ids"],
         "labels": batch["labels"],
         "position_ids": batch["position_ids"],
         "seq_idx": batch["sequence_ids"],
     }
+    if return_padding_mask:
+        keys["padding_mask"] = batch["attention_mask"] == 0
+    return keys

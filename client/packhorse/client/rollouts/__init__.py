@@ -6,7 +6,7 @@ Re-exports what the files of this package own.
 from packhorse.client.options import PackOptions
 from packhorse.client.rollouts.given import Rollouts
 from packhorse.client.rollouts.open_instruct import OpenInstructPacks, to_open_instruct
-from packhorse.client.rollouts.pack import RolloutBatch, pack_rollouts
+from packhorse.client.rollouts.pack import RolloutBatch, as_micro_batches, pack_rollouts
 from packhorse.client.rollouts.pairs import PairBatch, PairLogProbs, as_pair_batch, pack_pairs, pair_log_probs
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "PairLogProbs",
     "RolloutBatch",
     "Rollouts",
+    "as_micro_batches",
     "as_pair_batch",
     "pack_pairs",
     "pack_rollouts",

@@ -4,6 +4,8 @@ Owns the keys of such a batch and which batch a rollout goes into; leaves checks
 has to `batches.batch`, the bins and their order to the service's planner, and the loss to the trainer.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -127,6 +129,35 @@ def pack_rollouts(
         _batch(block.slice(first, first + batch_size), source, assembler, flat)
         for first in range(0, len(bins), batch_size)
     ]
+
+
+def as_micro_batches(batches: Sequence[RolloutBatch], *, world_size: int = 1) -> list[list[list[int]]]:
+    """Lists the rollouts of each rank's micro-batches, for trainers that pack by index themselves (verl, SkyRL, slime).
+
+    Every rank has the same number of micro-batches, and none holds more than its bins' tokens. With
+    `PackOptions(allow_empty=True)` one may be empty: its rank has to run a batch of padding in that step.
+
+    Example:
+        >>> rollouts = Rollouts(queries=[[1, 2], [1, 2], [3]], responses=[[7], [8, 9], [6]])
+        >>> batches = pack_rollouts(rollouts, max_seq_len=5, pad_token_id=0, world_size=2)
+        >>> as_micro_batches(batches, world_size=2)
+        [[[1]], [[0, 2]]]
+
+    Args:
+        batches: what `pack_rollouts` returned.
+        world_size: as it was given to `pack_rollouts`.
+
+    Returns:
+        For each rank, for each micro-batch, indices into the rollouts.
+
+    Raises:
+        ValueError: world_size does not divide the number of batches.
+    """
+    if world_size < 1 or len(batches) % world_size:
+        raise ValueError(
+            f"world_size must divide the {len(batches)} batches, got {world_size}; give the one that pack_rollouts had"
+        )
+    return [[batch["ids"].tolist() for batch in batches[rank::world_size]] for rank in range(world_size)]
 
 
 def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, rollouts: FlatRollouts) -> RolloutBatch:

@@ -25,7 +25,7 @@ _NO_STEP = (
     "an epoch of this dataset has no step of this size; take fewer ranks or a smaller micro_batch_size, or a remainder "
     "other than 'drop'"
 )
-_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen")
+_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen", "padding_mask")
 
 
 class MegatronIterator:
@@ -242,6 +242,8 @@ class MegatronBatch(NamedTuple):
     """None: offsets tell sequences apart."""
     position_ids: torch.Tensor | None
     """int64 [1, T]; None where tokens are."""
+    padding_mask: torch.Tensor
+    """bool [1, T], True where there is no token; GPTModel takes it, so that experts do not see padding."""
     packed_seq_params: Any
     """Megatron's PackedSeqParams; its offsets are those of the whole micro-batch, as Transformer Engine wants them."""
 
@@ -278,7 +280,7 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
         raise ImportError("get_megatron_batch needs Megatron: install megatron-core") from error
     has_tokens = mtp_on_this_rank or parallel_state.is_pipeline_first_stage(ignore_virtual=True)
     has_labels = mtp_on_this_rank or parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-    keys = ("tokens", "position_ids") * has_tokens + ("labels",) * has_labels
+    keys = ("tokens", "position_ids") * has_tokens + ("labels",) * has_labels + ("padding_mask",)
     group = parallel_state.get_tensor_model_parallel_group()
     if parallel_state.get_tensor_model_parallel_rank() == 0:
         if data_iterator is None:
@@ -302,6 +304,7 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
         loss_mask=None if labels is None else (labels != IGNORE_INDEX).float(),
         attention_mask=None,
         position_ids=of_keys.get("position_ids"),
+        padding_mask=of_keys["padding_mask"].bool(),
         packed_seq_params=PackedSeqParams(
             qkv_format="thd",
             cu_seqlens_q=micro_batch.cu_seqlens,
@@ -329,9 +332,9 @@ class _MicroBatch(NamedTuple):
         ends = torch.arange(num_rows, dtype=torch.int32, device=batch["cu_seqlens"].device) * row_tokens
         # Each row repeats its end, which is the next one's beginning.
         offsets = torch.unique_consecutive((batch["cu_seqlens"] + ends[:, None]).flatten())
-        values = [batch[key].reshape(-1) for key in keys]
+        values = [batch[key].reshape(-1).to(torch.int64) for key in keys]
         return cls(
-            values=torch.stack(values) if values else batch["tokens"].new_empty((0, num_rows * row_tokens)),
+            values=torch.stack(values),
             cu_seqlens=offsets,
             max_seqlen=int(batch["max_seqlen"].max()),
         )

@@ -45,7 +45,8 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows") -> bool:
         preset: the form of the batches that it will get; `rows`, or `padding-free` with FlashAttention.
 
     Raises:
-        ValueError: the model has no embeddings to ask about, or its output no logits.
+        ValueError: the model has no embeddings to ask about, or its output no logits; or the model itself refuses
+            packed sequences, as those of transformers with linear attention do without their kernels.
     """
     preset = get_preset(preset) if isinstance(preset, str) else preset
     if not hasattr(model, "get_input_embeddings"):

@@ -1,4 +1,4 @@
-"""How commands print: the console, tables, and sentences about a dataset or a plan.
+"""How commands print: the console, and tables.
 
 Owns how a table is laid out and shown where it is too wide for the terminal. Leaves every figure to
 `packhorse.analysis`.
@@ -11,8 +11,6 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
-
-from packhorse.topology.choices import counted
 
 _WIDTH_IN_FILES = 1_000_000
 """In a file or a pipe a table is as wide as its cells, so that whole digests and names can be read from it."""
@@ -115,21 +113,3 @@ def facts_table(facts: Mapping[str, str]) -> Table:
     for name, value in facts.items():
         made.add_row(name, value)
     return made
-
-
-def percent(share: float) -> str:
-    """Returns a share as a sentence has it, with one digit more below ten percent and two below one.
-
-    Example:
-        >>> percent(0.345), percent(0.0204), percent(0.00001)
-        ('34 %', '2.0 %', '< 0.01 %')
-    """
-    value = 100 * share
-    if value < 0.01:
-        return "< 0.01 %"
-    return f"{value:.{0 if value >= 10 else 1 if value >= 1 else 2}f} %"
-
-
-def streams_shape(world_size: int, workers_per_rank: int) -> str:
-    """Returns the streams of a run: "2 ranks × 4 workers"."""
-    return f"{counted(world_size, 'rank')} × {counted(workers_per_rank, 'worker')}"

@@ -1,6 +1,6 @@
-"""What `inspect`, `plan` and `prepare` print of a dataset: tables, sentences, and the advice that follows from them.
+"""The tables that `inspect` and `plan` print of a dataset or a plan.
 
-Owns the wording. Leaves every figure to `packhorse.analysis`, and layout to `printing`.
+Owns their columns. Leaves every figure to `packhorse.analysis`, wording to `sentences`, and layout to `printing`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,19 +14,12 @@ from packhorse.analysis import (
     Unpacked,
     WaitingRow,
     options_of,
-    rule_of,
 )
-from packhorse.cli.shared.printing import percent, table
-from packhorse.dataset import GroupRecord, Inputs, KeyRecord, Manifest, Version, versions_of
+from packhorse.cli.shared.printing import table
+from packhorse.cli.shared.sentences import advice, items_of, percent
 from packhorse.epoch import ShuffleQuality
 from packhorse.topology import Balance, Topology
 
-CUT_OFF = (
-    "the time limit ended planning early. The next run may plan otherwise and then has another digest, which refuses "
-    "this one's cursors. For the same plan every time take --algorithm best-fit, or a larger --time-limit-seconds."
-)
-_WORTH_SAYING = 0.001
-"""Ranks that wait for a smaller share of their time need no advice."""
 _MEANINGS = {
     "padded": "one sequence a row, padded",
     "sorted-batches": f"sorted by length, batches of {ROWS_PER_BATCH} padded to their longest",
@@ -34,66 +27,6 @@ _MEANINGS = {
     "concatenated": "concatenated and cut into rows",
 }
 _DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split", "drop": "dropped"}
-
-
-def report_lines(report: DatasetReport) -> Iterator[str]:
-    """Yields the sentences that `inspect` prints of a prepared folder."""
-    manifest, dataset = report.dataset.manifest, report.dataset
-    yield f"{dataset.name}  {manifest.digest}"
-    yield repr(report.stats)
-    if real := real_tokens(manifest):
-        yield f"real tokens: {real}"
-    lengths = dataset.plan.lengths
-    measured = "rooms of groups" if dataset.has_groups else "lengths" if rule_of(dataset).is_plain else "rooms"
-    quantiles = ", ".join(f"p{round(100 * q)} {length:,}" for q, length in report.quantiles.items())
-    yield (
-        f"{measured}: {lengths[0]:,} to {lengths[-1]:,} tokens, mean {report.mean_room:,.1f}, {quantiles}; "
-        f"{manifest.distinct_lengths:,} distinct"
-    )
-    yield (
-        f"plan: {manifest.algorithm}, {manifest.distinct_templates:,} templates, at most "
-        f"{dataset.max_sequences_per_bin:,} sequences in a bin"
-    )
-    yield (
-        f"bin-mates: {report.bin_mates_again:.1%} of the {_items(report)} that share a bin do so again an epoch later"
-    )
-    yield from _origin_lines(manifest)
-    if manifest.plan_cut_off:
-        yield f"cut off: {CUT_OFF}"
-    if manifest.version > 1:
-        yield from map(version_line, versions_of(dataset.path))
-    if manifest.over_length.sequences:
-        pieces = f", {manifest.over_length.pieces:,} pieces" if manifest.over_length.pieces else ""
-        yield (
-            f"over-length ({manifest.options.over_length}): {manifest.over_length.sequences:,} sequences, "
-            f"{manifest.over_length.tokens:,} tokens left out{pieces}"
-        )
-
-
-def _origin_lines(manifest: Manifest) -> Iterator[str]:
-    """Yields where sequences, ids and keys are from."""
-    if manifest.groups is not None:
-        yield groups_line(manifest.groups, manifest.n_sequences)
-    origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
-    yield f"ids: {manifest.id_dtype}, {origin} of {manifest.source}"
-    if manifest.keys is not None:
-        yield f"keys: {keys_text(manifest.keys)}"
-    if manifest.inputs is not None:
-        yield f"read: {_read_text(manifest.inputs)}"
-        if skipped := manifest.inputs.skipped.rows:
-            yield f"bad rows: {skipped:,} skipped; manifest.json or skipped.jsonl names them"
-
-
-def _read_text(inputs: Inputs) -> str:
-    column = "" if inputs.length_column is None else f", column {inputs.length_column!r}"
-    size_bytes = sum(file.size_bytes for file in inputs.files)
-    if not inputs.num_files:  # a shard, or what was held in memory
-        files = ""
-    elif inputs.num_files <= len(inputs.files):
-        files = f", {inputs.num_files:,} file{'s' * (inputs.num_files != 1)} of {size_bytes:,} bytes"
-    else:
-        files = f", {inputs.num_files:,} files, the first {len(inputs.files)} of {size_bytes:,} bytes"
-    return f"{inputs.kind}{column}, {inputs.rows:,} rows{files}"
 
 
 def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table | str]:
@@ -112,10 +45,6 @@ def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table |
         yield advice(own, report.run)
 
 
-def _items(report: DatasetReport) -> str:
-    return "groups" if report.dataset.has_groups else "sequences"
-
-
 def _templates_table(report: DatasetReport, num_templates: int) -> Table:
     rows = []
     for template, multiplicity in report.dataset.templates.most_common(num_templates):
@@ -128,7 +57,7 @@ def _templates_table(report: DatasetReport, num_templates: int) -> Table:
 
 def _context_lengths_table(report: DatasetReport) -> Table:
     done = _DONE_TO_LONG[options_of(report.dataset).over_length]
-    columns = ("max_seq_len", "bins", "packed", "padded", f"{_items(report)} {done}", "tokens lost")
+    columns = ("max_seq_len", "bins", "packed", "padded", f"{items_of(report)} {done}", "tokens lost")
     rows = (
         (
             f"{choice.max_seq_len:,}",
@@ -229,75 +158,3 @@ def waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:
 def _waiting_cell(row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
     idle, excess = row.idle(balance, at_steps=at_steps), row.excess(balance, at_steps=at_steps)
     return "too few bins" if idle is None or excess is None else f"{percent(idle)} ({1 + excess:.3f}×)"
-
-
-def advice(row: WaitingRow, topology: Topology) -> str:
-    """Returns what to do about waiting, in plain sentences.
-
-    Args:
-        row: of the run itself.
-        topology: its shape.
-    """
-    accumulation = topology.accumulation
-    if row.waiting is None:
-        bins = accumulation * topology.bins_per_step
-        return f"An epoch has fewer bins than one optimizer step of this run, which takes {bins:,}."
-    at_steps = _advice_where("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
-    if accumulation == 1:
-        return f"{at_steps} A larger --accumulation leaves less: more bins can be exchanged."
-    once = _advice_where(f"once in {accumulation} steps (DDP)", row, Balance.OPTIMIZER_STEP, at_steps=False)
-    return f"{at_steps} {once}"
-
-
-def _advice_where(where: str, row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
-    before, after = row.idle(Balance.NONE, at_steps=at_steps), row.idle(balance, at_steps=at_steps)
-    assert before is not None
-    assert after is not None
-    if before < _WORTH_SAYING:
-        return f"Where ranks wait {where}, they lose less than 0.1 % of GPU time: there is nothing to do."
-    return (
-        f"Where ranks wait {where}, {percent(before)} of GPU time passes in waiting; "
-        f"--balance {balance.value} leaves {percent(after)}."
-    )
-
-
-def groups_line(groups: GroupRecord, num_sequences: int) -> str:
-    """Returns how sequences were grouped, in one line.
-
-    Example:
-        >>> record = GroupRecord(
-        ...     by="every 2 rows", n_groups=5, n_dropped=1, most_sequences=2, max_sequences_per_bin=8, ids_ascend=True
-        ... )
-        >>> groups_line(record, 10)
-        'groups: 5 by every 2 rows, 1 left out, of 10 sequences; at most 2 in a group and 8 in a bin'
-    """
-    left_out = f", {groups.n_dropped:,} left out" if groups.n_dropped else ""
-    return (
-        f"groups: {groups.n_groups:,} by {groups.by}{left_out}, of {num_sequences:,} sequences; at most "
-        f"{groups.most_sequences:,} in a group and {groups.max_sequences_per_bin:,} in a bin"
-    )
-
-
-def keys_text(keys: KeyRecord) -> str:
-    """Returns how many keys there are, and where they are from."""
-    return f"{keys.n_keys:,} of column {keys.column!r}, {keys.n_bytes:,} bytes"
-
-
-def real_tokens(manifest: Manifest) -> str:
-    """Returns a plan's efficiency without the tokens that rooms add; empty where they add none."""
-    if manifest.own_tokens == manifest.total_tokens:
-        return ""
-    return (
-        f"{manifest.own_tokens / manifest.total_capacity:.2%} of capacity; the efficiency above also counts "
-        f"{manifest.total_tokens - manifest.own_tokens:,} tokens of --extra-tokens and --align"
-    )
-
-
-def version_line(version: Version) -> str:
-    """Returns a version of a dataset in one line."""
-    manifest = version.manifest
-    current = " (current)" if version.is_current else ""
-    return (
-        f"version {version.number}{current}: {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins, digest "
-        f"{manifest.digest}, in {version.path}"
-    )

@@ -13,6 +13,7 @@ from rich.file_proxy import FileProxy
 
 from packhorse.cli.shared.options import ACCESS_KEYS, PROFILE, remote_timeout_option
 from packhorse.client import Access, Client, connect
+from packhorse.topology.choices import counted
 
 _CLEAR_LINE = "\r\x1b[2K"
 _MANIFEST, _MIXTURE_SUFFIX = "manifest.json", ".mixture.toml"
@@ -114,3 +115,8 @@ def check_one_server(target: str) -> None:
         raise click.UsageError("--target embedded:DIR is not a server; give HOST:PORT")
     if not target.startswith("unix:") and "," in target:
         raise click.UsageError("--target names several servers; ask each of them")
+
+
+def streams_shape(world_size: int, workers_per_rank: int) -> str:
+    """Returns the streams of a run: "2 ranks × 4 workers"."""
+    return f"{counted(world_size, 'rank')} × {counted(workers_per_rank, 'worker')}"

@@ -163,7 +163,7 @@ class RowRange(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What a reader found in an input."""
+    """The rows of an input, found by a reader."""
 
     kind: str
     """The reader's `kind`."""
@@ -174,7 +174,7 @@ class Opened:
     columns: InputColumns
     """As they are read: `length` is the evident one where the user named none."""
     keys: KeyColumn | None = None
-    """What names the rows; None where ids do."""
+    """Keys of the rows; None where rows have ids only."""
     gives_ids: bool = False
     """Whether the input holds ids, in any order, without a column that is named."""
 
@@ -193,9 +193,9 @@ class Reader(Protocol):
     """One kind of input."""
 
     kind: str
-    """What people call it, such as "Parquet"."""
+    """Its name, such as "Parquet"."""
     takes: str
-    """What `packhorse prepare --help` says of it."""
+    """Its line in `packhorse prepare --help`."""
     is_alone: bool
     """Whether ids are the entries of one file or folder, so that only one input can be given."""
 
@@ -208,7 +208,7 @@ class Reader(Protocol):
         ...
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """Returns what is looked at as well, so that no output may replace it."""
+        """Returns further files that are read, so that no output may replace them."""
         ...
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
@@ -229,9 +229,9 @@ class WholeFiles:
 
     is_alone = False
     suffixes: tuple[str, ...] = ()
-    """How names of its files end; a folder is searched for the first."""
+    """Suffixes of its files; a folder is searched for the first."""
     magic: bytes | None = None
-    """What its files begin with, whatever they are called."""
+    """First bytes of its files, whatever their names."""
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""

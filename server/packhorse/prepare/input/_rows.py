@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 _INT64_MAX = 2**63 - 1
 
 OnBadRow = Literal["error", "skip"]
-"""What is done with a row that cannot be planned."""
+"""Treatment of a row that cannot be planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Fault(IntEnum):
 
     @property
     def reason(self) -> str:
-        """What a ledger says of it."""
+        """The fault in words."""
         return _REASONS[self]
 
 

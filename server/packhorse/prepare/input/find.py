@@ -87,7 +87,7 @@ READERS: tuple[Reader, ...] = (
 """In the order in which an input is shown to them."""
 
 _TABLES = (".parquet", ".arrow")
-"""What a folder is searched for first where no index says what it holds."""
+"""Suffixes that a folder without an index is searched for first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

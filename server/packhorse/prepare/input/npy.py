@@ -23,7 +23,7 @@ _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
 
 
 _HEADER_BYTES = 1 << 16
-"""What of an array in a store is read to find its header."""
+"""Bytes of an array in a store that are read to find its header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

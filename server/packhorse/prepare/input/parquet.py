@@ -37,7 +37,7 @@ _WIDE = ("int64", "uint64", "uint32")
 """Types whose values may be no token ids."""
 _READ_BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 24
-"""What a batch of lists takes in memory, about, where their tokens are decoded with them."""
+"""About the memory of a batch of lists whose tokens are decoded, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,129 @@
+"""Context plans: how a bin is laid over a group of ranks, so that long sequences get many ranks and short ones get one.
+
+Owns `ContextRule`, from a bin's rooms to its parts. It is a function of rooms alone, so the planner, every rank and an
+audit lay out a bin alike, and nothing but the bin has to travel. Leaves which tokens of a part each of its ranks
+computes to the client.
+"""
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
+
+from packhorse.topology.choices import checked_integer
+from packhorse.topology.topology import DEFAULT_COST_LINEAR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextPart:
+    """Sequences of a bin that are computed together, on ranks of their own."""
+
+    first_rank: int
+    """The first of these ranks in the group; a multiple of `num_ranks`."""
+    num_ranks: int
+    """A power of two."""
+    indices: tuple[int, ...]
+    """The sequences' indices in the bin, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRule:
+    """How the sequences of a bin share a group of ranks.
+
+    A bin has room for `tokens_per_rank` tokens on each rank of a group. It is laid out as best-fit-decreasing packs:
+    each sequence, longest first, joins the part that it fills best. Where it fits nowhere, it begins a part on the
+    fewest ranks that hold its tokens and, as far as the group has so many, keep its cost within the cap.
+
+    The planner packs the whole dataset by the same steps and puts whole parts into bins. Best fit looks at nothing but
+    the parts that are there, so laying out one bin finds its parts again. A bin that was planned otherwise, or halved,
+    may need more ranks than the group has; then all of it is one part.
+
+    Example:
+        >>> rule = ContextRule(tokens_per_rank=8, max_context_parallel=4)
+        >>> [(part.first_rank, part.num_ranks, part.indices) for part in rule.lay_out([12, 7, 5, 4])]
+        [(0, 2, (0, 3)), (2, 1, (1,)), (3, 1, (2,))]
+
+    Raises:
+        ValueError: a number is out of range; the message names it.
+    """
+
+    tokens_per_rank: int
+    """Tokens that each rank computes in a micro-step; at least 1."""
+    max_context_parallel: int
+    """Ranks in a group; a power of two."""
+    cost_cap_percent: int = 110
+    """The most that a part may cost on each of its ranks, in percent of a rank full of short sequences; at least
+    100."""
+    cost_linear: int = DEFAULT_COST_LINEAR
+    """As in `Topology`; at least 1."""
+
+    def __post_init__(self) -> None:
+        """Checks every number."""
+        checked_integer("tokens_per_rank", self.tokens_per_rank, 1)
+        checked_integer("cost_cap_percent", self.cost_cap_percent, 100)
+        checked_integer("cost_linear", self.cost_linear, 1)
+        ranks = checked_integer("max_context_parallel", self.max_context_parallel, 1)
+        if ranks & (ranks - 1):
+            raise ValueError(f"max_context_parallel must be a power of two, got {ranks}")
+
+    @property
+    def max_seq_len(self) -> int:
+        """A bin's capacity in tokens."""
+        return self.tokens_per_rank * self.max_context_parallel
+
+    @property
+    def cost_per_rank(self) -> int:
+        """The cap."""
+        return self.cost_linear * self.tokens_per_rank * self.cost_cap_percent // 100
+
+    def cost(self, room: int) -> int:
+        """Returns what a sequence costs."""
+        return (self.cost_linear + room) * room
+
+    def num_ranks(self, room: int) -> int:
+        """Returns on how many ranks a sequence begins a part."""
+        ranks, cost = 1, self.cost(room)
+        while ranks < self.max_context_parallel and (
+            room > ranks * self.tokens_per_rank or cost > ranks * self.cost_per_rank
+        ):
+            ranks *= 2
+        return ranks
+
+    def fits(self, tokens: int, cost: int) -> int:
+        """Returns the longest room for which so many tokens and so much cost are left; 0 for none."""
+        if cost <= 0:
+            return 0
+        return min(tokens, (isqrt(self.cost_linear**2 + 4 * cost) - self.cost_linear) // 2)
+
+    def lay_out(self, rooms: Sequence[int]) -> list[ContextPart]:
+        """Returns the parts of a bin, by first rank; ranks after the last part have nothing to compute.
+
+        Args:
+            rooms: of its sequences, in tokens, in any order; together at most `max_seq_len`.
+
+        Raises:
+            ValueError: they are more.
+        """
+        if sum(rooms) > self.max_seq_len:
+            raise ValueError(f"a bin of {sum(rooms)} tokens does not fit {self.max_seq_len}, the room of a group")
+        parts: list[tuple[int, list[int]]] = []  # ranks and indices
+        left: list[tuple[int, int, int, int, int]] = []  # of each part: (fits, tokens, cost, ranks, number), ascending
+        for index in sorted(range(len(rooms)), key=lambda index: (-rooms[index], index)):
+            room = rooms[index]
+            at = next((i for i, part in enumerate(left) if part[0] >= room), None)
+            if at is None:
+                ranks, number = self.num_ranks(room), len(parts)
+                tokens, cost = ranks * self.tokens_per_rank, ranks * self.cost_per_rank
+                parts.append((ranks, []))
+            else:
+                _, tokens, cost, ranks, number = left.pop(at)
+            parts[number][1].append(index)
+            tokens, cost = tokens - room, cost - self.cost(room)
+            insort(left, (self.fits(tokens, cost), tokens, cost, ranks, number))
+        if sum(ranks for ranks, _ in parts) > self.max_context_parallel:
+            parts = [(self.max_context_parallel, list(range(len(rooms))))]
+        laid, first = [], 0
+        for ranks, indices in parts:  # ranks descend, so every part begins at a multiple of its own
+            laid.append(ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(indices))))
+            first += ranks
+        return laid

@@ -1,0 +1,149 @@
+"""Time that ranks lose under dynamic context parallelism, beside Megatron's own scheduler on the same lengths.
+
+Owns the model of time: floating-point work, and for k > 1 ranks the keys and values that each receives.
+"""
+
+import math
+import random
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from harness import Row
+from workload import Workspace
+
+from packhorse.epoch import EpochView, PlanIndex
+from packhorse.epoch.assignment import Assignment
+from packhorse.packing import counts_of_templates, pack_context
+from packhorse.topology import DEFAULT_COST_LINEAR, Balance, ContextRule, Topology
+
+NOTE = (
+    "context plans: lognormal lengths (mean 4,000 and sigma 1.8 up to 131,072, or 2,000 and 1.5 up to 32,768), costs "
+    "24,576 · L + L², whole optimizer steps, ranks waiting at every micro-step. Groups have twice the ranks that the "
+    "longest sequence needs. Caps were chosen on these lengths. Time lost is beyond the work alone. "
+    "Where communication has a price, each of k > 1 ranks "
+    "receives (k − 1) / k of its part's keys and values, 1,024 a token, and nothing hides it. Megatron: "
+    "`BalancedCPScheduler` of megatron-core 0.16.1 on the lengths of one optimizer step. Padding is not computed. "
+    "Times are those of assigning an optimizer step."
+)
+_SHAPES = {"long": (4_000, 1.8, 131_072, 8_192), "short": (2_000, 1.5, 32_768, 4_096)}
+_CASES = ((64, 1_024, "long"), (64, 1_024, "short"), (256, 4_096, "long"), (256, 4_096, "short"))
+_STEPS = 8
+_PRICES = ((0, 110), (1_024, 110), (1_024, 300))
+"""Cost to receive the keys and values of a token, and the cost cap; 1,024 is 4 % of a token's work."""
+_ALLOWED = {64: 0.02, 256: 0.03}
+
+
+class _Found(NamedTuple):
+    """Times as shares of the ranks' work."""
+
+    waiting: float
+    """Beyond work and communication."""
+    parallel: float
+    """Share of tokens computed on more than one rank."""
+    communication: float
+    """On the average rank."""
+
+    @property
+    def lost(self) -> float:
+        """Beyond the work alone."""
+        return (1 + self.waiting) * (1 + self.communication) - 1
+
+
+def run(workspace: Workspace) -> list[Row]:
+    """Measures, and returns rows."""
+    rows = []
+    for ranks, sequences, shape in _CASES:
+        mean, sigma, longest, per_rank = _SHAPES[shape]
+        draw = random.Random(ranks + longest)
+        mu = math.log(mean) - sigma**2 / 2
+        lengths = [min(longest, max(16, int(draw.lognormvariate(mu, sigma)))) for _ in range(_STEPS * sequences)]
+        rule = ContextRule(per_rank, 2 * longest // per_rank)
+        for received, cap in _PRICES:
+            ours, seconds = _ours(lengths, replace(rule, cost_cap_percent=cap), ranks, received)
+            peer = _megatron(lengths[:sequences], per_rank, ranks, received)
+            rows.append(
+                Row(
+                    what=f"time lost by {ranks} ranks, communication {'priced' if received else 'free'}, cap {cap} %",
+                    size=f"{sequences:,} sequences a step, up to {longest:,} @{per_rank:,} tokens a rank",
+                    ours=_said(ours, seconds),
+                    peer="" if peer is None else f"{_said(*peer)}, Megatron",
+                    ratio=None if peer is None else peer[0].lost / ours.lost,
+                    target=f"waiting ≤ {_ALLOWED[ranks]:.0%}, ≤ 1 ms",
+                    reached=ours.waiting <= _ALLOWED[ranks] and seconds <= 0.001,
+                )
+            )
+    return rows
+
+
+def _said(found: _Found, seconds: float) -> str:
+    return (
+        f"{found.lost:.1%}: waiting {found.waiting:.1%}, communication {found.communication:.1%}; "
+        f"{found.parallel:.0%} of tokens with k > 1; {1e3 * seconds:.2f} ms a step"
+    )
+
+
+def _cost(tokens: list[int], ranks: int, received: int) -> tuple[float, float]:
+    """Work and communication of a part, on each of its ranks."""
+    work = sum((DEFAULT_COST_LINEAR + n) * n for n in tokens) / ranks
+    return work, received * sum(tokens) * (ranks - 1) / ranks
+
+
+def _ours(lengths: list[int], rule: ContextRule, ranks: int, received: int) -> tuple[_Found, float]:
+    templates = pack_context(Counter(lengths), rule).templates
+    plan = PlanIndex.build(templates, counts_of_templates(templates), rule.max_seq_len)
+    view = EpochView(plan, np.arange(plan.num_sequences), seed=0, epoch=0)
+    groups = ranks // rule.max_context_parallel
+    accumulation = max(1, plan.num_bins // (groups * _STEPS))
+    topology = Topology(world_size=groups, batch_size=1, accumulation=accumulation, balance=Balance.MICRO_STEP)
+    assignment = Assignment(view, topology)
+    steps = range(plan.num_bins // groups // accumulation * accumulation)
+    begin = time.perf_counter()
+    for _ in assignment.arrange(steps):
+        pass
+    seconds = (time.perf_counter() - begin) / (len(steps) // accumulation)
+    busy, took, moved, parallel, tokens = 0.0, 0.0, 0.0, 0, 0
+    of_groups = [assignment.bins(steps, rank) for rank in range(groups)]
+    for step in range(len(steps)):
+        slowest = 0.0
+        for bins in of_groups:
+            begin_of_bin = int(bins.bin_ends[step - 1]) if step else 0
+            rooms = bins.lengths[begin_of_bin : int(bins.bin_ends[step])].tolist()
+            for part in rule.lay_out(rooms):
+                held = [rooms[index] for index in part.indices]
+                work, moving = _cost(held, part.num_ranks, received)
+                slowest = max(slowest, work + moving)
+                busy += work * part.num_ranks
+                moved += moving * part.num_ranks
+                tokens += sum(held)
+                parallel += sum(held) if part.num_ranks > 1 else 0
+        took += slowest * ranks
+    return _Found(took / (busy + moved) - 1, parallel / tokens, moved / busy), seconds
+
+
+def _megatron(lengths: list[int], per_rank: int, ranks: int, received: int) -> tuple[_Found, float] | None:
+    """Megatron's own schedule of one optimizer step; None where it is not installed or gives none."""
+    try:
+        from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
+    except ImportError:
+        return None
+
+    class Group:
+        def size(self) -> int:
+            return ranks
+
+    scheduler: Any = BalancedCPScheduler(per_rank, Group())
+    begin = time.perf_counter()
+    _, schedule = scheduler.get_groups_and_subsamples(list(enumerate(lengths)), None)
+    seconds = time.perf_counter() - begin
+    busy, took, moved, parallel = 0.0, 0.0, 0.0, 0
+    for of_ranks in schedule:
+        sizes = Counter(id for ids in of_ranks for id in ids)
+        of_sequence = {id: _cost([lengths[id]], size, received) for id, size in sizes.items()}
+        took += ranks * max(sum(sum(of_sequence[id]) for id in ids) for ids in of_ranks)
+        busy += sum(of_sequence[id][0] * size for id, size in sizes.items())
+        moved += sum(of_sequence[id][1] * size for id, size in sizes.items())
+        parallel += sum(lengths[id] for id, size in sizes.items() if size > 1)
+    return _Found(took / (busy + moved) - 1, parallel / sum(lengths), moved / busy), seconds
