@@ -20,6 +20,10 @@ from .report import dataset_report as dataset_report
 from .report import quality_rows as quality_rows
 from .report import stats_of as stats_of
 from .report import version_facts as version_facts
+from .status import costly_facts as costly_facts
+from .status import dataset_facts as dataset_facts
+from .status import html_report as html_report
+from .status import page_files as page_files
 from .unpacked import ROWS_PER_BATCH as ROWS_PER_BATCH
 from .unpacked import Unpacked as Unpacked
 from .unpacked import concatenated as concatenated

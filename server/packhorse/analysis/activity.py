@@ -5,10 +5,12 @@ to `packhorse.client.proof`, and tables to `packhorse top`.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
+from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import EpochKey, steps_of_ranks
+
+_STREAM_FIELDS = tuple(pb.StreamActivity.DESCRIPTOR.fields_by_name)
 
 
 def activity_between(before: Sequence[Any], after: Sequence[Any], seconds: float) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def _stream_facts(
     blocked = (
         stream.blocked_seconds + stream.waiting_seconds - (then.blocked_seconds + then.waiting_seconds if then else 0)
     )
-    facts = asdict(stream)
+    facts = {name: getattr(stream, name) for name in _STREAM_FIELDS}
     facts |= {
         "server": server.address,
         "behind_steps": max(ranks.values()) - stream.next_step if ranks else 0,

@@ -19,6 +19,7 @@ from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.proof import ask_activity
 from packhorse.formats import require
+from packhorse.storage import replace_bytes
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 
 
@@ -48,6 +49,12 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
     help="Save lengths, fullness, waste by max_seq_len, waiting and windows as a PNG.",
 )
 @click.option(
+    "--report",
+    "report_path",
+    type=click.Path(path_type=Path),
+    help="Save the server's status page of this folder as one HTML file, which needs no server.",
+)
+@click.option(
     "--prune",
     "pruned",
     multiple=True,
@@ -64,6 +71,7 @@ def command(
     world_size: int | None,
     windows: bool,
     plot: Path | None,
+    report_path: Path | None,
     pruned: tuple[int, ...],
     as_json: bool,
     **shape: Any,
@@ -88,6 +96,9 @@ def command(
         )
     if pruned:
         _prune(Path(dataset), pruned, as_json=as_json)
+        return
+    if report_path is not None:
+        _save_report(Path(dataset), report_path)
         return
     run = None if world_size is None else Topology(world_size=world_size, **shape)
     _print_folder(Path(dataset), num_templates, run, plot, windows=windows, as_json=as_json)
@@ -117,6 +128,17 @@ def _print_folder(
 
         save_plot(report, plot)
         click.echo(f"plot: {plot}", err=True)
+
+
+def _save_report(folder: Path, path: Path) -> None:
+    """Saves the page of a folder's dataset."""
+    from packhorse.analysis import costly_facts, dataset_facts, html_report
+    from packhorse.dataset import open_prepared
+
+    dataset = open_prepared(folder)
+    page = html_report([dataset_facts(dataset) | {"costly": costly_facts(dataset)}])
+    replace_bytes(path, page.encode())
+    click.echo(f"report: {path}", err=True)
 
 
 def _prune(folder: Path, numbers: tuple[int, ...], *, as_json: bool) -> None:

@@ -37,6 +37,11 @@ _PATH = click.Path(path_type=Path)
 @_option(
     "--metrics-listen", default=None, help="HOST:PORT of /metrics for Prometheus; without it there are no metrics."
 )
+@_option(
+    "--status-page/--no-status-page",
+    default=True,
+    help="Whether --metrics-listen also has /status, a page for people. Needs one process.",
+)
 @_option("--grace-seconds", default=30.0, help="How long open streams may take to end after SIGTERM.")
 @_option("--max-streams", default=4096, help="Streams open at once; further ones are refused with a retry delay.")
 @_option(

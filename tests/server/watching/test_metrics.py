@@ -101,11 +101,11 @@ def get(url):
         return error.code, error.read().decode()
 
 
-def test_the_port_answers_two_paths_and_says_which(server):
+def test_the_port_answers_few_paths_and_says_which(server):
     root = server.metrics_url.removesuffix("/metrics")
     assert get(f"{root}/healthz") == (200, "SERVING\n")
-    for path in ("", "/", "/metric", "/metrics/", "/healthz/x", "/favicon.ico", "/..%2fmetrics"):
-        assert get(root + path) == (404, "here are /metrics, for Prometheus, and /healthz\n")
+    for path in ("/metric", "/metrics/", "/healthz/x", "/favicon.ico", "/..%2fmetrics"):
+        assert get(root + path) == (404, "here are /metrics, for Prometheus, /healthz, /status\n")
     request = urllib.request.Request(f"{root}/healthz", method="HEAD")
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert (answer.status, answer.read()) == (200, b"")

@@ -30,6 +30,8 @@ class ServeConfig:
     """HOST:PORT (port 0 for a free one) or unix:PATH."""
     metrics_listen: str | None = None
     """HOST:PORT of /metrics; None for none."""
+    status_page: bool = True
+    """Whether the port of the metrics has a status page for people."""
     grace_seconds: float = 30.0
     """How long streams may continue after SIGTERM."""
     max_streams: int = 4096

@@ -44,6 +44,7 @@ from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Traci
 from packhorse.server.watching.connections import Connections, Measuring
 from packhorse.server.watching.metrics import Metrics
 from packhorse.server.watching.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
+from packhorse.server.watching.status_page import StatusPage
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import give_back_freed_memory, keep_freed_memory
 
@@ -108,17 +109,17 @@ class Server:
         self.lanes.measure(self.metrics)
         limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
         version = installed_version()
-        activity = Activity(self.metrics, version, config.max_streams, config.processes, self.measuring.activity)
+        self.activity = Activity(self.metrics, version, config.max_streams, config.processes, self.measuring.activity)
         backend = Backend(
             self.mixtures,
             saw_run=self.metrics.waiting.saw,
             num_streams=lambda: limit.num_open,
             reached=RunProgress() if sibling is None else sibling.reached,
         )
-        self.servicer = PackingServicer(backend, self.metrics, self.lanes, limit, activity.answer)
+        self.servicer = PackingServicer(backend, self.metrics, self.lanes, limit, self.activity.answer)
         self.health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self.tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, version)
-        watchers: list[Watcher] = [CallMetrics(self.metrics), activity, CallLog(), self.connections]
+        watchers: list[Watcher] = [CallMetrics(self.metrics), self.activity, CallLog(), self.connections]
         if self.tracing is not None:
             watchers.append(self.tracing)
         self.interceptor = Interceptor(watchers, self.tokens, self._refused, writes_to_end=config.workarounds)
@@ -146,7 +147,10 @@ class Server:
 
     def listen_for_metrics(self) -> MetricsServer | None:
         """Starts the metrics' port, if there is to be one."""
-        return listen_for_metrics(self.config, self.metrics.registry, self.certificates, self.tokens)
+        page = None
+        if self.config.status_page and self.config.metrics_listen is not None:
+            page = StatusPage(self.mixtures, self.activity, self.metrics, self.certificates)
+        return listen_for_metrics(self.config, self.metrics.registry, self.certificates, self.tokens, page)
 
     async def drain(self, listening: Listening, hurrying: asyncio.Event) -> None:
         """Ends all streams at a block; at once when a second signal comes, or when only unread streams are left."""

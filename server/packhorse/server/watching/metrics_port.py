@@ -1,7 +1,7 @@
-"""The metrics' port: /metrics for Prometheus and /healthz for probes; one function for each path.
+"""The metrics' port: /metrics for Prometheus, /healthz for probes and /status for people.
 
-Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, certificates to `tls` and tokens to
-`tokens`.
+Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, the page to `status_page`,
+certificates to `tls` and tokens to `tokens`.
 """
 
 import logging
@@ -24,6 +24,7 @@ from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import METRICS, TokenFile
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.watching.metrics import SERVING
+from packhorse.server.watching.status_page import DOCUMENT, StatusPage
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         registry: of the metrics.
         certificates: for HTTPS; None for HTTP.
         tokens: those for METRICS may scrape; None if everyone may.
+        page: the status page; None for none.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -79,6 +81,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         registry: CollectorRegistry,
         certificates: Certificates | None = None,
         tokens: TokenFile | None = None,
+        page: StatusPage | None = None,
     ) -> None:
         is_ipv6 = ":" in host
         if is_ipv6:
@@ -89,8 +92,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
         scheme, shown = "http" if certificates is None else "https", f"[{host}]" if is_ipv6 else host
         self.url = f"{scheme}://{shown}:{self.server_port}/metrics"
-        metrics = make_wsgi_app(registry)
-        self.set_app(_by_path(metrics if tokens is None else _guarded(metrics, tokens), registry))
+        self.set_app(_by_path(make_wsgi_app(registry), page, registry, tokens))
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -144,7 +146,11 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
 
 def listen_for_metrics(
-    config: ServeConfig, registry: CollectorRegistry, certificates: Certificates | None, tokens: TokenFile | None
+    config: ServeConfig,
+    registry: CollectorRegistry,
+    certificates: Certificates | None,
+    tokens: TokenFile | None,
+    page: StatusPage | None = None,
 ) -> MetricsServer | None:
     """Returns a running server of metrics, if the options name an address for one.
 
@@ -155,20 +161,31 @@ def listen_for_metrics(
         return None
     host, port = split_address("metrics_listen", config.metrics_listen)
     try:
-        return MetricsServer(host, port, registry, certificates, tokens)
+        return MetricsServer(host, port, registry, certificates, tokens, page)
     except OSError as error:
         raise OSError(f"metrics_listen {config.metrics_listen}: {error.strerror}") from None
 
 
-def _by_path(metrics: _App, registry: CollectorRegistry) -> _App:
-    """Returns an application that answers each path; /healthz to everyone, as gRPC's health does."""
+def _by_path(metrics: _App, page: StatusPage | None, registry: CollectorRegistry, tokens: TokenFile | None) -> _App:
+    """Returns an application that answers each path.
+
+    /healthz answers everyone, as gRPC's health does; so does the page without its document, which has no figure.
+    """
+    guarded = {"/metrics": metrics} | ({} if page is None else {DOCUMENT: page})
+    if tokens is not None:
+        guarded = {path: _guarded(app, tokens) for path, app in guarded.items()}
 
     def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO")
-        if path == "/metrics":
-            return metrics(environ, start_response)
+        path = environ.get("PATH_INFO", "")
+        if path in guarded:
+            return guarded[path](environ, start_response)
+        if page is not None and page.has(path):
+            return page(environ, start_response)
         if path != "/healthz":
-            status, line = "404 Not Found", "here are /metrics, for Prometheus, and /healthz"
+            status, line = (
+                "404 Not Found",
+                "here are /metrics, for Prometheus, /healthz" + ("" if page is None else ", /status"),
+            )
         elif _is_serving(registry):
             status, line = "200 OK", "SERVING"
         else:

@@ -1,0 +1,142 @@
+"""A dataset's part of the status document, and the page that shows the document, from a server or in one file.
+
+Owns what is chosen for people, and the page's files. Leaves the figures to `report` and `packers`, and what a
+server does now to `activity`.
+"""
+
+import base64
+import html
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packhorse.analysis.counts import HistogramInput, lengths_before, options_of
+from packhorse.analysis.packers import compare_packers
+from packhorse.analysis.report import dataset_report
+from packhorse.dataset import MixtureDataset, PreparedDataset
+from packhorse.topology import Topology
+
+_FOLDER = Path(__file__).parent / "page"
+
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".json": "application/json"}
+
+_LENGTH_BINS, _FULLNESS_BINS = 60, 40
+
+_WORLD_SIZE = 8
+"""Ranks of the run whose waiting is shown, beside a quarter and four times as many."""
+
+_TIME_LIMIT_SECONDS = 2.0
+"""For each packer that improves its plan step by step."""
+
+
+def page_files() -> dict[str, tuple[str, bytes]]:
+    """Returns the page's files by name: content type and content.
+
+    Example:
+        >>> page_files()["page.js"][0]
+        'text/javascript'
+    """
+    return _page_files()
+
+
+@cache
+def _page_files() -> dict[str, tuple[str, bytes]]:
+    paths = (path for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES)
+    return {path.name: (_TYPES[path.suffix], path.read_bytes()) for path in paths}
+
+
+def dataset_facts(dataset: PreparedDataset | MixtureDataset) -> dict[str, Any]:
+    """Returns what is known of a dataset or mixture at once.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> facts = dataset_facts(open_prepared("datasets/corpus"))
+        >>> facts["num_bins"], facts["efficiency"], facts["gap"]
+        (2, 1.0, 0.0)
+    """
+    manifest = dataset.manifest
+    prepared = dataset if isinstance(dataset, PreparedDataset) else None
+    return {
+        "name": dataset.name,
+        "components": [each.name for each in dataset.datasets] if isinstance(dataset, MixtureDataset) else [],
+        "digest": manifest.digest,
+        "algorithm": manifest.algorithm,
+        "max_seq_len": manifest.max_seq_len,
+        "num_sequences": manifest.n_sequences,
+        "num_bins": manifest.n_bins,
+        "total_tokens": manifest.total_tokens,
+        "efficiency": manifest.efficiency,
+        "lower_bound": manifest.lower_bound,
+        "gap": manifest.n_bins / manifest.lower_bound - 1 if manifest.lower_bound else None,
+        "lengths": None if prepared is None else _lengths(prepared),
+        "fullness": None if prepared is None else _fullness(prepared),
+    }
+
+
+def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
+    """Returns what takes seconds: versions, other context lengths, packers, ways without packing, and waiting.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> costly_facts(open_prepared("datasets/corpus"))["padding_avoided_tokens"]
+        16
+    """
+    report = dataset_report(dataset, run=Topology(world_size=_WORLD_SIZE))
+    source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options_of(dataset))
+    compared = compare_packers(source, options_of(dataset), time_limit_seconds=_TIME_LIMIT_SECONDS)
+    facts = report.facts()
+    padded = next(way for way in report.without_packing if way.way == "padded")
+    own = dataset.manifest.max_seq_len
+    return {
+        "version": next((each["version"] for each in facts["versions"] if each["is_current"]), None),
+        "padding_avoided_tokens": padded.computed_tokens - dataset.manifest.total_capacity,
+        "context_lengths": facts["context_lengths"],
+        "packers": compared.facts()["packers"],
+        "without_packing": facts["without_packing"],
+        "waiting": [row for row in facts["waiting"] if row["max_seq_len"] == own],
+    }
+
+
+def html_report(datasets: list[dict[str, Any]]) -> str:
+    """Returns the page with its scripts and data in it: one file, which asks nobody for anything.
+
+    Example:
+        >>> html_report([]).startswith("<!doctype html>")
+        True
+
+    Args:
+        datasets: from `dataset_facts`, each with `costly_facts` under "costly".
+    """
+    files = {name: content.decode() for name, (_, content) in page_files().items()}
+    modules = {f"./{name}": _data_url(files[name]) for name in ("uplot.js", "preact.js")}
+    document = json.dumps({"server": None, "activity": None, "datasets": datasets}).replace("<", "\\u003c")
+    head = [
+        *(f"<style>{files[name]}</style>" for name in ("uplot.css", "page.css")),
+        f'<script type="importmap">{json.dumps({"imports": modules})}</script>',
+        f'<script type="application/json" id="document">{document}</script>',
+        f'<script type="module">{files["page.js"]}</script>',
+    ]
+    title = html.escape(", ".join(each["name"] for each in datasets) or "Packhorse")
+    begin, _, rest = files["page.html"].partition("<!-- head -->")
+    _, _, end = rest.partition("<!-- end of head -->")
+    return begin.replace("<title>Packhorse", f"<title>{title}, packed by Packhorse") + "\n".join(head) + end
+
+
+def _data_url(script: str) -> str:
+    return "data:text/javascript;base64," + base64.b64encode(script.encode()).decode()
+
+
+def _lengths(dataset: PreparedDataset) -> dict[str, list[float]]:
+    plan = dataset.plan
+    counts, edges = np.histogram(plan.lengths, bins=_LENGTH_BINS, weights=plan.counts)
+    return {"edges": edges.tolist(), "counts": counts.tolist()}
+
+
+def _fullness(dataset: PreparedDataset) -> dict[str, list[float]]:
+    sums = np.array([sum(template) for template in dataset.templates])
+    share = sums / dataset.manifest.max_seq_len
+    counts, edges = np.histogram(share, _FULLNESS_BINS, (0.0, 1.0), weights=list(dataset.templates.values()))
+    return {"edges": edges.tolist(), "counts": counts.tolist()}

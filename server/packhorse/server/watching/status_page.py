@@ -1,0 +1,189 @@
+"""The status page for people, and its JSON document, on the port of the metrics.
+
+Owns the paths and the document's upkeep: what costs is computed in one thread on first ask, and kept by digest. Leaves
+the figures and the page to `packhorse.analysis`, and who may read them to `metrics_port`.
+"""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+from packhorse.analysis import activity_between, costly_facts, dataset_facts, page_files
+from packhorse.dataset import MixtureDataset, PreparedDataset
+from packhorse.server.access.tls import Certificates
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.watching.activity import Activity
+from packhorse.server.watching.metrics import Metrics, values_of
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION
+
+_LOG = logging.getLogger(__name__)
+
+FRESH_SECONDS = 1.0
+"""Rates are over at least this long; who asks earlier gets the same document."""
+
+_ANSWER_SECONDS = 5.0
+"""How long the event loop may take to list its streams."""
+
+_HEADERS = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+    ("Referrer-Policy", "no-referrer"),
+    (
+        "Content-Security-Policy",
+        "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+]
+
+DOCUMENT = "/status.json"
+"""The only path with figures, and so the only one that needs a token."""
+
+
+class StatusPage:
+    """Computes the document when somebody asks, and never otherwise. Safe to be used by many threads.
+
+    Args:
+        mixtures: the datasets and mixtures that are served.
+        activity: what happens now; asked in the running loop.
+        metrics: have counted refused calls, and the waiting of runs.
+        certificates: whose days are counted; None without.
+    """
+
+    def __init__(
+        self, mixtures: Mixtures, activity: Activity, metrics: Metrics, certificates: Certificates | None
+    ) -> None:
+        self._mixtures = mixtures
+        self._activity = activity
+        self._metrics = metrics
+        self._certificates = certificates
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._worker = ThreadPoolExecutor(1, "status")
+        self._facts: dict[tuple[str, str], dict[str, Any]] = {}  # by name and digest
+        self._measuring: Future[None] | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._before: Sequence[Any] = ()
+        self._asked_at = float("-inf")
+        self._document = b""
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answers a path of the page, as a WSGI application."""
+        path, files = environ.get("PATH_INFO", ""), page_files()
+        status, more = "200 OK", []
+        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+            status, kind, content = "405 Method Not Allowed", "text/plain", b"the page changes nothing: GET it\n"
+        elif path == "/":
+            status, kind, content = "302 Found", "text/plain", b""
+            more = [("Location", "/status")]
+        elif path == DOCUMENT:
+            kind, content = "application/json", self.document()
+        else:
+            name = {"/status": "page.html", "/status.schema.json": "status.schema.json"}.get(path)
+            kind, content = files[name or path.removeprefix("/status/")]
+        headers = [("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(content)))]
+        start_response(status, [*headers, *more, *_HEADERS])
+        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [content]
+
+    @staticmethod
+    def has(path: str) -> bool:
+        """Whether the page has this path."""
+        return path in ("/", "/status", DOCUMENT, "/status.schema.json") or (
+            path.startswith("/status/") and path.removeprefix("/status/") in page_files()
+        )
+
+    def document(self) -> bytes:
+        """Returns the document as JSON."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._asked_at >= FRESH_SECONDS:
+                self._document = json.dumps(self._made(now)).encode()
+                self._asked_at = now
+            return self._document
+
+    def _made(self, now: float) -> dict[str, Any]:
+        answer = asyncio.run_coroutine_threadsafe(self._ask(), self._loop).result(_ANSWER_SECONDS)
+        after = [_look(answer)]
+        activity = activity_between(self._before, after, now - self._asked_at if self._before else 0.0)
+        self._before = after
+        for stream in activity["streams"]:
+            del stream["peer"]  # an address of a client is not for everybody who may see metrics
+        if self._measuring is None or self._measuring.done():
+            self._measuring = self._worker.submit(self._measure_waiting)
+        certificates = {} if self._certificates is None else self._certificates.ends()
+        return {
+            "server": {
+                "version": answer.server_version,
+                "wire_version": WIRE_VERSION,
+                "num_processes": answer.num_processes,
+                "is_serving": bool(values_of(self._metrics.serving).get((), 0)),
+                "lanes": {lane.name: lane.num_waiting for lane in answer.lanes},
+                "refused_calls": {reason: int(count) for (reason,), count in values_of(self._metrics.errors).items()},
+                "certificate_days": {name: (end - time.time()) / 86_400 for name, end in certificates.items()},
+                "waiting": self._waiting,
+            },
+            "activity": activity,
+            "datasets": self._datasets(),
+        }
+
+    async def _ask(self) -> pb.GetActivityResponse:
+        return self._activity.answer()
+
+    def _datasets(self) -> list[dict[str, Any]]:
+        """Returns all datasets' facts; forgets those of digests that are no longer served."""
+        facts: dict[tuple[str, str], dict[str, Any]] = {}
+        for name in self._mixtures.names():
+            try:
+                dataset = self._mixtures.get(name)
+            except ServiceError:  # gone meanwhile
+                continue
+            if not isinstance(dataset, PreparedDataset | MixtureDataset):
+                continue
+            key = (name, dataset.manifest.digest)
+            known = self._facts.get(key)
+            if known is None:
+                known = dataset_facts(dataset) | {"costly": None}
+                if isinstance(dataset, PreparedDataset):
+                    known["costly"] = "computing"
+                    self._worker.submit(_compute, known, dataset)
+            facts[key] = known
+        self._facts = facts
+        return list(facts.values())
+
+    def _measure_waiting(self) -> None:
+        """Collects the gauge, which measures runs that are new: the next document has them."""
+        self._waiting = [
+            {**sample.labels, "idle_share": sample.value}
+            for family in self._metrics.waiting.collect()
+            for sample in family.samples
+        ]
+
+
+def _compute(known: dict[str, Any], dataset: PreparedDataset) -> None:
+    try:
+        known["costly"] = costly_facts(dataset)
+    except Exception as error:
+        _LOG.exception("the status page lacks figures of dataset %s", dataset.name)
+        known["costly"] = f"failed: {error}"
+
+
+def _look(answer: pb.GetActivityResponse) -> Any:
+    """Returns an answer under the names that `activity_between` reads."""
+    process = answer.process_activity
+    return SimpleNamespace(
+        address="",
+        process=answer.process,
+        server_version=answer.server_version,
+        uptime_seconds=answer.uptime_seconds,
+        max_streams=answer.max_streams,
+        streams=answer.streams,
+        waiting_in_lanes={lane.name: lane.num_waiting for lane in answer.lanes},
+        sent={each.name: (each.num_bins, each.num_sequences, each.num_tokens) for each in answer.datasets},
+        **{field.name: getattr(process, field.name) for field in process.DESCRIPTOR.fields},
+    )
