@@ -22,6 +22,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+sys.path.append(str(Path(__file__).parents[2]))  # for benchmarks that import helpers of the tests
+
 _RUN = "## Run"
 
 PACKAGES = ("packhorse", "seqpack", "torch", "numpy", "numba", "grpcio", "protobuf", "pyarrow")

@@ -17,13 +17,21 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 from tests.deploy.chart import container, deployment, environment, pod
+from tests.deploy.test_wheel import CPU
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 HEALTH_SERVICES = {"", "packhorse.v1.PackingService"}
 
 # Read by something other than packhorse: the shell, Python and Numba.
-FOREIGN_VARIABLES = {"PATH", "NUMBA_CACHE_DIR", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
+FOREIGN_VARIABLES = {
+    "PATH",
+    "NUMBA_CACHE_DIR",
+    "NUMBA_CPU_NAME",
+    "NUMBA_CPU_FEATURES",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONUNBUFFERED",
+}
 
 
 def load(path: Path) -> Any:
@@ -101,6 +109,16 @@ def test_dockerfile_copies_only_what_the_context_holds() -> None:
     }
     assert copied == allowed
     assert all((ROOT / source).exists() for source in copied)
+
+
+def test_kernels_are_compiled_for_the_processors_that_run_them() -> None:
+    build, run = (
+        set(re.findall(r"NUMBA_CPU_(?:NAME|FEATURES)=\S+", line))
+        for line in dockerfile_logical_lines()
+        if line.startswith(("RUN NUMBA", "ENV PATH"))
+    )
+    assert build == run == {"NUMBA_CPU_NAME=$CPU", 'NUMBA_CPU_FEATURES=""'}
+    assert dockerfile_logical_lines().count(f"ARG CPU={CPU['NUMBA_CPU_NAME']}") == 2
 
 
 def test_image_is_not_root_and_starts_the_server() -> None:

@@ -31,6 +31,9 @@ GRACE_SECONDS = 10
 
 pytestmark = pytest.mark.timeout(600)  # the install may have to download its packages
 
+CPU = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
+"""As the image sets them, so that its kernels suit the machines that it meets."""
+
 
 def outside_environment() -> dict[str, str]:
     """Returns this process's environment without what would reach into another Python or another server."""
@@ -85,7 +88,7 @@ def kernel_cache(folder: Path, server_bin: Path) -> Path:
     cache = folder / "kernel-cache"
     cache.mkdir()
     code = "from packhorse.server.app.warm_up import compile_kernels; compile_kernels()"
-    run(server_bin / "python", "-c", code, cwd=folder, NUMBA_CACHE_DIR=str(cache))
+    run(server_bin / "python", "-c", code, cwd=folder, NUMBA_CACHE_DIR=str(cache), **CPU)
     return cache
 
 
@@ -114,6 +117,7 @@ def serving(server_bin: Path, data_root: Path, kernel_cache: Path) -> Iterator[t
     target = f"127.0.0.1:{free_port()}"
     environment = outside_environment() | {
         "NUMBA_CACHE_DIR": str(kernel_cache),
+        **CPU,
         "PACKHORSE_DATA_ROOT": str(data_root),
         "PACKHORSE_LISTEN": target,
         "PACKHORSE_METRICS_LISTEN": f"127.0.0.1:{free_port()}",

@@ -32,11 +32,16 @@ def activity_between(before: Sequence[Any], after: Sequence[Any], seconds: float
     """
     earlier = {server.process: server for server in before}
     steps = steps_of_ranks(stream for server in after for stream in server.streams)
+    furthest = {run: max(ranks.values()) for run, ranks in steps.items()}
+    then = {(server.process, stream.id): stream for server in before for stream in server.streams}
     streams = [
-        _stream_facts(stream, server, earlier.get(server.process), seconds, steps)
+        _stream_facts(stream, server.address, then.get((server.process, stream.id)), seconds, furthest)
         for server in after
         for stream in server.streams
     ]
+    of_runs: dict[EpochKey, list[dict[str, Any]]] = {}
+    for facts in streams:
+        of_runs.setdefault(EpochKey(*(facts[name] for name in EpochKey._fields)), []).append(facts)
     streams.sort(key=lambda facts: (-facts["behind_steps"], -facts["waiting_seconds"]))
     return {
         "seconds": seconds,
@@ -55,28 +60,24 @@ def activity_between(before: Sequence[Any], after: Sequence[Any], seconds: float
         ],
         "datasets": _dataset_facts(earlier, after, seconds),
         "digests": _digest_facts(after),
-        "runs": [_run_facts(run, ranks, streams) for run, ranks in steps.items()],
+        "runs": [_run_facts(run, ranks, of_runs[run]) for run, ranks in steps.items()],
         "streams": streams,
     }
 
 
 def _stream_facts(
-    stream: Any,
-    server: Any,
-    earlier: Any,
-    seconds: float,
-    steps: dict[EpochKey, dict[int, int]],
+    stream: Any, address: str, then: Any, seconds: float, furthest: dict[EpochKey, int]
 ) -> dict[str, Any]:
-    then = {each.id: each for each in earlier.streams}.get(stream.id) if earlier else None
+    """Facts of a stream; `then` is the same stream at the earlier moment, None if it was not open."""
     period = seconds if then else stream.open_seconds
-    ranks = steps.get(EpochKey(stream.dataset, stream.epoch, stream.seed, stream.world_size), {})
+    run = EpochKey(stream.dataset, stream.epoch, stream.seed, stream.world_size)
     blocked = (
         stream.blocked_seconds + stream.waiting_seconds - (then.blocked_seconds + then.waiting_seconds if then else 0)
     )
     facts = {name: getattr(stream, name) for name in _STREAM_FIELDS}
     facts |= {
-        "server": server.address,
-        "behind_steps": max(ranks.values()) - stream.next_step if ranks else 0,
+        "server": address,
+        "behind_steps": furthest.get(run, stream.next_step) - stream.next_step,
         "steps_per_second": _rate(stream.next_step - (then.next_step if then else stream.first_step), period),
         "bytes_per_second": _rate(stream.sent_bytes - (then.sent_bytes if then else 0), period),
         "blocked_share": min(1.0, max(0.0, _rate(blocked, period))),
@@ -84,8 +85,7 @@ def _stream_facts(
     return facts
 
 
-def _run_facts(run: EpochKey, ranks: dict[int, int], streams: list[dict[str, Any]]) -> dict[str, Any]:
-    ours = [stream for stream in streams if all(stream[name] == value for name, value in run._asdict().items())]
+def _run_facts(run: EpochKey, ranks: dict[int, int], ours: list[dict[str, Any]]) -> dict[str, Any]:
     slowest = min(ranks, key=lambda rank: ranks[rank])
     return {
         **run._asdict(),

@@ -166,8 +166,8 @@ def _below(folder: str, glob: str | None, as_text: bool) -> Found:
         some = ", ".join(os.path.basename(name) for name in texts[:_MOST_NAMED])
         is_plain_too = all(_suffix(name) in _PLAIN_TOO for name in tables)
         raise ValueError(
-            f"the folder {shown} holds rows ({os.path.basename(tables[0])}) and other files ({some}): name those to "
-            f"read, as with glob='*{_suffix(tables[0])}*'"
+            f"the folder {shown} holds rows ({os.path.basename(tables[0])}) and other files ({some}), and one run "
+            f"reads one kind: name which, as with glob='*{_suffix(tables[0])}*'"
             + (", or give documents='file' to read all as text" if is_plain_too else "")
         )
     return Found([(name, _kind_of(name, as_text)) for name in tables], rest)
