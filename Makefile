@@ -19,7 +19,7 @@ $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and realt
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m '($(1)) and realtime'; }
 endef
 
-.PHONY: help demo test test-long kernels check bench proto docs reference clean
+.PHONY: help demo test test-long kernels check bench proto docs reference release clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -48,6 +48,11 @@ check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 
 bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are compared to
 	$(BIN)/python tests/benchmarks/run.py
+
+release: $(STAMP) ## build wheel and sdist into dist, the same bytes on every machine
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 proto: $(STAMP) ## regenerate the stubs from packing.proto
 	$(BIN)/python proto/generate.py

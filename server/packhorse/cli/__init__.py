@@ -252,10 +252,32 @@ class LazyGroup(click.Group):
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("packhorse"), prog_name="packhorse")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda *arguments: _say_versions(*arguments),
+    help="Show the versions of the release, the protocol and the folder format.",
+)
 def main() -> None:
     """Packs training sequences into full contexts and streams them to trainers."""
     _prepare_streams()
+
+
+def _say_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Prints the versions that deploy/guides/compatibility.md promises something about, and ends the command."""
+    if not wanted or ctx.resilient_parsing:
+        return
+    from packhorse.wire import WIRE_VERSION
+
+    said = [f"protocol {WIRE_VERSION}"]
+    if find_spec("numba"):  # which an install of the client alone lacks: it reads no folders
+        from packhorse.dataset.manifest import FORMAT_VERSION
+
+        said.append(f"folder format {FORMAT_VERSION}")
+    click.echo(f"packhorse {version('packhorse')} ({', '.join(said)})")
+    ctx.exit()
 
 
 def _prepare_streams() -> None:
