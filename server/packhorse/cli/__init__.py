@@ -273,7 +273,7 @@ def _say_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
     said = [f"protocol {WIRE_VERSION}"]
     if find_spec("numba"):  # which an install of the client alone lacks: it reads no folders
-        from packhorse.dataset.manifest import FORMAT_VERSION
+        from packhorse.dataset import FORMAT_VERSION
 
         said.append(f"folder format {FORMAT_VERSION}")
     click.echo(f"packhorse {version('packhorse')} ({', '.join(said)})")
