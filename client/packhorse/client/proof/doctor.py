@@ -263,7 +263,7 @@ class _Examination:
         if days_until(end) <= 0:
             raise _FailedError(
                 f"the client's certificate {cert} expired at {end:%Y-%m-%d %H:%M} UTC: have another issued by the CA "
-                "that the server trusts for clients, and replace the old one; it is read again"
+                "of the server's tls_client_ca, and replace the old one; it is read again"
             )
 
     def _auth(self) -> Finding:
