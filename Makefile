@@ -45,6 +45,7 @@ check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 	$(BIN)/buf lint proto
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python tests/docs/generate_map.py --check
+	$(BIN)/python deploy/grafana/generate.py --check
 
 bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are compared to
 	$(BIN)/python tests/benchmarks/run.py
@@ -60,9 +61,10 @@ proto: $(STAMP) ## regenerate the stubs from packing.proto
 docs: $(STAMP) ## the documentation site, strictly, into build/docs; DOCS_REPOSITORY=URL adds links to edit pages
 	$(BIN)/sphinx-build -q -W --keep-going -c deploy/docs -d build/docs-trees . build/docs
 
-reference: $(STAMP) ## write client/guides/reference-*.md and MAP.md from the code
+reference: $(STAMP) ## write client/guides/reference-*.md, MAP.md and the dashboard from the code
 	$(BIN)/python tests/docs/generate_reference.py
 	$(BIN)/python tests/docs/generate_map.py
+	$(BIN)/python deploy/grafana/generate.py
 
 clean: ## remove what builds, checks and the demo leave behind; .venv stays
 	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
