@@ -28,7 +28,6 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 SECONDS = 90
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="apt-get install prometheus has it"),
 ]
 
