@@ -133,6 +133,12 @@ def test_image_is_not_root_and_starts_the_server() -> None:
     assert "torch" not in " ".join(dockerfile_logical_lines())
 
 
+def test_the_image_says_what_it_was_made_from() -> None:
+    [labels] = (line for line in dockerfile_logical_lines() if line.startswith("LABEL "))
+    for name in ("version", "revision", "source"):
+        assert f'org.opencontainers.image.{name}="${name.upper()}"' in labels
+
+
 def test_health_service_is_the_protos() -> None:
     from packhorse.v1 import packing_pb2
 

@@ -5,6 +5,7 @@ Owns that an installed server works with nothing but its own extra: the wheel's 
 same bytes wherever it is built, and says one version.
 """
 
+import json
 import os
 import re
 import shutil
@@ -198,8 +199,8 @@ def test_an_extra_brings_nothing_of_another_side(wheel: Path) -> None:
         ("deploy/helm/packhorse/Chart.yaml", r"^(?:version|appVersion): (.+)$"),
         ("deploy/compose.yaml", r"image: packhorse(?:-prepare)?:(\S+)"),
         ("deploy/examples/sidecar.yaml", r"image: packhorse:(\S+)"),
-        ("deploy/README.md", r"packhorse:(\d+\.\d+\.\d+)"),
-        ("Dockerfile", r"packhorse:(\d+\.\d+\.\d+)"),
+        ("deploy/README.md", r"(?:packhorse:|VERSION=)(\d+\.\d+\.\d+)"),
+        ("Dockerfile", r"(?:packhorse:|VERSION=)(\d+\.\d+\.\d+)"),
         ("CHANGELOG.md", r"\A.*?^## (?:\[Unreleased\]: )?(\d+\.\d+\.\d+)"),
     ],
 )
@@ -212,6 +213,20 @@ def test_every_file_says_the_version_of_the_project(file: str, said: str) -> Non
 def test_server_environment_has_neither_torch_nor_pyarrow(folder: Path, server_bin: Path) -> None:
     code = "import importlib.util as u; print([m for m in ('torch', 'pyarrow', 'tokenizers') if u.find_spec(m)])"
     assert run(server_bin / "python", "-c", code, cwd=folder).stdout.strip() == "[]"
+
+
+def test_the_image_lists_what_is_in_it(folder: Path, server_bin: Path) -> None:
+    """As the Dockerfile makes its sbom.cdx.json."""
+    file = folder / "sbom.cdx.json"
+    tool = Path(sys.executable).with_name("cyclonedx-py")
+    command = ("environment", "--output-reproducible", "--output-file")
+    assert f"cyclonedx-py {' '.join(command)} /opt/packhorse/sbom.cdx.json" in (ROOT / "Dockerfile").read_text()
+    run(tool, *command, file, server_bin / "python", cwd=folder)
+    bill = json.loads(file.read_text())
+    listed = {(each["name"], each["version"]) for each in bill["components"]}
+    frozen = run(server_bin / "pip", "list", "--format", "json", cwd=folder).stdout
+    assert listed == {(each["name"], each["version"]) for each in json.loads(frozen)}
+    assert ("packhorse", VERSION) in listed
 
 
 @pytest.mark.long
