@@ -1,6 +1,6 @@
 """Glue to training stacks: their own trainers and loaders, packed and resumable, one file a stack.
 
-`transformers` and `trl` hold trainers, `lightning` a data module, `stateful` and `torchdata` loaders, `megatron` a data
+`transformers` and `trl` hold trainers, `lightning` a data module, `torchdata` a loader and a node, `megatron` a data
 iterator. Importing one of them needs that stack, Megatron's aside. What is here needs torch alone.
 """
 

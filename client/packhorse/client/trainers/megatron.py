@@ -184,7 +184,7 @@ class MegatronIterator:
     def load_saved(self, folder: str | Path, iteration: int) -> None:
         """Goes on from what Megatron saved at an iteration below `--dataloader-save`.
 
-        Every data-parallel rank reads the state of the first, since all of them stand at the same cursor: so their
+        Every data-parallel rank reads the state of the first, since all of them have the same cursor: so their
         number may be another.
 
         Raises:
@@ -237,7 +237,7 @@ class MegatronIterator:
 
     def _next_batch(self) -> Any:
         batch = self._next_of_epoch()
-        if batch is None:  # the loader stands at the next epoch
+        if batch is None:  # the loader has moved to the next epoch
             batch = self._next_of_epoch()
         if batch is None:
             raise ValueError(_NO_STEP)
@@ -292,7 +292,7 @@ def create_megatron_iterator(
     Args:
         data: what is trained on, with the rank in its `loader` where Megatron's parallel state is not initialised.
         micro_batch_size: bins in a micro-batch, for each data-parallel rank.
-        seq_length: as Megatron was told; the dataset's max_seq_len must be the same. None where nobody asks.
+        seq_length: Megatron's; must equal the dataset's max_seq_len. None skips the check.
         sequence_parallel: whether Megatron runs with `--sequence-parallel`, which asks more of `prepare --align`.
         consumed_samples: continue after this many; see `MegatronIterator.skip_samples`.
         dynamic_context_parallel: the rule by which the dataset was prepared with `tokens_per_rank`, where each
