@@ -9,6 +9,7 @@ from packhorse.client.trainers.lightning import PackedDataModule
 from packhorse.client.trainers.megatron import (
     MegatronBatch,
     MegatronIterator,
+    MegatronStep,
     create_megatron_iterator,
     get_megatron_batch,
 )
@@ -16,6 +17,7 @@ from packhorse.client.trainers.megatron import (
 __all__ = [
     "MegatronBatch",
     "MegatronIterator",
+    "MegatronStep",
     "PackedData",
     "PackedDataModule",
     "create_megatron_iterator",
