@@ -10,7 +10,7 @@ from packhorse.topology import ContextRule
 
 
 class VerlScheduler:
-    """Takes the place of Megatron's `DefaultDynamicCPScheduler`, which verl asks for its assignment.
+    """Stands in for Megatron's `DefaultDynamicCPScheduler`, which verl asks for its assignment.
 
     Every rank has sequences in every micro-batch, ranks that share some are neighbours, and the first of them is a
     multiple of their number, as verl requires. The assignment is a function of the lengths.
