@@ -1,7 +1,7 @@
 """Glue to training stacks: their own trainers and loaders, packed and resumable, one file a stack.
 
 `transformers` and `trl` hold trainers, `lightning` a data module, `torchdata` a loader and a node, `megatron` a data
-iterator. Importing one of them needs that stack, Megatron's aside. What is here needs torch alone.
+iterator, `verl` a scheduler. Importing one of them needs that stack, but for these two. What is here needs torch alone.
 """
 
 from packhorse.client.trainers._data import PackedData
@@ -13,6 +13,7 @@ from packhorse.client.trainers.megatron import (
     create_megatron_iterator,
     get_megatron_batch,
 )
+from packhorse.client.trainers.verl import VerlScheduler
 
 __all__ = [
     "MegatronBatch",
@@ -20,6 +21,7 @@ __all__ = [
     "MegatronStep",
     "PackedData",
     "PackedDataModule",
+    "VerlScheduler",
     "create_megatron_iterator",
     "get_megatron_batch",
 ]

@@ -150,7 +150,7 @@ class MegatronIterator:
     def next_step(self) -> MegatronStep:
         """Returns the micro-batches of the next optimizer step, under dynamic context parallelism.
 
-        It takes the place of Megatron's `wrap_data_iterator`, and needs no collective. The step has `accumulation`
+        It stands in for Megatron's `wrap_data_iterator`, without a collective. The step has `accumulation`
         micro-batches, as the data's topology says, or fewer at the end of an epoch.
 
         Raises:
