@@ -22,6 +22,9 @@ COPY constraints.txt /dist/
 RUN python -m venv /opt/packhorse \
     && /opt/packhorse/bin/pip install --no-cache-dir --constraint /dist/constraints.txt \
         "$(echo /dist/packhorse-*.whl)[server]"
+# What is in it, for scanners: CycloneDX, at the same path in the image. The tool stays in this stage.
+RUN pip install --no-cache-dir --constraint /dist/constraints.txt cyclonedx-bom \
+    && cyclonedx-py environment --output-reproducible --output-file /opt/packhorse/sbom.cdx.json /opt/packhorse/bin/python
 # Numba keys its cache by the processor's name and features. The build's processor is not the cluster's, so both are set, here
 # and in the runtime's environment: x86-64-v3 is every x86 server since 2013 with AVX2, and as fast as native code here. For
 # other machines: --build-arg CPU=generic (a third slower).
@@ -44,9 +47,14 @@ ENTRYPOINT ["packhorse"]
 
 # --- runtime ---
 FROM python:3.12-slim
+# Which sources it was made from: --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD) --build-arg SOURCE=URL
+ARG VERSION="" REVISION="" SOURCE=""
 LABEL org.opencontainers.image.title="packhorse" \
       org.opencontainers.image.description="Sequence packing as a service for LLM training" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE"
 RUN groupadd --gid 10001 packhorse \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin packhorse \
     && install -d -o 10001 -g 10001 /data /var/cache/packhorse

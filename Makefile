@@ -19,7 +19,7 @@ $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and realt
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m '($(1)) and realtime'; }
 endef
 
-.PHONY: help demo test test-long kernels check bench proto docs reference clean
+.PHONY: help demo test test-long kernels check bench proto docs reference release clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -45,9 +45,15 @@ check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 	$(BIN)/buf lint proto
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python tests/docs/generate_map.py --check
+	$(BIN)/python deploy/grafana/generate.py --check
 
 bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are compared to
 	$(BIN)/python tests/benchmarks/run.py
+
+release: $(STAMP) ## build wheel and sdist into dist, the same bytes on every machine
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 proto: $(STAMP) ## regenerate the stubs from packing.proto
 	$(BIN)/python proto/generate.py
@@ -55,9 +61,10 @@ proto: $(STAMP) ## regenerate the stubs from packing.proto
 docs: $(STAMP) ## the documentation site, strictly, into build/docs; DOCS_REPOSITORY=URL adds links to edit pages
 	$(BIN)/sphinx-build -q -W --keep-going -c deploy/docs -d build/docs-trees . build/docs
 
-reference: $(STAMP) ## write client/guides/reference-*.md and MAP.md from the code
+reference: $(STAMP) ## write client/guides/reference-*.md, MAP.md and the dashboard from the code
 	$(BIN)/python tests/docs/generate_reference.py
 	$(BIN)/python tests/docs/generate_map.py
+	$(BIN)/python deploy/grafana/generate.py
 
 clean: ## remove what builds, checks and the demo leave behind; .venv stays
 	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.cli import COMMANDS
+
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = tuple(REPOSITORY / root / "packhorse" for root in ("proto", "server", "client"))
 FILES = sorted(path for root in ROOTS for path in root.rglob("*.py") if root / "v1" not in path.parents)
@@ -35,7 +37,7 @@ def is_there(name: str, file: Path) -> bool:
     other module of `packhorse.PACKAGE` has the same.
     """
     if name.startswith("packhorse "):
-        return any((root / "cli" / f"{name.removeprefix('packhorse ')}.py").is_file() for root in ROOTS)
+        return name.removeprefix("packhorse ") in COMMANDS
     *parts, last = name.removeprefix("packhorse.").removesuffix(".py").replace("/", ".").split(".")
     if last[0].isupper():
         return is_class(last) and (not parts or is_there(".".join(parts), file))

@@ -15,9 +15,9 @@ from packhorse.cli import COMMANDS
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = tuple(REPOSITORY / root / "packhorse" for root in ("proto", "server", "client"))
 
-MOST_LINES = 61_700
+MOST_LINES = 61_600
 """In proto, server and client together, stubs left out. The wish is 52,000."""
-MOST_FILES = 320
+MOST_FILES = 317
 """The wish is 280."""
 MOST_MODULES_OF_A_FOLDER = 15
 MOST_PARAMETERS = 12
@@ -26,8 +26,6 @@ MOST_LINES_OF_A_FUNCTION = 60
 MOST_EXPORTED = 40
 MOST_COMMANDS = 18
 
-CROWDED = {"server/packhorse/cli": 17}
-"""Folder → modules, where there are more: the command line has one for each command."""
 LONG = {
     "packhorse/prepare/kernels.py:add_lists": 75,
 }
@@ -73,7 +71,7 @@ def test_modules_of_a_folder() -> None:
         if path.stem not in ("__init__", "__main__"):
             folder = path.parent.relative_to(REPOSITORY).as_posix()
             modules[folder] = modules.get(folder, 0) + 1
-    assert {folder: count for folder, count in modules.items() if count > MOST_MODULES_OF_A_FOLDER} == CROWDED
+    assert {folder: count for folder, count in modules.items() if count > MOST_MODULES_OF_A_FOLDER} == {}
 
 
 def test_parameters() -> None:

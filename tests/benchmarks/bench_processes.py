@@ -8,7 +8,7 @@ from harness import Row, Sample, interleaved
 from many_readers import processor_seconds
 from workload import Workspace, in_words, serving
 
-from packhorse.cli.bench import Load, run_load
+from packhorse.cli.servers.bench import Load, run_load
 from packhorse.client import Access, connect
 from packhorse.topology import Topology
 

@@ -1,13 +1,18 @@
 """The built wheel with [server] in an empty environment: the Dockerfile's steps, run without Docker.
 
 Owns that an installed server works with nothing but its own extra: the wheel's contents, the warmed kernels, `serve`,
-`health`, a stream read by a client of another environment, and a clean end on SIGTERM.
+`health`, a stream read by a client of another environment, and a clean end on SIGTERM. Owns also that a release has the
+same bytes wherever it is built, and says one version.
 """
 
+import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +28,7 @@ from tests.waiting import wait_until
 from packhorse.topology import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 DATASET = "tiny"
 MAX_SEQ_LEN = 64
 NUM_SEQUENCES = 500
@@ -54,13 +60,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("wheel")
 
 
+def build(source: Path, outdir: Path) -> list[Path]:
+    """Builds wheel and sdist as `make release` does; returns them, by name."""
+    run(
+        *(sys.executable, "-m", "build", "--no-isolation", "--outdir", outdir, source),
+        cwd=outdir.parent,
+        SOURCE_DATE_EPOCH="1700000000",
+    )
+    return sorted(outdir.iterdir())
+
+
 @pytest.fixture(scope="module")
-def wheel(folder: Path) -> Path:
-    """The wheel, built as the Dockerfile builds it."""
-    outdir = folder / "dist"
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", outdir, ROOT, cwd=folder)
-    (built,) = outdir.glob("packhorse-*.whl")
-    return built
+def release(folder: Path) -> list[Path]:
+    """The wheel, which the Dockerfile installs too, and the sdist."""
+    return build(ROOT, folder / "dist")
+
+
+@pytest.fixture(scope="module")
+def wheel(release: list[Path]) -> Path:
+    """The wheel alone."""
+    return release[0]
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +168,65 @@ def test_wheel_holds_the_three_roots_as_one_namespace(wheel: Path) -> None:
     assert {f"packhorse/{part}/__init__.py" for part in parts} <= names
     assert {f"packhorse/{part}/py.typed" for part in parts} <= names
     assert "packhorse/__init__.py" not in names
-    assert {name.split("/")[0] for name in names} == {"packhorse", "packhorse-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"packhorse", f"packhorse-{VERSION}.dist-info"}
+
+
+def test_a_release_is_the_same_bytes_from_another_folder(folder: Path, release: list[Path]) -> None:
+    source = folder / "elsewhere" / "source"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache", "build"))
+    again = build(source, folder / "elsewhere" / "dist")
+    assert [path.name for path in again] == [path.name for path in release] != []
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in release]
+
+
+def test_an_index_takes_the_release(folder: Path, release: list[Path]) -> None:
+    run(sys.executable, "-m", "twine", "check", "--strict", *release, cwd=folder)
+
+
+def test_an_extra_brings_nothing_of_another_side(wheel: Path) -> None:
+    metadata = zipfile.ZipFile(wheel).read(f"packhorse-{VERSION}.dist-info/METADATA").decode()
+    required = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*(?:; extra == '(\w+)')?$", metadata, re.M)
+    of = {extra: {name for name, its in required if its == extra} for extra in ("", "client", "server")}
+    assert of["client"] == {"torch"}
+    assert of["server"] == {"grpcio-reflection", "numba", "prometheus-client"}
+    assert not of[""] & (of["client"] | of["server"] | {"pyarrow", "tokenizers"})
+    assert {"grpcio", "numpy", "protobuf"} <= of[""]
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("deploy/helm/packhorse/Chart.yaml", r"^(?:version|appVersion): (.+)$"),
+        ("deploy/compose.yaml", r"image: packhorse(?:-prepare)?:(\S+)"),
+        ("deploy/examples/sidecar.yaml", r"image: packhorse:(\S+)"),
+        ("deploy/README.md", r"(?:packhorse:|VERSION=)(\d+\.\d+\.\d+)"),
+        ("Dockerfile", r"(?:packhorse:|VERSION=)(\d+\.\d+\.\d+)"),
+        ("CHANGELOG.md", r"\A.*?^## (?:\[Unreleased\]: )?(\d+\.\d+\.\d+)"),
+    ],
+)
+def test_every_file_says_the_version_of_the_project(file: str, said: str) -> None:
+    found = re.findall(said, (ROOT / file).read_text(encoding="utf-8"), re.M | re.S if "CHANGELOG" in file else re.M)
+    assert found
+    assert set(found) == {VERSION}
 
 
 def test_server_environment_has_neither_torch_nor_pyarrow(folder: Path, server_bin: Path) -> None:
     code = "import importlib.util as u; print([m for m in ('torch', 'pyarrow', 'tokenizers') if u.find_spec(m)])"
     assert run(server_bin / "python", "-c", code, cwd=folder).stdout.strip() == "[]"
+
+
+def test_the_image_lists_what_is_in_it(folder: Path, server_bin: Path) -> None:
+    """As the Dockerfile makes its sbom.cdx.json."""
+    file = folder / "sbom.cdx.json"
+    tool = Path(sys.executable).with_name("cyclonedx-py")
+    command = ("environment", "--output-reproducible", "--output-file")
+    assert f"cyclonedx-py {' '.join(command)} /opt/packhorse/sbom.cdx.json" in (ROOT / "Dockerfile").read_text()
+    run(tool, *command, file, server_bin / "python", cwd=folder)
+    bill = json.loads(file.read_text())
+    listed = {(each["name"], each["version"]) for each in bill["components"]}
+    frozen = run(server_bin / "pip", "list", "--format", "json", cwd=folder).stdout
+    assert listed == {(each["name"], each["version"]) for each in json.loads(frozen)}
+    assert ("packhorse", VERSION) in listed
 
 
 @pytest.mark.long

@@ -1,10 +1,12 @@
 """A rank of `test_context_parallel`: an epoch of a tiny Llama with gathered attention, as one optimizer step.
 
-Owns the trainer. Each rank writes which sequences it saw at which size; the first compares gradients with those of
-every sequence alone and writes the greatest difference.
+Owns the trainer, whose ranks wait for each other at every micro-step or, with `step`, only where they share a part.
+Each rank writes which sequences it saw at which size; the first compares gradients with those of every sequence alone
+and writes the greatest difference.
 """
 
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 from packhorse.client import PackedDataset
-from packhorse.client.batches import context_batch, context_parallel_indices, context_process_groups
+from packhorse.client.batches import context_batch, context_batches, context_parallel_indices, context_process_groups
 from packhorse.topology import ContextRule
 
 VOCABULARY = 61
@@ -68,7 +70,7 @@ def loss_of(model, tokens, labels, positions):
     return cross_entropy(logits[0], labels[0], ignore_index=-100, reduction="sum")
 
 
-folder, tokens_per_rank, max_context_parallel, layout = sys.argv[1:]
+folder, tokens_per_rank, max_context_parallel, layout, wait = sys.argv[1:]
 LENGTHS = json.loads(Path(folder, "lengths.json").read_text())
 TOKENS = [tokens_of(id) for id in range(len(LENGTHS))]
 rule = ContextRule(int(tokens_per_rank), int(max_context_parallel))
@@ -86,8 +88,24 @@ config._attn_implementation = "gathered"
 model = LlamaForCausalLM(config).double()
 seen = []
 of_group = (rank // rule.max_context_parallel, num_groups)
-for batch in PackedDataset(f"embedded:{folder}", "long", TOKENS, batch_size=1, rank=of_group, balance="micro-step"):
-    part = context_batch(batch, rule, rank, layout=layout)
+speed = random.Random(rank)
+
+
+def parts_of_rank():
+    """This rank's parts of the epoch, by the plan that the test asks for."""
+    options = {"rank": of_group, "batch_size": 1, "balance": "micro-step"}
+    if wait == "step":
+        options |= {"batch_size": 3, "balance": "none"}
+    for batch in PackedDataset(f"embedded:{folder}", "long", TOKENS, **options):
+        if wait == "step":
+            yield from context_batches(batch, rule, rank, layout=layout)
+        else:
+            yield context_batch(batch, rule, rank, layout=layout)
+
+
+for part in parts_of_rank():
+    for _ in range(speed.randrange(4)):  # ranks are not equally fast
+        torch.randn(300, 300).matmul(torch.randn(300, 300))
     attention.take(part, layout, groups)
     loss = loss_of(model, part.input_ids, part.labels, part.position_ids)
     loss.backward()

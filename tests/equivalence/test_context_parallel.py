@@ -17,10 +17,17 @@ SCRIPT = Path(__file__).with_name("context_ranks.py")
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("tokens_per_rank", "ranks", "layout"), [(32, 4, "zigzag"), (64, 2, "zigzag"), (128, 4, "blocks")]
+    ("tokens_per_rank", "ranks", "layout", "wait"),
+    [
+        (32, 4, "zigzag", "micro-step"),
+        (64, 2, "zigzag", "micro-step"),
+        (128, 4, "blocks", "micro-step"),
+        (32, 4, "zigzag", "step"),
+        (64, 2, "zigzag", "step"),
+    ],
 )
 def test_gradients_are_those_of_each_sequence_alone(
-    tmp_path: Path, tokens_per_rank: int, ranks: int, layout: str
+    tmp_path: Path, tokens_per_rank: int, ranks: int, layout: str, wait: str
 ) -> None:
     most = tokens_per_rank * ranks
     lengths = np.clip(np.random.default_rng(5).lognormal(3, 1.1, 40), 2, most).astype(int)
@@ -29,7 +36,7 @@ def test_gradients_are_those_of_each_sequence_alone(
     options = PlanOptions(max_seq_len=most, tokens_per_rank=tokens_per_rank, align=2 * ranks)
     prepare(lengths=lengths, output=tmp_path / "long", plan=options)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", str(SCRIPT)]
-    arguments = [str(tmp_path), str(tokens_per_rank), str(ranks), layout]
+    arguments = [str(tmp_path), str(tokens_per_rank), str(ranks), layout, wait]
     ended = subprocess.run(
         [*command, *arguments],
         capture_output=True,

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from packhorse.cli import main
 from packhorse.formats import retry_policy
 from packhorse.formats.object_store import Store, StoreOptions, TokenStoreError
-from packhorse.formats.retry_policy import TIMEOUT_VARIABLE, Attempts, RetryPolicy, default_retry, is_unreached
+from packhorse.formats.retry_policy import TIMEOUT_VARIABLE, RetryPolicy, StoreAttempts, default_retry, is_unreached
 
 
 class Clock:
@@ -39,7 +39,7 @@ def test_an_address_that_has_never_answered_is_given_up_soon_and_in_few_lines(
     clock: Clock, caplog: pytest.LogCaptureFixture, is_known: bool, seconds: float
 ) -> None:
     began = clock.now
-    attempts = Attempts(RetryPolicy(), "hf://x")
+    attempts = StoreAttempts(RetryPolicy(), "hf://x")
     attempts._began = began
     while attempts.wait("size", "nobody", is_known=is_known):
         assert clock.now - began < seconds
@@ -54,7 +54,7 @@ def test_a_slow_answer_is_spoken_of_before_it_comes(
 ) -> None:
     monkeypatch.setattr(retry_policy, "_QUIET_SECONDS", 0.01)
     held = threading.Event()
-    attempts = Attempts(RetryPolicy(), "s3://x")
+    attempts = StoreAttempts(RetryPolicy(), "s3://x")
     with pytest.raises(TimeoutError, match="no answer within"):
         attempts.within(0.05, held.wait)
     held.set()
@@ -63,14 +63,14 @@ def test_a_slow_answer_is_spoken_of_before_it_comes(
 
 
 def test_an_attempt_takes_no_more_than_what_is_left(clock: Clock) -> None:
-    attempts = Attempts(RetryPolicy(deadline_seconds=20), "s3://x")
+    attempts = StoreAttempts(RetryPolicy(deadline_seconds=20), "s3://x")
     attempts._began = clock.now
     assert attempts.attempt_seconds(30) == 20
     clock.now += 15
     assert attempts.attempt_seconds(30) == 5
     clock.now += 15
     assert attempts.attempt_seconds(30) == 1
-    assert Attempts(RetryPolicy(deadline_seconds=0), "s3://x").attempt_seconds(30) == 30
+    assert StoreAttempts(RetryPolicy(deadline_seconds=0), "s3://x").attempt_seconds(30) == 30
 
 
 def test_who_is_not_there_is_told_from_who_is_slow() -> None:

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, TypeGuard, TypeVar
 
 from packhorse.formats.extras import require
-from packhorse.formats.retry_policy import Attempts, RetryPolicy, default_retry, is_of_credentials, is_unreached
+from packhorse.formats.retry_policy import RetryPolicy, StoreAttempts, default_retry, is_of_credentials, is_unreached
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -123,7 +123,7 @@ class Store:
         shown = without_secrets(self.url)
         host = "/".join(self.url.split("/", 3)[:3])
         store, path = self._open()
-        attempts = Attempts(self.options.retry, shown)
+        attempts = StoreAttempts(self.options.retry, shown)
         while True:
             try:
                 answer = attempts.within(self.options.attempt_seconds, lambda: ask(store, path))

@@ -51,6 +51,15 @@ class RetryPolicy:
         if not delays or not (self.deadline_seconds >= 0 and self.connect_seconds >= 0):
             raise ValueError(f"retry delays must be above 0, the deadline and connect_seconds at least 0, got {self}")
 
+    def limit_seconds(self, *, is_known: bool) -> float:
+        """How long to try in all, at a target that has answered before or at one that never has."""
+        return self.deadline_seconds if is_known else min(self.deadline_seconds, self.connect_seconds)
+
+    def delay_seconds(self, num_failures: int) -> float:
+        """Draws the delay after this many failures in a row, at least 1."""
+        longest = min(self.most_delay_seconds, self.first_delay_seconds * 2 ** min(num_failures - 1, 60))
+        return _JITTER.uniform(0, longest)
+
 
 def checked_seconds(name: str, value: object) -> float:
     """Returns a time in seconds; a ValueError with its name where it is not a number, or below 0."""
@@ -62,6 +71,7 @@ def checked_seconds(name: str, value: object) -> float:
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _JITTER = random.SystemRandom()
+"""Ranks that seed the global generator alike would all try again at the same moment."""
 
 TIMEOUT_VARIABLE = "PACKHORSE_TIMEOUT_SECONDS"
 """Environment variable: how long to try without an answer, where no policy is given."""
@@ -124,8 +134,8 @@ def is_unreached(error: BaseException | None) -> bool:
 
 
 @dataclass(slots=True)
-class Attempts:
-    """One series of attempts: its time, and its lines in the log."""
+class StoreAttempts:
+    """One series of attempts to read from a store: its time, and its lines in the log."""
 
     policy: RetryPolicy
     shown: str
@@ -154,10 +164,7 @@ class Attempts:
             is_known: whether the address has answered before, or may be right in spite of the failure.
         """
         self.failures += 1
-        policy = self.policy
-        limit = policy.deadline_seconds if is_known else min(policy.deadline_seconds, policy.connect_seconds)
-        longest = min(policy.most_delay_seconds, policy.first_delay_seconds * 2 ** min(self.failures - 1, 60))
-        delay = _JITTER.uniform(0, longest)
+        limit, delay = self.policy.limit_seconds(is_known=is_known), self.policy.delay_seconds(self.failures)
         if self.elapsed_seconds + delay >= limit:
             return False
         now = time.monotonic()

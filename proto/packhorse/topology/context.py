@@ -1,11 +1,11 @@
 """Context plans: how a bin is laid over a group of ranks, so that long sequences get many ranks and short ones get one.
 
-Owns `ContextRule`, from a bin's rooms to its parts. It is a function of rooms alone, so the planner, every rank and an
-audit lay out a bin alike, and nothing but the bin has to travel. Leaves which tokens of a part each of its ranks
-computes to the client.
+Owns `ContextRule`, from a bin's rooms to its parts, and from those of an optimizer step to what each rank computes. It
+is a function of rooms alone, so the planner, every rank and an audit lay out a bin alike, and nothing but the bin has
+to travel. Leaves which tokens of a part each of its ranks computes to the client.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
@@ -23,7 +23,7 @@ class ContextPart:
     num_ranks: int
     """A power of two."""
     indices: tuple[int, ...]
-    """The sequences' indices in the bin, ascending."""
+    """The sequences' indices among the rooms given, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +106,130 @@ class ContextRule:
         """
         if sum(rooms) > self.max_seq_len:
             raise ValueError(f"a bin of {sum(rooms)} tokens does not fit {self.max_seq_len}, the room of a group")
-        parts: list[tuple[int, list[int]]] = []  # ranks and indices
+        parts = [(ranks, indices) for ranks, _, indices in self._parts(rooms)]
+        if sum(ranks for ranks, _ in parts) > self.max_context_parallel:
+            parts = [(self.max_context_parallel, list(range(len(rooms))))]
+        return _side_by_side(parts)
+
+    def deal(self, rooms: Sequence[int]) -> list[list[ContextPart]]:
+        """Returns what each rank computes in an optimizer step, for ranks that wait nowhere else: a buddy plan.
+
+        A sequence gets the fewest ranks that hold it, or more where it would outlast the step. Those on many ranks come
+        first, and each goes to the aligned block of ranks that has least to do. All ranks of a block have computed
+        equally much by then, so nobody waits inside a block; and every rank meets its parts in the same order, so ranks
+        of any speed never wait in a circle.
+
+        Example:
+            >>> rule = ContextRule(tokens_per_rank=8, max_context_parallel=4)
+            >>> [[part.indices for part in parts] for parts in rule.deal([12, 4, 8, 3, 3, 2])]
+            [[(0,), (4,)], [(0,), (5,)], [(2,), (1,)], [(2,), (3,)]]
+
+        Args:
+            rooms: of all sequences of the optimizer step, in tokens; each at most `max_seq_len`.
+
+        Returns:
+            For each of `max_context_parallel` ranks its parts, in order; none where there are too few sequences.
+
+        Raises:
+            ValueError: a room is over `max_seq_len`.
+        """
+        self._check(rooms)
+        mean = sum(map(self.cost, rooms)) / self.max_context_parallel
+        num_ranks = [self._ranks_of_step(room, mean) for room in rooms]
+        loads = [0.0] * self.max_context_parallel
+        parts: dict[tuple[int, int], list[list[int]]] = {}  # by (ranks, first rank)
+        for index in sorted(range(len(rooms)), key=lambda index: (-num_ranks[index], -rooms[index], index)):
+            ranks, room = num_ranks[index], rooms[index]
+            first = min(range(0, len(loads), ranks), key=loads.__getitem__)
+            loads[first : first + ranks] = [loads[first] + self.cost(room) / ranks] * ranks
+            of_block = parts.setdefault((ranks, first), [])
+            most = ranks * self.tokens_per_rank - room
+            part = next((part for part in of_block if sum(rooms[each] for each in part) <= most), None)
+            if part is None:
+                of_block.append([index])
+            else:
+                part.append(index)
+        dealt: list[list[ContextPart]] = [[] for _ in loads]
+        for (ranks, first), of_block in parts.items():
+            for part in of_block:
+                laid = ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(part)))
+                for rank in range(first, first + ranks):
+                    dealt[rank].append(laid)
+        return dealt
+
+    def tile(self, rooms: Sequence[int]) -> list[list[ContextPart]]:
+        """Returns micro-steps in which every rank has a part, for trainers that allow no rank without one.
+
+        Parts of a micro-step are about equally long. In the last one, where ranks are left, long parts get more ranks.
+
+        Example:
+            >>> rule = ContextRule(tokens_per_rank=8, max_context_parallel=4)
+            >>> [[(part.num_ranks, part.indices) for part in parts] for parts in rule.tile([12, 7, 5, 4, 7, 7])]
+            [[(2, (0, 3)), (1, (5,)), (1, (4,))], [(2, (1,)), (2, (2,))]]
+
+        Args:
+            rooms: of all sequences, in tokens; each at most `max_seq_len`.
+
+        Returns:
+            For each micro-step its parts, by first rank.
+
+        Raises:
+            ValueError: a room is over `max_seq_len`.
+        """
+        steps: list[list[tuple[int, int, list[int]]]] = []
+        free = 0
+        for part in sorted(self._parts(rooms), reverse=True):
+            if not free:
+                steps.append([])
+                free = self.max_context_parallel
+            steps[-1].append(part)
+            free -= part[0]
+        while free:  # a multiple of the fewest ranks of a part, so there is always one to widen
+            last = steps[-1]
+            at = max((i for i, part in enumerate(last) if part[0] <= free), key=lambda i: last[i][1] / last[i][0])
+            ranks, cost, indices = last[at]
+            last[at] = (2 * ranks, cost, indices)
+            free -= ranks
+        return [_side_by_side([(ranks, indices) for ranks, _, indices in sorted(step, reverse=True)]) for step in steps]
+
+    def _parts(self, rooms: Sequence[int]) -> list[tuple[int, int, list[int]]]:
+        """Packs sequences into parts, however many: (ranks, cost, indices), by descending ranks."""
+        self._check(rooms)
+        parts: list[tuple[int, int, list[int]]] = []
         left: list[tuple[int, int, int, int, int]] = []  # of each part: (fits, tokens, cost, ranks, number), ascending
         for index in sorted(range(len(rooms)), key=lambda index: (-rooms[index], index)):
             room = rooms[index]
-            at = next((i for i, part in enumerate(left) if part[0] >= room), None)
-            if at is None:
+            at = bisect_left(left, (room,))
+            if at == len(left):
                 ranks, number = self.num_ranks(room), len(parts)
                 tokens, cost = ranks * self.tokens_per_rank, ranks * self.cost_per_rank
-                parts.append((ranks, []))
+                parts.append((ranks, 0, []))
             else:
                 _, tokens, cost, ranks, number = left.pop(at)
-            parts[number][1].append(index)
+            parts[number][2].append(index)
+            parts[number] = (ranks, parts[number][1] + self.cost(room), parts[number][2])
             tokens, cost = tokens - room, cost - self.cost(room)
             insort(left, (self.fits(tokens, cost), tokens, cost, ranks, number))
-        if sum(ranks for ranks, _ in parts) > self.max_context_parallel:
-            parts = [(self.max_context_parallel, list(range(len(rooms))))]
-        laid, first = [], 0
-        for ranks, indices in parts:  # ranks descend, so every part begins at a multiple of its own
-            laid.append(ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(indices))))
-            first += ranks
-        return laid
+        return parts
+
+    def _ranks_of_step(self, room: int, mean: float) -> int:
+        """The fewest ranks that hold a room and on which nobody works longer than an optimizer step's mean."""
+        ranks = 1
+        while ranks < self.max_context_parallel and (
+            room > ranks * self.tokens_per_rank or self.cost(room) > ranks * mean
+        ):
+            ranks *= 2
+        return ranks
+
+    def _check(self, rooms: Sequence[int]) -> None:
+        if max(rooms, default=0) > self.max_seq_len:
+            raise ValueError(f"a sequence of {max(rooms)} tokens does not fit {self.max_seq_len}, the room of a group")
+
+
+def _side_by_side(parts: list[tuple[int, list[int]]]) -> list[ContextPart]:
+    """Lays (ranks, indices) on ranks from the first on; ranks descend, so each part begins at a multiple of its own."""
+    laid, first = [], 0
+    for ranks, indices in parts:
+        laid.append(ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(indices))))
+        first += ranks
+    return laid

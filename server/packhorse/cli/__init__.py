@@ -32,6 +32,8 @@ class CommandEntry:
     """The extra of packhorse that it needs; None where every install has it."""
     modules: tuple[str, ...] = ()
     """Modules of that extra without which it cannot run."""
+    folder: str = "packhorse.cli"
+    """The package in which the module of its name is."""
 
     @property
     def missing(self) -> list[str]:
@@ -41,6 +43,7 @@ class CommandEntry:
 
 _DEMO = ("torch", "numba", "prometheus_client", "grpc_reflection", "tokenizers", "matplotlib")
 _SERVE = ("numba", "prometheus_client", "grpc_reflection")
+_SERVERS = "packhorse.cli.servers"
 
 COMMANDS: Mapping[str, CommandEntry] = {
     "demo": CommandEntry(
@@ -78,13 +81,18 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
     "export": CommandEntry("Write the bins of an epoch to files, in the order of positions."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
-    "doctor": CommandEntry("Try every step from here to the first bin of --target, or ask for its health."),
-    "top": CommandEntry(
-        "Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C."
+    "doctor": CommandEntry(
+        "Try every step from here to the first bin of --target, or ask for its health.", folder=_SERVERS
     ),
-    "bench": CommandEntry("Load the servers of --target with every stream of a run, and measure what the streams get."),
+    "top": CommandEntry(
+        "Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C.",
+        folder=_SERVERS,
+    ),
+    "bench": CommandEntry(
+        "Load the servers of --target with every stream of a run, and measure what the streams get.", folder=_SERVERS
+    ),
 }
-"""Every command, in the order of use; each is in the module of its name."""
+"""Every command, in the order of use; each is in the module of its name, in its folder."""
 
 
 _HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s:]|$)")
@@ -205,7 +213,7 @@ class LazyGroup(click.Group):
                 f"`packhorse {cmd_name}` needs {', '.join(entry.missing)}; install it with: pip install "
                 f"'packhorse[{entry.extra}]'"
             )
-        command: click.Command = import_module(f"packhorse.cli.{cmd_name}").command
+        command: click.Command = import_module(f"{entry.folder}.{cmd_name}").command
         return command
 
     def resolve_command(
@@ -252,10 +260,32 @@ class LazyGroup(click.Group):
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("packhorse"), prog_name="packhorse")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda *arguments: _say_versions(*arguments),
+    help="Show the versions of the release, the protocol and the folder format.",
+)
 def main() -> None:
     """Packs training sequences into full contexts and streams them to trainers."""
     _prepare_streams()
+
+
+def _say_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Prints the versions that deploy/guides/compatibility.md promises something about, and ends the command."""
+    if not wanted or ctx.resilient_parsing:
+        return
+    from packhorse.wire import WIRE_VERSION
+
+    said = [f"protocol {WIRE_VERSION}"]
+    if find_spec("numba"):  # which an install of the client alone lacks: it reads no folders
+        from packhorse.dataset import FORMAT_VERSION
+
+        said.append(f"folder format {FORMAT_VERSION}")
+    click.echo(f"packhorse {version('packhorse')} ({', '.join(said)})")
+    ctx.exit()
 
 
 def _prepare_streams() -> None:

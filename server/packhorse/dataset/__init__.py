@@ -42,6 +42,7 @@ from packhorse.dataset.layout import (
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.manifest import (
+    FORMAT_VERSION,
     MOST_LISTED,
     Facts,
     GroupRecord,
@@ -72,6 +73,7 @@ from packhorse.dataset.write import PARTS, differing_parts, parts_at, read_recor
 
 __all__ = [
     "DROPPED_GROUPS",
+    "FORMAT_VERSION",
     "GROUPS",
     "INPUTS",
     "LOCK",

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from packhorse.client import BatchAssembler, BinBlock
-from packhorse.client.batches import context_batch
+from packhorse.client import BatchAssembler, BinBlock, PackedBatch
+from packhorse.client.batches import ContextBatch, context_batch, context_batches
 from packhorse.client.sources import IndexableSource
 from packhorse.topology import ContextRule
 
@@ -14,13 +14,18 @@ LENGTHS = [24, 16, 8]
 """Sequence i has the tokens 100·i, 100·i + 1, …; 24 takes two ranks, and its rest the 8."""
 
 
-def bin_of(lengths: list[int], max_seq_len: int = 64) -> object:
+def bin_of(lengths: list[int], max_seq_len: int = 64) -> PackedBatch:
+    return step_of([lengths], max_seq_len)
+
+
+def step_of(bins: list[list[int]], max_seq_len: int = 64) -> PackedBatch:
+    lengths = [length for each in bins for length in each]
     tokens = [np.arange(length) + 100 * id for id, length in enumerate(lengths)]
     block = BinBlock(
         ids=np.arange(len(lengths)),
         lengths=np.array(lengths, dtype=np.int64),
-        bin_ends=np.array([len(lengths)]),
-        positions=np.array([0]),
+        bin_ends=np.cumsum([len(each) for each in bins]),
+        positions=np.arange(len(bins)),
     )
     return BatchAssembler(max_seq_len).assemble(block, IndexableSource(tokens))
 
@@ -35,23 +40,53 @@ def test_every_token_and_its_label_is_on_one_rank(layout: str) -> None:
         (1, 0, 6),
         (1, 0, 7),
     ]
-    pairs = [
-        pair
-        for part in parts
-        if part.num_tokens
-        for pair in zip(part.input_ids[0].tolist(), part.labels[0].tolist(), strict=True)
-    ]
-    wanted = [
-        (100 * id + i, 100 * id + i + 1 if i + 1 < length else -100)
-        for id, length in enumerate(LENGTHS)
-        for i in range(length)
-    ]
-    assert sorted(pairs) == sorted(wanted)
+    assert pairs_of(parts) == wanted(LENGTHS)
     for part in parts[:3]:
         assert (part.input_ids % 100 == part.position_ids).all()
     assert [part.ids.tolist() for part in parts] == [[0, 2], [0, 2], [1], []]
     assert [part.cu_seqlens.tolist() for part in parts[:3]] == [[0, 24, 32], [0, 24, 32], [0, 16]]
     assert (parts[0].num_tokens, parts[0].sum_of_squares, parts[0].max_seqlen) == (32, 24**2 + 8**2, 24)
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
+def test_an_optimizer_step_is_dealt_whole(layout: str) -> None:
+    """Rows of several bins; ranks have different numbers of parts, and each has one at least."""
+    bins = [[64], LENGTHS, [8, 8, 8, 8], [16]]
+    of_ranks = [context_batches(step_of(bins), RULE, rank, layout=layout) for rank in range(4)]
+    assert pairs_of([part for parts in of_ranks for part in parts]) == wanted([n for each in bins for n in each])
+    for rank, parts in enumerate(of_ranks):
+        assert all(part.first_rank + part.cp_rank == rank for part in parts)
+        assert (parts[0].cp_size, parts[0].ids.tolist()) == (4, [0])
+    alone = [context_batches(step_of([[8]]), RULE, rank, layout=layout) for rank in range(4)]
+    assert [[part.num_tokens for part in parts] for parts in alone] == [[8]] * 4  # who has least to do waits for none
+    assert [part.num_tokens for part in context_batches(step_of([[]]), RULE, 2)] == [0]
+
+
+def test_without_a_layout_every_rank_has_whole_sequences() -> None:
+    parts = [context_batch(bin_of(LENGTHS), RULE, rank, layout=None) for rank in range(4)]
+    assert [part.lengths.tolist() for part in parts] == [[24, 8], [24, 8], [16], []]
+    for part in parts[:2]:
+        assert part.input_ids[0].tolist() == [*range(24), *range(200, 208)]
+        assert part.labels[0].tolist() == [*range(1, 24), -100, *range(201, 208), -100]
+    assert [part.cp_rank for part in parts] == [0, 1, 0, 0]
+
+
+def pairs_of(parts: list[ContextBatch]) -> list[tuple[int, int]]:
+    """Tokens with their labels, of parts that hold any."""
+    return sorted(
+        pair
+        for part in parts
+        if part.num_tokens
+        for pair in zip(part.input_ids[0].tolist(), part.labels[0].tolist(), strict=True)
+    )
+
+
+def wanted(lengths: list[int]) -> list[tuple[int, int]]:
+    return sorted(
+        (100 * id + i, 100 * id + i + 1 if i + 1 < length else -100)
+        for id, length in enumerate(lengths)
+        for i in range(length)
+    )
 
 
 def test_a_rank_without_sequences_has_padding_without_loss() -> None:
@@ -74,5 +109,7 @@ def test_what_cannot_be_cut_is_refused() -> None:
         context_batch(bin_of([23]), RULE, 0)
     with pytest.raises(ValueError, match="does not fit 64"):
         context_batch(bin_of([65], 65), RULE, 0)
-    with pytest.raises(ValueError, match="take batch_size 1, and no preset"):
+    with pytest.raises(ValueError, match="PackedBatch's own keys: take no preset"):
         context_batch({"tokens": torch.zeros(1, 64)}, RULE, 0)
+    with pytest.raises(ValueError, match="must hold one bin, got 2: take batch_size 1"):
+        context_batch(step_of([[8], [8]]), RULE, 0)

@@ -6,7 +6,7 @@ python megatron_ranks.py FOLDER TARGET DATASET TOKENS
 import os
 import sys
 import warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,7 @@ from megatron.core.transformer import TransformerConfig  # noqa: E402
 
 from packhorse.client import BatchFormat, LoaderOptions, PackedDataset  # noqa: E402
 from packhorse.client.trainers import PackedData, create_megatron_iterator, get_megatron_batch  # noqa: E402
+from packhorse.topology import ContextRule, Topology  # noqa: E402
 
 WORLD_SIZE = 4
 CASES = {
@@ -34,6 +35,16 @@ CASES = {
     "tp2-cp2": {"tensor_model_parallel_size": 2, "context_parallel_size": 2},
     "pp4": {"pipeline_model_parallel_size": 4},
 }
+SHARED = {
+    "dynamic": ({}, ContextRule(64, 4)),
+    "dynamic-tp2": ({"tensor_model_parallel_size": 2}, ContextRule(128, 2)),
+}
+"""Parallel state, and the rule by which its ranks share bins of 256 tokens."""
+COLLECTIVES = [
+    *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single"),
+    *("barrier", "broadcast", "broadcast_object_list", "gather", "irecv", "isend", "recv", "reduce"),
+    *("reduce_scatter", "reduce_scatter_tensor", "scatter", "send"),
+]
 NUM_STEPS = 3
 
 
@@ -59,6 +70,76 @@ def of_case(arguments):
         "batches": batches,
         "saved": None if wrapped is None else wrapped.iterable.save_state(),
     }
+
+
+def of_shared_bins(arguments, rule):
+    """What this rank computes of an epoch under dynamic context parallelism, and how often our code met other ranks."""
+    target, _, tokens = arguments
+    topology = Topology(balance="micro-step", accumulation=3)
+    data = PackedData(target, "shared", tokens, topology=topology, loader=LoaderOptions(num_workers=0, device="cpu"))
+    iterator = create_megatron_iterator(
+        data, micro_batch_size=1, seq_length=256, sequence_parallel=True, dynamic_context_parallel=rule
+    )
+    tensor_group, came, num_steps, counted = parallel_state.get_tensor_model_parallel_group(), [], [], []
+    while not num_steps or num_steps[-1] > 0:
+        whole, number = [], torch.zeros(1, dtype=torch.int64)
+        if iterator is not None:
+            with counting(counted):
+                step = iterator.next_step()
+            if iterator.state_dict()["epoch"] == 0:
+                whole, number = list(step.micro_batches), number + step.num_microbatches
+        dist.broadcast(number, dist.get_global_rank(tensor_group, 0), group=tensor_group)
+        num_steps.append(int(number))
+        micro_batches = None if iterator is None else iter(whole)
+        for i in range(num_steps[-1]):
+            batch = get_megatron_batch(micro_batches)._asdict()
+            params = batch.pop("packed_seq_params")
+            group = params.cp_group
+            batch["ranks"] = None if group is None else dist.get_process_group_ranks(group)
+            batch["cp_size"], batch["offsets"] = params.local_cp_size, params.cu_seqlens_q_padded
+            batch["whole"] = whole[i] if whole else None
+            if whole and len(batch["offsets"]) == 2:  # Megatron's own code takes one sequence
+                batch["theirs"] = cut_by_megatron(whole[i])
+            came.append(batch)
+    return {
+        "tensor": parallel_state.get_tensor_model_parallel_rank(),
+        "rank": dist.get_rank(),
+        "batches": came,
+        "num_steps": num_steps,
+        "num_collectives": len(counted),
+    }
+
+
+@contextmanager
+def counting(counted):
+    """Appends the name of every operation of torch.distributed that is called within."""
+    real = {name: getattr(dist, name) for name in COLLECTIVES}
+
+    def replacement(name):
+        return lambda *args, **options: counted.append(name) or real[name](*args, **options)
+
+    for name in real:
+        setattr(dist, name, replacement(name))
+    try:
+        yield
+    finally:
+        for name, function in real.items():
+            setattr(dist, name, function)
+
+
+def cut_by_megatron(whole):
+    """This rank's part of a micro-batch of one sequence, by `get_batch_on_this_hybrid_cp_rank`, on the CPU."""
+    keys = ("tokens", "labels", "loss_mask", "position_ids")
+    tensor = torch.tensor
+    torch.tensor = lambda values, **_: tensor(values)
+    try:
+        batch, params = utils.get_batch_on_this_hybrid_cp_rank(
+            {key: whole[key] for key in keys}, int(whole["local_cp_size"])
+        )
+    finally:
+        torch.tensor = tensor
+    assert params.local_cp_size == int(whole["local_cp_size"])
+    return batch | {"ranks": None if params.cp_group is None else dist.get_process_group_ranks(params.cp_group)}
 
 
 def by_megatron(arguments):
@@ -142,6 +223,11 @@ def main(rank, folder, arguments):
         parallel_state.initialize_model_parallel(**sizes)
         torch.save(of_case(arguments), folder / f"{name}-{rank}.pt")
         parallel_state.destroy_model_parallel()
+    for name, (sizes, rule) in SHARED.items():
+        parallel_state.initialize_model_parallel(**sizes, hybrid_context_parallel=True)
+        torch.save(of_shared_bins(arguments, rule), folder / f"{name}-{rank}.pt")
+        parallel_state.destroy_model_parallel()
+        parallel_state._HYBRID_DP_CP_GROUPS.clear()  # which Megatron leaves
     parallel_state.initialize_model_parallel()
     if rank == 0:
         torch.save(by_megatron(arguments), folder / "by_megatron.pt")

@@ -13,12 +13,15 @@ import pytest
 import torch
 from tests.flat_words import packed_data, prepare
 
-from packhorse.client import PackedDataset
-from packhorse.client.trainers import create_megatron_iterator
+from packhorse.client import LoaderOptions, PackedDataset
+from packhorse.client.trainers import PackedData, create_megatron_iterator
+from packhorse.prepare import PlanOptions
+from packhorse.prepare import prepare as prepare_with_options
+from packhorse.topology import ContextRule, Topology
 
 HAS_MEGATRON = find_spec("megatron") is not None and find_spec("megatron.core") is not None
 RUN_SECONDS = 200
-OWN_WORDS = ("micro_batch_size", "seq_length", "sequence_parallel", "consumed_samples")
+OWN_WORDS = ("micro_batch_size", "seq_length", "sequence_parallel", "consumed_samples", "dynamic_context_parallel")
 
 
 @pytest.fixture
@@ -114,6 +117,65 @@ def test_what_does_not_fit_is_refused(make_iterator):
         make_iterator(micro_batch_size=500, remainder="drop", consumed_samples=500)
 
 
+RULE = ContextRule(tokens_per_rank=64, max_context_parallel=4)
+
+
+def test_shared_bins_come_once_over_a_kill_and_a_resume(make_server, tmp_path, corpus, no_launcher):
+    """Eight ranks, of which the last saved state counts; then the server dies, and four ranks go on with another."""
+    lengths = [len(tokens) for tokens in corpus.sequences[:300]]
+    plan = PlanOptions(max_seq_len=256, tokens_per_rank=64, align=8)
+    prepare_with_options(lengths=lengths, output=tmp_path / "root" / "shared", plan=plan)
+
+    def steps_of(server, rank, num_ranks, state):
+        """Steps of the epoch from the state on, each with the state after it."""
+        loader = LoaderOptions(num_workers=0, device="cpu", rank=(rank, num_ranks))
+        topology = Topology(balance="micro-step", accumulation=2)
+        data = PackedData(server.target, "shared", corpus.megatron, seed=5, topology=topology, loader=loader)
+        iterator = create_megatron_iterator(data, micro_batch_size=1, dynamic_context_parallel=RULE)
+        if state is not None:
+            iterator.load_state_dict(state)
+        while True:
+            step = iterator.next_step()
+            if iterator.state_dict()["epoch"]:
+                return iterator.close()
+            yield step, iterator.save_state()
+
+    seen, sums, state = Counter(), [0.0, 0.0], None
+    for num_ranks, num_steps in ((8, 2), (4, None)):
+        with make_server(tmp_path / "root") as server:
+            for rank in range(num_ranks):
+                steps = steps_of(server, rank, num_ranks, state)
+                for step, saved in islice(steps, num_steps):
+                    after = saved
+                    count_shared(seen, step.micro_batches)
+                    sums[0] += step.num_tokens / RULE.max_context_parallel
+                    sums[1] += step.sum_of_squares / RULE.max_context_parallel
+                next(steps, None)  # is lost: it was trained on after the last save
+            server.kill()
+        state = after
+    assert seen == Counter(pair for tokens in corpus.sequences[:300] for pair in pairwise(tokens.tolist()))
+    assert sums == [sum(lengths), sum(length**2 for length in lengths)]
+
+
+def count_shared(seen, micro_batches):
+    """Adds to `seen` each target's share: each of the ranks that it is computed on has the whole sequence."""
+    for batch in micro_batches:
+        for pair, count in targets_of(batch).items():
+            seen[pair] += count / int(batch["local_cp_size"])
+
+
+def test_what_dynamic_context_parallelism_cannot_have_is_refused(make_iterator):
+    for options in ({"micro_batch_size": 2}, {"micro_batch_size": 1, "consumed_samples": 8}):
+        with pytest.raises(ValueError, match="takes micro_batch_size 1, and load_saved instead of consumed_samples"):
+            make_iterator(dynamic_context_parallel=RULE, **options)
+    with pytest.raises(ValueError, match=r"1 ranks of data and context parallelism are no multiple of .* 4"):
+        make_iterator(dynamic_context_parallel=RULE, micro_batch_size=1)
+    with pytest.raises(ValueError, match="bins of the rule have 256 tokens, and seq_length is 96"):
+        make_iterator(dynamic_context_parallel=RULE, micro_batch_size=1, world_size=4, seq_length=96)
+    with pytest.raises(ValueError, match="next_step needs an iterator made with dynamic_context_parallel"):
+        make_iterator().next_step()
+
+
 @pytest.fixture(scope="module")
 def of_ranks(corpus, tmp_path_factory):
     """The dataset, aligned to 4; case → what each of four ranks was handed; what Megatron's own code made of it."""
@@ -130,6 +192,8 @@ def of_ranks(corpus, tmp_path_factory):
         align=4,
         progress=False,
     )
+    plan = PlanOptions(max_seq_len=256, tokens_per_rank=64, align=8)
+    prepare_with_options(lengths=lengths, output=folder / "root" / "shared", plan=plan)
     script = Path(__file__).with_name("megatron_ranks.py")
     arguments = (f"embedded:{folder / 'root'}", "aligned", corpus.megatron)
     done = subprocess.run(
@@ -138,7 +202,7 @@ def of_ranks(corpus, tmp_path_factory):
     assert done.returncode == 0, done.stdout + done.stderr
     came = {
         name: [torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in range(4)]
-        for name in ("tp2-dp2", "tp2-cp2", "pp4")
+        for name in ("tp2-dp2", "tp2-cp2", "pp4", "dynamic", "dynamic-tp2")
     }
     return (
         arguments,
@@ -215,6 +279,53 @@ def test_pipeline_stages_get_what_they_compute_with(of_ranks):
             assert {key for key, value in batch.items() if value is None} == absent
             assert torch.equal(batch["padding_mask"], plain["padding_mask"])  # any stage may have experts
             assert torch.equal(batch["packed_seq_params"]["cu_seqlens_q"], plain["cu_seqlens_q_padded"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["dynamic", "dynamic-tp2"])
+def test_ranks_share_bins_under_dynamic_context_parallelism(name, of_ranks, corpus):
+    ranks = of_ranks[1][name]
+    assert [rank["num_collectives"] for rank in ranks] == [0] * 4
+    assert len({tuple(rank["num_steps"]) for rank in ranks}) == 1
+    assert set(ranks[0]["num_steps"][:-2]) == {3}
+    seen, sizes = Counter(), set()
+    for rank in ranks:
+        for batch, peer in zip(rank["batches"], ranks[rank["rank"] - rank["tensor"]]["batches"], strict=True):
+            size = batch["cp_size"]
+            assert batch["tokens"].shape[1] * size == batch["offsets"][-1]
+            assert torch.equal(batch["tokens"], peer["tokens"])  # of the first tensor-parallel rank
+            assert (batch["ranks"] is None) == (size == 1)
+            if rank["tensor"] == 0:
+                seen += targets_of(batch)
+                sizes.add(size)
+                check_against_megatron(batch)
+    assert sizes == {1, 2, 4} - ({4} if name == "dynamic-tp2" else set())
+    assert seen == Counter(pair for tokens in corpus.sequences[:300] for pair in pairwise(tokens.tolist()))
+
+
+def check_against_megatron(batch):
+    """Keys and forms that Megatron's sequence packing asks of a micro-batch, and its own cut where it makes one."""
+    whole = batch["whole"]
+    num_tokens = len(whole["tokens"])
+    assert {key: (value.dtype, value.shape) for key, value in whole.items() if "cu_seqlens" not in key} == {
+        "tokens": (torch.int64, (num_tokens,)),
+        "labels": (torch.int64, (num_tokens,)),
+        "loss_mask": (torch.float32, (num_tokens,)),
+        "position_ids": (torch.int64, (num_tokens,)),
+        "padding_mask": (torch.bool, (num_tokens,)),
+        "max_seqlen": (torch.int32, ()),
+        "local_cp_size": (torch.int32, ()),
+    }
+    lengths, rooms = whole["cu_seqlens"].diff(), whole["cu_seqlens_padded"].diff()
+    assert whole["cu_seqlens"].dtype == whole["cu_seqlens_padded"].dtype == torch.int32
+    assert whole["cu_seqlens_padded"][-1] == num_tokens
+    assert (lengths <= rooms).all()
+    assert (~whole["padding_mask"]).sum() == lengths.sum()
+    assert whole["max_seqlen"] == rooms.max()
+    if "theirs" in batch:
+        assert batch["theirs"]["ranks"] == batch["ranks"]
+        for key in ("tokens", "labels", "loss_mask", "position_ids"):
+            assert torch.equal(batch["theirs"][key], batch[key])
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 from tests.flat_words import packed_dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from packhorse.client.trainers.stateful import PackedStatefulDataLoader
+from packhorse.client.trainers.torchdata import PackedStatefulDataLoader
 
 EVERY_ID = Counter(range(2000))
 TOPOLOGIES = [  # world size, batch size, workers

@@ -18,6 +18,7 @@ from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport import retries as retry_module
 from packhorse.client.transport.requests import topology_message
 from packhorse.client.transport.retries import NoMessageError, next_message
+from packhorse.formats import retry_policy
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
 
@@ -146,7 +147,7 @@ def test_the_deadline_counts_from_the_first_failure_without_progress(backend, cl
 
 
 def test_delays_grow_with_jitter_up_to_a_limit_and_heed_the_server(monkeypatch, clock):
-    monkeypatch.setattr(retry_module._JITTER, "uniform", lambda low, high: high)
+    monkeypatch.setattr(retry_policy._JITTER, "uniform", lambda low, high: high)
     policy = RetryPolicy(deadline_seconds=100, first_delay_seconds=0.5, most_delay_seconds=3)
     attempts = retry_module.Attempts(policy, has_answered=lambda: True)
     for _ in range(5):

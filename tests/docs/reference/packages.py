@@ -15,8 +15,7 @@ LIBRARY = ("prepare", "packing", "epoch", "topology", "formats", "tokenize", "sf
 STACKS = {
     "transformers": ("PackedTrainer", "PackedTrainerMixin", "cursor_of_checkpoint"),
     "trl": ("PackedSFTTrainer",),
-    "torchdata": ("PackedNode",),
-    "stateful": ("PackedStatefulDataLoader",),
+    "torchdata": ("PackedNode", "PackedStatefulDataLoader"),
 }
 
 
@@ -44,8 +43,8 @@ def client_page() -> str:
         packages[f"packhorse.client.{room}"] = tuple(sorted(names))
     packages |= {f"packhorse.client.trainers.{name}": names for name, names in STACKS.items()}
     first = (
-        "Names and parameters of what a trainer uses. `help()` of each shows an example as well. What is for machines "
-        "that prepare and serve stands in [the library's reference](reference-library.md)."
+        "Names and parameters of what a trainer uses. `help()` of each shows an example as well. Names for machines "
+        "that prepare and serve are in [the library's reference](reference-library.md)."
     )
     return page_of("The client's functions and classes", first, packages)
 

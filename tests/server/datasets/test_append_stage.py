@@ -133,7 +133,7 @@ def test_datasets_in_memory_have_no_mixtures():
 
 
 def test_a_server_without_tokens_changes_nothing(root, make_server):
-    refused = pytest.raises(NotImplementedByServerError, match="start it with --token-file")
+    refused = pytest.raises(NotImplementedByServerError, match="start it with a token_file")
     with make_server(root) as server, connect(server.target, retry=ONCE) as client, refused:
         client.append_stage("staged", from_position=900, weights={"rows": 1})
 

@@ -5,7 +5,7 @@ Owns a rank's tensors and the process groups of every size. Leaves which sequenc
 exchanges keys and values; nothing here does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from packhorse.client.batches.context_parallel import ContextParallelLayout, context_parallel_indices
 from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout
-from packhorse.topology import ContextRule, checked_integer
+from packhorse.topology import ContextPart, ContextRule, checked_integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,8 @@ class ContextBatch:
     """A rank's micro-batch, and which ranks share its sequences.
 
     Legend: k ranks share the sequences, which have T tokens of room together; s segments: the rooms of sequences, and
-    padding where the layout needs some. A rank without sequences has k = 1 and one segment of padding.
+    padding where the layout needs some. A rank without sequences has k = 1 and one segment of padding. Without a layout
+    every rank has all T tokens.
     """
 
     input_ids: torch.Tensor
@@ -44,6 +45,8 @@ class ContextBatch:
     """The first of them, counted over all ranks; a multiple of k."""
     ids: torch.Tensor
     """Ids of the sequences, the same on all k ranks: int64 [n]."""
+    lengths: torch.Tensor
+    """Tokens of each sequence, without the rest of its room: int64 [n], in host memory."""
     num_tokens: int
     """Σ length of the sequences: count it once for k ranks."""
     sum_of_squares: int
@@ -51,7 +54,7 @@ class ContextBatch:
 
 
 def context_batch(
-    batch: Mapping[str, Any], rule: ContextRule, rank: int, *, layout: ContextParallelLayout = "zigzag"
+    batch: Mapping[str, Any], rule: ContextRule, rank: int, *, layout: ContextParallelLayout | None = "zigzag"
 ) -> ContextBatch:
     """Returns a rank's part of a bin; the other ranks of its group call it with the same bin.
 
@@ -70,26 +73,79 @@ def context_batch(
         rule: as the dataset was prepared: `ContextRule(tokens_per_rank, max_context_parallel, cost_cap_percent)`.
         rank: this one, counted over all ranks.
         layout: as in `context_parallel_indices`. `zigzag` needs rooms that are multiples of 2·K (`prepare --align`).
+            None leaves sequences whole, for trainers that cut them themselves.
 
     Raises:
         ValueError: the batch has another form, holds more than the rule's max_seq_len, or cannot be cut.
     """
+    where = _layout_of(batch)
+    if where.num_rows != 1:
+        raise ValueError(f"batch must hold one bin, got {where.num_rows}: take batch_size 1")
+    in_group = checked_integer("rank", rank, 0) % rule.max_context_parallel
+    mine = next((part for part in rule.lay_out(where.rooms.tolist()) if _has(part, in_group)), None)
+    return _part_of(batch, where, rule, rank, mine, layout)
+
+
+def context_batches(
+    batch: Mapping[str, Any], rule: ContextRule, rank: int, *, layout: ContextParallelLayout | None = "zigzag"
+) -> list[ContextBatch]:
+    """Returns a rank's parts of an optimizer step, where ranks wait for each other only at its end (DDP, ZeRO-1).
+
+    They follow the buddy plan of `ContextRule.deal`: compute them in their order, and reduce gradients once after the
+    last. Ranks may have different numbers of parts, each at least one.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=2)))
+        >>> parts = context_batches(batch, ContextRule(4, 2), 0, layout="contiguous")
+        >>> [(part.num_tokens, part.cp_size, part.input_ids.shape[1]) for part in parts]
+        [(5, 2, 3), (5, 2, 3), (3, 1, 3)]
+
+    Args:
+        batch: all bins of the group's optimizer step, with the keys of `PackedBatch`.
+        rule: as in `context_batch`.
+        rank: this one, counted over all ranks.
+        layout: as in `context_batch`.
+
+    Raises:
+        ValueError: the batch has another form, or cannot be cut.
+    """
+    where = _layout_of(batch)
+    in_group = checked_integer("rank", rank, 0) % rule.max_context_parallel
+    mine: Sequence[ContextPart | None] = rule.deal(where.rooms.tolist())[in_group]
+    return [_part_of(batch, where, rule, rank, part, layout) for part in mine or (None,)]
+
+
+def _layout_of(batch: Mapping[str, Any]) -> PackLayout:
     where = batch.get("layout")
-    if not isinstance(where, PackLayout) or where.num_rows != 1 or "input_ids" not in batch:
-        raise ValueError("batch must hold one bin with PackedBatch's own keys: take batch_size 1, and no preset")
-    rank = checked_integer("rank", rank, 0)
-    first_of_group, in_group = rank - rank % rule.max_context_parallel, rank % rule.max_context_parallel
-    size, first, chosen = 1, in_group, np.empty(0, dtype=np.int64)
-    for part in rule.lay_out(where.rooms.tolist()):
-        if part.first_rank <= in_group < part.first_rank + part.num_ranks:
-            size, first, chosen = part.num_ranks, part.first_rank, np.array(part.indices)
+    if not isinstance(where, PackLayout) or "input_ids" not in batch:
+        raise ValueError("batch must have PackedBatch's own keys: take no preset")
+    return where
+
+
+def _has(part: ContextPart, in_group: int) -> bool:
+    return part.first_rank <= in_group < part.first_rank + part.num_ranks
+
+
+def _part_of(
+    batch: Mapping[str, Any],
+    where: PackLayout,
+    rule: ContextRule,
+    rank: int,
+    part: ContextPart | None,
+    layout: ContextParallelLayout | None,
+) -> ContextBatch:
+    """A rank's tensors of a part; without one, padding."""
+    in_group = rank % rule.max_context_parallel
+    size, first = (1, in_group) if part is None else (part.num_ranks, part.first_rank)
+    chosen = np.array(() if part is None else part.indices, dtype=np.int64)
     segments = where.rooms[chosen]
     if layout == "zigzag" and (segments % (2 * size if size > 1 else 1)).any():
         raise ValueError(
             f"zigzag over {size} ranks needs rooms that are multiples of {2 * size}: prepare the dataset with align="
             f"{2 * rule.max_context_parallel}"
         )
-    unit = size * 128 if layout == "blocks" else size
+    unit = {"blocks": size * 128, None: 1}.get(layout, size)
     filled = int(segments.sum())
     if padding := max(unit, -(-filled // unit) * unit) - filled:
         segments = np.append(segments, padding)
@@ -98,7 +154,9 @@ def context_batch(
         np.arange(start, start + room) for start, room in zip(where.starts[chosen], where.rooms[chosen], strict=True)
     ]
     source = torch.from_numpy(np.concatenate((*spans, np.empty(0, dtype=np.int64))))
-    index = context_parallel_indices(offsets, filled + padding, size, in_group - first, layout=layout)
+    index = torch.arange(filled + padding)
+    if layout is not None:
+        index = context_parallel_indices(offsets, filled + padding, size, in_group - first, layout=layout)
 
     def cut(row: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
         return torch.cat((row.reshape(-1)[source.to(row.device)], rest.to(row)))[index.to(row.device)][None]
@@ -113,8 +171,9 @@ def context_batch(
         max_seqlen=int(segments.max()),
         cp_size=size,
         cp_rank=in_group - first,
-        first_rank=first_of_group + first,
+        first_rank=rank - in_group + first,
         ids=batch["ids"][torch.from_numpy(chosen)],
+        lengths=torch.from_numpy(lengths),
         num_tokens=int(lengths.sum()),
         sum_of_squares=int((lengths**2).sum()),
     )

@@ -1,7 +1,6 @@
-"""`create_packed_dataloader`: a dataset's batches, ready on the device when a step asks for them.
+"""`create_packed_dataloader`: a dataset's batches, on the device before a step needs them.
 
-Owns the defaults of workers and how they are started; leaves batches to `dataset` and the way to the device to
-`prefetch`.
+Owns how many workers there are and how they start; leaves batches to `dataset` and copies to the device to `prefetch`.
 """
 
 import multiprocessing
@@ -26,7 +25,7 @@ _PRELOADED = ["__main__", "packhorse.client.loading.dataset"]
 
 
 class PackedDataLoader:
-    """Batches of a PackedDataset, made by worker processes and brought to the device ahead of time.
+    """Batches of a PackedDataset, which worker processes make and a thread copies to the device ahead of time.
 
     ```
     for epoch in loader.epochs(3):
@@ -34,14 +33,14 @@ class PackedDataLoader:
             ...
     ```
 
-    An iteration that came to its epoch's end is followed by the next epoch. `load_state_dict` goes on after a cursor,
-    and epochs go forward from there: the loop above trains on what is left.
+    After an epoch's end, the next iteration reads the next epoch. `load_state_dict` continues after a cursor, and the
+    loop above then trains on the rest of that epoch and on the epochs after it.
 
-    Workers live from the first iteration to `close`, the end of a `with`, or the loader's own end, and follow
-    `set_epoch` and `load_state_dict`. They are forked where the platform's default is to fork, unless this process has
-    used gRPC through this package before (a Client, a dataset iterated without workers): children forked then stall now
-    and then, so they come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not
-    count as such use.
+    Workers live from the first iteration until `close`, the end of a `with`, or the end of the loader, and follow
+    `set_epoch` and `load_state_dict`. They are forked if that is the platform's default. But once this process has used
+    gRPC through this package (a Client, a dataset iterated without workers), forked children sometimes stall. Workers
+    then come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not use gRPC in this
+    sense.
 
     Example:
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
@@ -51,11 +50,11 @@ class PackedDataLoader:
         >>> loader.close()
 
     Args:
-        dataset: whose batches.
-        options: workers, device, and what is made ahead; the dataset knows its rank.
+        dataset: makes the batches; it knows its rank.
+        options: workers, device, and how many batches are made ahead.
 
     Raises:
-        ValueError: the device is none.
+        ValueError: the device does not exist.
     """
 
     def __init__(self, dataset: PackedDataset, options: LoaderOptions | None = None) -> None:
@@ -66,28 +65,28 @@ class PackedDataLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration goes through."""
+        """The epoch that the next iteration reads."""
         return self.dataset.epoch
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """Yields the epochs up to `num_epochs` that are left; see `PackedDataset.epochs`."""
+        """Yields the remaining epochs up to `num_epochs`; see `PackedDataset.epochs`."""
         return self.dataset.epochs(num_epochs)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration; see `PackedDataset.set_epoch`."""
-        self.dataset.progress.begin()  # this loader knows what was handed out, whatever its workers have gone through
+        self.dataset.progress.begin()  # the batches handed out count, not those that workers have read
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the cursor of the last batch handed out, whatever was fetched ahead.
+        """Returns the cursor of the last batch handed out; batches fetched ahead do not count.
 
-        At the epoch's end, and before the first batch since `set_epoch` or `load_state_dict`: where the next iteration
-        begins.
+        At an epoch's end, and before the first batch after `set_epoch` or `load_state_dict`, it returns where the next
+        iteration begins.
         """
         return as_cursor(self.dataset.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where a batch's `cursor` or a `state_dict()` stands; see `PackedDataset.load_state_dict`."""
+        """Continues after a batch's `cursor` or a `state_dict()`; see `PackedDataset.load_state_dict`."""
         self.dataset.load_state_dict(state)
 
     def __repr__(self) -> str:
@@ -101,8 +100,8 @@ class PackedDataLoader:
     def __iter__(self) -> Iterator[PackedBatch]:
         """Yields this rank's batches of the epoch, with their tensors on the device.
 
-        The client's exceptions pass through. An iteration that is left early may be followed by another, which begins
-        where that one did: at the epoch's beginning, or at what `load_state_dict` was last given.
+        The client's exceptions pass through. If you leave an iteration early, the next one begins at the same point:
+        the epoch's beginning, or the state last given to `load_state_dict`.
         """
         progress, digest = self.dataset.progress, ""
         progress.begin()
@@ -122,7 +121,7 @@ class PackedDataLoader:
         self.close()
 
     def close(self) -> None:
-        """Ends the workers and an iteration that was left early; a later iteration starts others."""
+        """Ends the workers and an unfinished iteration; a later iteration starts new workers."""
         if self._batches is not None:
             self._batches.close()
             self._batches = None

@@ -1,7 +1,7 @@
-"""`PackedBins`: an epoch's bins by position, for loaders and samplers of other people's making.
+"""`PackedBins`: an epoch's bins by position, for other loaders and samplers.
 
-Owns the rows that are handed out. Leaves which index is read to the sampler, what an index means, requests and
-reading ahead to `_read_ahead`, and tensors to `_batch_maker`.
+Owns the rows. Leaves the meaning of an index, requests and reading ahead to `_read_ahead`, and tensors to
+`_batch_maker`.
 """
 
 import os
@@ -30,8 +30,8 @@ from packhorse.topology import Topology, checked_integer
 from packhorse.types import StreamHeader
 
 _ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")
-"""Of PackedBatch, what a row holds without a preset. No `attention_mask`: with one, a model of Hugging Face would look
-for padding and not for sequences."""
+"""The keys of PackedBatch that a row has without a preset. No `attention_mask`: with one, a model of Hugging Face would
+look for padding and not for sequences."""
 
 _ONE_BIN = Topology()
 _NO_BINS = BinBlock(
@@ -45,10 +45,10 @@ _NO_BINS = BinBlock(
 class PackedBins(Dataset[dict[str, Any]]):
     """An epoch's bins as a map-style dataset: `len`, `[position]`, many positions in one request.
 
-    For a DataLoader with a sampler, Hugging Face's Trainer, accelerate, Grain and whoever else reads by index. The
-    order is that of the epoch, which is shuffled already: `shuffle=False` loses nothing, and `shuffle=True` is exact
-    as well. Who reads which index is the sampler's business, so a sampler that repeats indices (DistributedSampler,
-    accelerate, where the rows do not fill a step) repeats sequences: `num_bins_multiple_of` prevents that.
+    For a DataLoader with a sampler, Hugging Face's Trainer, accelerate, Grain and all else that reads by index. The
+    epoch is already shuffled, so `shuffle=False` loses nothing; `shuffle=True` is exact as well. The sampler decides
+    who reads which index. One that repeats indices when the rows do not fill a step (DistributedSampler, accelerate)
+    repeats sequences: `num_bins_multiple_of` prevents that.
 
     ```
     bins = PackedBins("127.0.0.1:50051", "corpus", "corpus.idx", seed=1, num_bins_multiple_of=world_size * 8)
@@ -60,14 +60,14 @@ class PackedBins(Dataset[dict[str, Any]]):
     ```
 
     A row is a dict of tensors [max_seq_len] that stack: `input_ids`, `labels`, `sequence_ids` and `position_ids` as in
-    PackedBatch, and `position`, int64 of no dimension, -1 for an empty bin; of a mixture also `component_id`, the
-    number of the row's component. With a preset they are that training stack's keys.
+    PackedBatch, and `position`, an int64 scalar, -1 for an empty bin. A mixture's rows also have `component_id`, the
+    number of their component. With a preset, a row has that training stack's keys.
     For whole batches, with the layout that masks are made from, give the DataLoader `collate_fn=bins.collate`.
     Hugging Face's Trainer takes `preset="rows"` as it is, and `preset="padding-free"` with `data_collator=bins.collate`
     and `remove_unused_columns=False`.
 
-    Forked and pickled copies connect by themselves when they are first read. Bins are read ahead where the indices that
-    are asked for go on by some step, so reading one after the other makes few requests.
+    A forked or pickled copy opens its own connection when it is first read. Bins are read ahead if indices come at a
+    regular distance, so that reading in order makes few requests.
 
     Example:
         >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1)
@@ -82,12 +82,12 @@ class PackedBins(Dataset[dict[str, Any]]):
         dataset: its name on the server, or a Run, which can also skip positions and begin with a later epoch.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id.
         seed: of the run, in [0, 2^64).
-        preset: name of a training stack, or a Preset. One that lays the bins of a batch end to end makes no rows: it
-            wants `collate_fn=bins.collate`.
+        preset: name of a training stack, or a Preset. One that lays the bins of a batch end to end makes no rows: use
+            `collate_fn=bins.collate` with it.
         num_epochs: epochs that follow each other in the indices, each in its own order, for loaders without
             `set_epoch` (Grain): with N bins, index N is position 0 of the next epoch. They are counted from the epoch
             of index 0, after a cursor too.
-        num_bins_multiple_of: each epoch is made up to a multiple of this many rows by empty bins, all padding.
+        num_bins_multiple_of: empty bins, all padding, fill each epoch up to a multiple of this many rows.
         batch: how a row, or `collate`'s batch, looks.
         output: "torch" for tensors; "numpy" for arrays in plain dicts, as Grain and JAX take them.
 

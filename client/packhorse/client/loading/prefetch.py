@@ -1,7 +1,7 @@
-"""Batches on the device before they are asked for.
+"""Batches that are on the device before the trainer needs them.
 
-Owns the thread that fetches ahead and the copies to a GPU beside its computing; leaves what is fetched to any iterable
-of batches, and its workers to `loader`.
+Owns the thread that fetches ahead, and the copies to a GPU while it computes. The batches come from any iterable; its
+workers are in `loader`.
 """
 
 import atexit
@@ -22,18 +22,18 @@ _STOP_SECONDS = 5.0  # how long a source may take over a batch that nobody wants
 
 
 class DevicePrefetcher(Generic[_Batch]):
-    """Iterates batches, the next of them fetched and copied to the device while the last one is trained on.
+    """Iterates batches, and fetches and copies the next ones to the device while the trainer works on the last one.
 
-    One background thread takes batches from the source, so that `next` pops a local queue: what a DataLoader costs its
-    process for each batch (its queue, unpickling) passes beside the model's work. On CUDA the thread copies every
-    tensor through pinned memory on a stream of its own. A batch is handed out once the trainer's current stream waits
-    for its copies, and its memory is used again only when that stream is done with it.
+    One background thread takes batches from the source, so that `next` only pops a local queue. A DataLoader's work for
+    each batch (its queue, unpickling) overlaps with the model's. On CUDA the thread copies every tensor through pinned
+    memory on its own stream. The trainer's current stream waits for the copies of a batch before it uses them, and the
+    batch's memory is reused only after that stream is done with it.
 
-    In dicts, lists and tuples, however nested, every tensor goes to the device; whatever else a batch holds (layouts,
-    integers, cursors) stays as it is. On the CPU batches are handed out untouched.
+    Every tensor in nested dicts, lists and tuples goes to the device; other values (layouts, integers, cursors) do not
+    change. On the CPU, batches do not change at all.
 
-    Each iteration goes through the source anew, and ends the one before if that was left early. What the source raises
-    comes after the batches that it yielded before.
+    Each iteration starts the source again, and ends an earlier iteration that was not finished. An error of the source
+    is raised after the batches that it yielded before it.
 
     Example:
         >>> batches = [{"input_ids": torch.tensor([[7, 8]])}, {"input_ids": torch.tensor([[9, 0]])}]
@@ -42,8 +42,8 @@ class DevicePrefetcher(Generic[_Batch]):
 
     Args:
         batches: any iterable of batches, such as a DataLoader.
-        device: where tensors go; None for the current CUDA device where there is one, else the CPU.
-        depth: batches fetched ahead, at least 1; on a GPU they take its memory.
+        device: where tensors go; None means the current CUDA device if there is one, else the CPU.
+        depth: how many batches to fetch ahead, at least 1; on a GPU they take up its memory.
 
     Raises:
         ValueError: depth is less than 1.
@@ -100,7 +100,7 @@ class _End(NamedTuple):
 
 
 class _Copier:
-    """Copies batches to one device; to a GPU beside whatever the trainer has it compute."""
+    """Copies batches to one device; to a GPU while it computes for the trainer."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -120,7 +120,7 @@ class _Copier:
         return _Copied(moved, None if self._stream is None else self._stream.record_event())
 
     def hand_out(self, copied: _Copied) -> Any:
-        """Makes the trainer's current stream wait for a batch, and the batch's memory for that stream."""
+        """Makes the trainer's current stream wait for a batch, and keeps its memory until that stream is done."""
         if copied.event is not None:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(copied.event)

@@ -1,8 +1,8 @@
 """Which data-parallel rank this process is.
 
-Owns the look at arguments, meshes, Megatron and the launcher's environment. Ranks that hold parts of one model (tensor,
-pipeline, context parallelism) share a data-parallel rank: they must get the same batches. Leaves dataloader workers to
-`dataset`.
+Reads it from arguments, meshes, Megatron and the launcher's environment. Ranks that hold parts of one model (tensor,
+pipeline, context parallelism) share a data-parallel rank, because they must get the same batches. Leaves dataloader
+workers to `dataset`.
 """
 
 import os
@@ -17,11 +17,11 @@ import torch.distributed
 from packhorse.topology import checked_integer
 
 DATA_DIMENSIONS = frozenset({"dp", "ddp", "data", "batch", "replicate", "shard", "fsdp", "hsdp"})
-"""Names of mesh dimensions that data is divided over; also every name that begins with `dp_`, as `dp_replicate`."""
+"""Names of mesh dimensions that divide the data. So does every name that begins with `dp_`, such as `dp_replicate`."""
 
 MODEL_DIMENSIONS = frozenset({"tp", "pp", "cp", "sp", "tensor", "pipeline", "context", "sequence", "model"})
-"""Names of mesh dimensions over which one model is divided. Expert parallelism is not among them: in some stacks its
-ranks share their data, in others each has its own."""
+"""Names of mesh dimensions that divide one model. Expert parallelism is not among them: in some stacks its ranks share
+their data, in others each has its own."""
 
 _SIGNS_IN_ENVIRONMENT = (
     "TP_SIZE",
@@ -45,8 +45,8 @@ _DEALERS = ("DataLoaderDispatcher.__iter__", "IterableDatasetShard.__iter__")
 def find_rank(rank: Any = None) -> tuple[int, int]:
     """Returns the data-parallel (rank, world_size) of this process.
 
-    They are, in this order: as given; the rank in a mesh's data dimensions; as Megatron's parallel state says, where
-    it is initialised; the process group's, or RANK and WORLD_SIZE; else (0, 1).
+    The first of these that exists decides: the argument (a pair, or a mesh's data dimensions); Megatron's parallel
+    state, if it is initialised; the process group, or RANK and WORLD_SIZE; (0, 1).
 
     Example:
         >>> find_rank((1, 4))
@@ -57,8 +57,8 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
             None to find them.
 
     Raises:
-        ValueError: rank is something else or outside [0, world_size), or the model is divided over ranks and nothing
-            says which of them share their data.
+        ValueError: rank is none of these or outside [0, world_size), or several ranks share a model and nothing says
+            which of them share their data.
     """
     if isinstance(rank, tuple | list) and len(rank) == 2:
         size = checked_integer("world_size", rank[1], 1)
@@ -83,7 +83,7 @@ def _of_processes() -> tuple[int, int]:
 
 
 def _warn_of_global_ranks(given: tuple[int, int]) -> None:
-    """Says so where the numbers given are those of all processes, and some of these share a model."""
+    """Warns if the given numbers count all processes although some of these share a model."""
     if given[1] > 1 and given == _global_rank() and (sign := _sign_of_model_parallelism()):
         warnings.warn(_not_data_parallel(sign, given), stacklevel=4)
 
@@ -139,18 +139,18 @@ def _is_model(name: str) -> bool:
 
 
 def _is_mixed(name: str) -> bool:
-    """Whether data and model are divided over it: such dimensions are flattened from several."""
+    """Whether it divides both data and model, as a dimension flattened from several does."""
     return not MODEL_DIMENSIONS.isdisjoint(name.split("_")) and not DATA_DIMENSIONS.isdisjoint(name.split("_"))
 
 
 def megatron_state() -> Any:
-    """Megatron's parallel state, where this process has initialised it; it is not imported for the question."""
+    """Megatron's parallel state, if this process has initialised it. Never imports Megatron."""
     state: Any = sys.modules.get("megatron.core.parallel_state")
     return state if state is not None and state.model_parallel_is_initialized() else None
 
 
 def _sign_of_model_parallelism() -> str:
-    """What says that one model is divided over ranks; empty where nothing does."""
+    """Returns the evidence that several ranks share one model, for messages; empty if there is none."""
     for name in _SIGNS_IN_ENVIRONMENT:
         if os.environ.get(name, "").isdecimal() and int(os.environ[name]) > 1:
             return f"{name}={os.environ[name]} divides the model over ranks"
@@ -171,18 +171,14 @@ def _sign_of_model_parallelism() -> str:
 
 
 def _accelerate_share() -> int:
-    """Ranks that share a model, as an Accelerator of this process was told; 1 where there is none."""
+    """How many ranks share a model, by the configuration of this process's Accelerator; 1 without one."""
     state: Any = sys.modules.get("accelerate.state")
     config = None if state is None else state.AcceleratorState._shared_state.get("parallelism_config")
     return 1 if config is None else int(config.non_data_parallel_size)
 
 
 def refuse_dispatching() -> None:
-    """Raises where accelerate iterates in order to deal out; seen in this process and in workers forked from it.
-
-    Raises:
-        ValueError: it does.
-    """
+    """Raises a ValueError if accelerate iterates in order to deal out batches, here or in the parent of this worker."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == "accelerate.data_loader" and frame.f_code.co_qualname in _DEALERS:

@@ -7,11 +7,10 @@ from packhorse.client.presets.batch_format import BatchFormat
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import Alignment, alignment_for, megatron_lm_preset, megatron_preset
-from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import get_preset, list_presets
-from packhorse.client.presets.rows import rows_preset
 from packhorse.client.presets.torchtune import torchtune_preset
+from packhorse.client.presets.transformers import padding_free_preset, rows_preset
 
 __all__ = [
     "Alignment",

@@ -5,10 +5,9 @@ from dataclasses import replace
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import megatron_lm_preset, megatron_preset
-from packhorse.client.presets.padding_free import padding_free_preset
 from packhorse.client.presets.preset import Preset
-from packhorse.client.presets.rows import rows_preset
 from packhorse.client.presets.torchtune import torchtune_preset
+from packhorse.client.presets.transformers import padding_free_preset, rows_preset
 
 
 def open_instruct_preset() -> Preset:

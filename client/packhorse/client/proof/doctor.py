@@ -209,7 +209,7 @@ class _Examination:
                 why = f"{address} port {port}: {error.strerror or 'no answer in time'}"
         if not answering:
             raise _FailedError(
-                f"{why}: is `packhorse serve` running there, does its --listen name this port and not only 127.0.0.1, "
+                f"{why}: is `packhorse serve` running there, does it listen on this port and not only 127.0.0.1, "
                 "and does every firewall and NetworkPolicy on the way let it through?"
             )
         silent = len(self._addresses) - len(answering)
@@ -263,7 +263,7 @@ class _Examination:
         if days_until(end) <= 0:
             raise _FailedError(
                 f"the client's certificate {cert} expired at {end:%Y-%m-%d %H:%M} UTC: have another issued by the CA "
-                "of the server's --tls-client-ca, and replace the old one; it is read again"
+                "of the server's tls_client_ca, and replace the old one; it is read again"
             )
 
     def _auth(self) -> Finding:

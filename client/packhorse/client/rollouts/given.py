@@ -1,18 +1,18 @@
 """`Rollouts`: queries and responses as a trainer gives them; and the same, checked and laid flat.
 
-Owns every check of queries, responses and what belongs to their tokens; leaves the batches to `pack`.
+Owns every check of queries, responses and their tokens' values, and laying rows of any length end to end; leaves the
+batches to `pack` and `pairs`.
 
 Legend: R rollouts, A tokens of all responses end to end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-
-from packhorse.client.rollouts._spans import as_array, flatten, refuse_flaws
 
 _INTEGERS, _NUMBERS = "iu", "fiu"
 
@@ -220,3 +220,50 @@ def _number_groups(queries: list[NDArray[np.int64]], group_ids: Any) -> NDArray[
         return np.unique(_flat("group_ids", group_ids, _INTEGERS), return_inverse=True)[1].astype(np.int64)
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(query.tobytes(), len(numbers)) for query in queries], dtype=np.int64)
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """A list, array or tensor as an array in host memory; bfloat16, which NumPy lacks, as float32."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    return np.asarray(value)
+
+
+def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Lays rows end to end.
+
+    Args:
+        name: of the argument, for errors.
+        rows: R rows, each a list, array or tensor [length]; at least one.
+        kinds: NumPy's letters of the types that are taken ("iu" for integers).
+
+    Returns:
+        The values [total], and each row's length, int64 [R].
+
+    Raises:
+        ValueError: a row is not 1-D or of another type; names the row.
+    """
+    arrays = [as_array(row) for row in rows]
+    for index, array in enumerate(arrays):
+        if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+            raise ValueError(
+                f"{name}[{index}] must be 1-D and of a type that fits, got {array.dtype} of shape {list(array.shape)}"
+            )
+    lengths = np.array([len(array) for array in arrays], dtype=np.int64)
+    return np.concatenate([array for array in arrays if array.size] or [np.zeros(0, dtype=np.int64)]), lengths
+
+
+def refuse_flaws(flaws: Iterable[tuple[NDArray[np.bool_], str]], describe: Callable[[int], str]) -> None:
+    """Refuses rows of which one has a flaw.
+
+    Args:
+        flaws: for each kind, which rows have it, bool [R], and what it means for the caller.
+        describe: tells which row it is, by its index.
+
+    Raises:
+        ValueError: names the first row with the first flaw that any has.
+    """
+    for has_flaw, means in flaws:
+        if has_flaw.any():
+            raise ValueError(f"{describe(int(has_flaw.argmax()))}: {means}")

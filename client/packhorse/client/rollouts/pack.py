@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from packhorse.client.api import Client
 from packhorse.client.batches.batch import BatchAssembler
@@ -16,7 +17,6 @@ from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.losses.loss_weights import SequenceGroups
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
-from packhorse.client.rollouts._spans import range_indices
 from packhorse.client.rollouts.given import FlatRollouts, Rollouts
 from packhorse.client.sources import IndexableSource
 from packhorse.client.streams.blocks import BinBlock
@@ -169,8 +169,8 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
     response_lengths = rollouts.response_lengths[which]
     # A response's tokens and what tells of them stand so far from the row's begin: its query is never empty.
     starts = layout.starts + rollouts.query_lengths[which] - int(bool(assembler.shift_labels))
-    there = range_indices(starts, response_lengths)  # int64 [K], in T
-    here = range_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
+    there = _range_indices(starts, response_lengths)  # int64 [K], in T
+    here = _range_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
 
     is_tool = rollouts.is_tool[here]
     masks = np.zeros((3, labels.numel()), dtype=np.bool_)
@@ -202,3 +202,9 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
 
 
 torch.serialization.add_safe_globals([RolloutBatch])
+
+
+def _range_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices of all elements of spans [starts[i], starts[i] + lengths[i]), one span after the other: int64 [total]."""
+    offsets = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)

@@ -26,7 +26,7 @@ from packhorse.client.losses.loss_weights import SequenceGroups
 from packhorse.client.losses.sums import sequence_log_probs
 from packhorse.client.options import DEFAULT_PACKING, Balance, PackOptions
 from packhorse.client.rollouts._bins import bins_of_steps, block_of
-from packhorse.client.rollouts._spans import flatten, refuse_flaws
+from packhorse.client.rollouts.given import flatten, refuse_flaws
 from packhorse.client.sources import IndexableSource
 
 _INTEGERS = "iu"
@@ -177,7 +177,7 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> Pa
     layout = as_layout(batch)
     groups = layout.group_ids
     if groups is None:
-        raise ValueError("this batch has no groups: prepare the pairs with --group-size 2, chosen first")
+        raise ValueError("this batch has no groups: prepare the pairs with grouping=Grouping(size=2), chosen first")
     pairs = groups.reshape(-1, 2) if len(groups) % 2 == 0 else np.zeros((1, 2), dtype=np.int64)
     ends = np.flatnonzero((np.diff(groups) != 0) | (groups[1:] < 0)) + 1
     if len(groups) % 2 or (pairs[:, 0] != pairs[:, 1]).any() or len(ends) != max(len(pairs) - 1, 0):
@@ -185,7 +185,7 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> Pa
         odd = int(np.argmax(sizes != 2))
         raise ValueError(
             f"group {groups[int(sizes[:odd].sum())]} has {sizes[odd]} sequences in this batch, and a pair has two: "
-            "chosen and rejected; prepare pairs with --group-size 2"
+            "chosen and rejected; prepare pairs with grouping=Grouping(size=2)"
         )
     is_chosen = torch.arange(len(groups)) % 2 == 0
     pair_ids = torch.from_numpy(groups.copy())

@@ -1,6 +1,6 @@
-"""Online packing that outlives its server.
+"""Online packing that continues when its server fails.
 
-Owns what has been sent and is in no bin yet, so that a broken stream is opened again and loses or repeats nothing.
+Owns the sequences that were sent and are in no bin yet, so that a broken stream reopens without loss or repetition.
 Leaves the choice of bins to the service and connections to the transport.
 """
 
@@ -20,7 +20,7 @@ from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 
 Bin: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32]]
-"""(ids int64 [k], lengths int32 [k]) of one bin's sequences, by descending length; groups stand together, in order."""
+"""(ids int64 [k], lengths int32 [k]) of one bin's sequences, by descending length; a group's are adjacent, in order."""
 
 SEQUENCES_PER_MESSAGE = 10_000
 """After which a message ends; its last group is whole."""
@@ -39,8 +39,8 @@ class PackStream:
     """Sequences go in as they come, full bins come out; made by `Client.pack_stream`, best used in a `with` statement.
 
     The service holds back at most `lookahead_sequences` of them to make fuller bins; `flush` packs those too. When the
-    connection breaks, the stream is opened again on any replica and every sequence that no bin has held yet is sent
-    again: none is lost, and none comes twice. Bins may then hold other sequences than without the break.
+    connection breaks, the stream reopens on any replica and sends every sequence again that no bin has held yet, so
+    that each comes exactly once. The bins may then differ from those without the break.
 
     Where the stream packs for D ranks, bin k of all that it has returned belongs to rank k mod D, after a break too:
     bins come in rounds of a multiple of D, and a bin that waits for its round has not been returned.
@@ -97,14 +97,13 @@ class PackStream:
             lengths: int [S], in tokens, each in [1, max_seq_len].
             groups: int [S]: sequences of this call with equal numbers share a bin, next to each other in their order;
                 without max_sequences_per_bin. A group is handed over whole, so equal numbers of two calls are two
-                groups. None where each sequence is packed by itself.
+                groups. None packs each sequence alone.
 
         Returns:
             The bins that are ready, in the order in which they left.
 
         Raises:
-            InvalidRequestError: ids, lengths or a group, which may be too long for a bin, are refused; none of them is
-                kept.
+            InvalidRequestError: ids or lengths are invalid, or a group is too long for a bin. None of them is kept.
             TransientError: no server answered before the deadline. The sequences are kept: do not send them again, go
                 on with others or with `flush`.
         """
@@ -124,7 +123,7 @@ class PackStream:
         except TransientError:
             raise
         except PackhorseError:
-            for number in numbers:  # refused: what is still held of them is not kept
+            for number in numbers:  # the server refused them: forget them
                 self._held.pop(number, None)
             raise
         return self._take_ready()
@@ -213,7 +212,7 @@ class PackStream:
             self._attempts.succeeded()
 
     def _check(self, block: BinBlock, num_held: int) -> None:
-        """Refuses bins that are not made of what was sent, before any of them is taken."""
+        """Refuses an answer if its bins differ from the sequences that were sent."""
         came = dict(zip(block.ids.tolist(), block.lengths.tolist(), strict=True))
         if (
             len(came) != len(block.ids)
@@ -228,7 +227,7 @@ class PackStream:
             )
 
     def _is_torn(self, block: BinBlock) -> bool:
-        """Whether a group in bins made of what is held has not come whole, in one bin and in its order."""
+        """Whether some group did not come whole, in one bin and in its order."""
         if not self._has_groups:
             return False
         for numbers, _ in block.bins():
@@ -272,7 +271,7 @@ class PackStream:
         return sequences
 
     def _check_lengths(self, lengths: list[int]) -> RoomRule:
-        """Refuses all before any is sent: the service would, but message by message."""
+        """Refuses all lengths before any is sent; the service would refuse message by message."""
         options = self._options
         rule = RoomRule(options.max_seq_len, align=max(options.align, 1), extra_tokens=options.extra_tokens)
         for length in set(lengths):

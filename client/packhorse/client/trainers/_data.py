@@ -18,7 +18,7 @@ from packhorse.topology import Balance, Topology
 
 @dataclass(frozen=True)
 class PackedData:
-    """A packed dataset, as it is given to a trainer. The trainer fills in what is left out.
+    """A packed dataset for a trainer, which fills in the values that you leave out.
 
     Example:
         >>> data = PackedData("embedded:datasets", "corpus", "corpus.idx", num_workers=0)
@@ -54,7 +54,7 @@ class PackedData:
         return self.preset or (None if self.batch is None else self.batch.preset)
 
     def with_defaults(self, other: "PackedData") -> "PackedData":
-        """Returns this data with another's values for what is left out."""
+        """Returns this data, with another's values where it has none."""
         optional = ("batch_size", "seed", "preset", "num_workers", "topology", "batch", "loader")
         return replace(self, **{name: getattr(other, name) for name in optional if getattr(self, name) is None})
 
@@ -79,7 +79,7 @@ class PackedData:
         accumulation: int = 1,
         loader: LoaderOptions | None = None,
     ) -> PackedDataLoader:
-        """Returns a loader, with a trainer's values for what is left out here."""
+        """Returns a loader, with a trainer's values where this data has none."""
         topology = self.topology
         if topology is not None and topology.balance is not Balance.NONE and topology.accumulation == 1:
             topology = replace(topology, accumulation=accumulation)

@@ -129,7 +129,7 @@ class _TrainerEpochs:
         self._length: int | None = None
         done = self._go_to(state)
         self._epoch = loader.epoch
-        self._states = {self._num_trained: loader.state_dict()}  # after so many batches of the Trainer
+        self._states = {self._num_trained: loader.state_dict()}  # number of the Trainer's batches → state after them
         self._set_counts(done)
 
     def __iter__(self) -> Iterator[PackedBatch]:
@@ -216,7 +216,7 @@ class _TrainerEpochs:
         return min(length, limit) if isinstance(limit, int) else int(length * limit)
 
     def _set_counts(self, done: int | None) -> None:
-        """Sets the Trainer's counts to so many batches of this epoch, where it counts otherwise."""
+        """Sets the Trainer's counts to this number of batches of the epoch, if they differ."""
         fit_loop: Any = self._trainer.fit_loop
         epochs, batches = fit_loop.epoch_progress.current, fit_loop.epoch_loop.batch_progress
         is_ended = epochs.processed == epochs.ready

@@ -6,7 +6,7 @@ ranks to `ranks`. Importing this needs no Megatron.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,18 +14,84 @@ import torch
 import torch.distributed as dist
 
 from packhorse.client.batches.context_parallel import context_parallel_indices
+from packhorse.client.batches.context_part import context_batch
 from packhorse.client.batches.layout import IGNORE_INDEX
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading.loader import PackedDataLoader
-from packhorse.client.loading.ranks import megatron_state
+from packhorse.client.loading.ranks import find_rank, megatron_state
+from packhorse.client.options import LoaderOptions
 from packhorse.client.presets import megatron_lm_preset
+from packhorse.client.presets.megatron import check_segments, megatron_alignment
 from packhorse.client.streams.cursor import Resume
 from packhorse.client.trainers._data import PackedData
+from packhorse.topology import ContextRule
 
 _NO_STEP = (
     "an epoch of this dataset has no step of this size; take fewer ranks or a smaller micro_batch_size, or a remainder "
     "other than 'drop'"
 )
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen", "padding_mask")
+
+
+class MegatronStep(NamedTuple):
+    """An optimizer step under dynamic context parallelism, as Megatron's `wrap_data_iterator` returns it.
+
+    The sums are over the bins of this rank's group of `max_context_parallel` ranks.
+
+    Example:
+        >>> micro_batches, num_microbatches, num_tokens, sum_of_squares = iterator.next_step()  # doctest: +SKIP
+    """
+
+    micro_batches: Iterator[dict[str, torch.Tensor]]
+    """This rank's; `get_megatron_batch` takes them one by one."""
+    num_microbatches: int
+    """The same on all ranks."""
+    num_tokens: float
+    """Σ length of the sequences."""
+    sum_of_squares: float
+    """Σ length² of the sequences."""
+
+
+@dataclass(frozen=True)
+class _SharedBins:
+    """Makes micro-batches of bins that several ranks share, each with as many ranks as its sequences need."""
+
+    rule: ContextRule
+    rank: int
+    """Among all ranks that data or context is divided over."""
+    tensor_parallel_size: int
+    """1 without sequence parallelism."""
+
+    def micro_batch(self, batch: PackedBatch) -> dict[str, torch.Tensor]:
+        """Returns this rank's sequences, whole, with the keys of Megatron's packed micro-batches.
+
+        Legend: n sequences with T tokens of room. `tokens`, `labels`, `position_ids` int64 [T], `loss_mask` float32
+        [T], `padding_mask` bool [T]; `cu_seqlens` of tokens, `cu_seqlens_padded` of rooms, int32 [n + 1]; `max_seqlen`
+        of rooms, `local_cp_size`, int32 []. A rank without sequences has one of padding, without loss.
+        """
+        part = context_batch(batch, self.rule, self.rank, layout=None)
+        device, offsets, lengths = part.input_ids.device, part.cu_seqlens.long(), part.lengths
+        values = torch.stack([part.input_ids[0], part.labels[0], part.position_ids[0]])
+        if part.num_tokens:
+            align = megatron_alignment(part.cp_size, self.tensor_parallel_size)
+            check_segments(offsets.diff().numpy(), align)
+        else:
+            lengths = torch.tensor([self.tensor_parallel_size])
+            offsets = torch.tensor([0, self.tensor_parallel_size])
+            values = values.repeat(1, self.tensor_parallel_size)
+        tokens, labels, position_ids = values
+        ends = torch.repeat_interleave(offsets[:-1] + lengths, offsets.diff())
+        return {
+            "tokens": tokens,
+            "labels": labels,
+            "loss_mask": (labels != IGNORE_INDEX).float(),
+            "position_ids": position_ids,
+            "padding_mask": (torch.arange(len(ends)) >= ends).to(device),
+            "cu_seqlens": torch.cat((torch.zeros(1), lengths.cumsum(0))).to(device, torch.int32),
+            "cu_seqlens_padded": offsets.to(device, torch.int32),
+            "max_seqlen": offsets.diff().max().to(device, torch.int32),
+            "local_cp_size": torch.tensor(part.cp_size, dtype=torch.int32, device=device),
+        }
 
 
 class MegatronIterator:
@@ -47,11 +113,15 @@ class MegatronIterator:
     Args:
         loader: of this data-parallel rank, with the preset `megatron-lm`.
         seq_length: tokens in a row, as Megatron allocates them on ranks that do not read; None for any.
+        shared: how bins are shared under dynamic context parallelism, where the loader has no preset.
     """
 
-    def __init__(self, loader: PackedDataLoader, *, seq_length: int | None = None) -> None:
+    def __init__(
+        self, loader: PackedDataLoader, *, seq_length: int | None = None, shared: _SharedBins | None = None
+    ) -> None:
         self._loader = loader
         self._seq_length = seq_length
+        self._shared = shared
         self._batches: Iterator[Any] | None = None
 
     def __iter__(self) -> "MegatronIterator":
@@ -60,14 +130,15 @@ class MegatronIterator:
     def __next__(self) -> dict[str, torch.Tensor]:
         """Returns the next micro-batch; see `megatron_lm_preset` for its keys.
 
+        Under dynamic context parallelism it has `local_cp_size` and `cu_seqlens_padded` too, no rows, and the sequences
+        whole, as Megatron's packed micro-batches before they are cut.
+
         Raises:
             ValueError: the dataset's max_seq_len is not `seq_length`, or an epoch has no step at all.
         """
-        batch = self._next_of_epoch()
-        if batch is None:  # the loader stands at the next epoch
-            batch = self._next_of_epoch()
-        if batch is None:
-            raise ValueError(_NO_STEP)
+        batch = self._next_batch()
+        if self._shared is not None:
+            return self._shared.micro_batch(batch)
         row_tokens = batch["tokens"].shape[1]
         if self._seq_length not in (None, row_tokens):
             raise ValueError(
@@ -75,6 +146,27 @@ class MegatronIterator:
                 f"Megatron with --seq-length {row_tokens}, or prepare the dataset with --max-seq-len {self._seq_length}"
             )
         return {key: batch[key] for key in _KEYS}
+
+    def next_step(self) -> MegatronStep:
+        """Returns the micro-batches of the next optimizer step, under dynamic context parallelism.
+
+        It stands in for Megatron's `wrap_data_iterator`, without a collective. The step has `accumulation`
+        micro-batches, as the data's topology says, or fewer at the end of an epoch.
+
+        Raises:
+            ValueError: the iterator was made without dynamic_context_parallel, or an epoch has no step at all.
+        """
+        if self._shared is None:
+            raise ValueError("next_step needs an iterator made with dynamic_context_parallel")
+        micro_batches, num_tokens, sum_of_squares, is_done = [], 0, 0, False
+        while not is_done:
+            batch = self._next_batch()
+            lengths = batch["layout"].lengths
+            num_tokens += int(lengths.sum())
+            sum_of_squares += int((lengths**2).sum())
+            micro_batches.append(self._shared.micro_batch(batch))
+            is_done = not batch["cursor"].get("steps_into_optimizer_step")
+        return MegatronStep(iter(micro_batches), len(micro_batches), float(num_tokens), float(sum_of_squares))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the cursor of the last micro-batch handed out, a plain dict; it is the same on every rank."""
@@ -92,7 +184,7 @@ class MegatronIterator:
     def load_saved(self, folder: str | Path, iteration: int) -> None:
         """Goes on from what Megatron saved at an iteration below `--dataloader-save`.
 
-        Every data-parallel rank reads the state of the first, since all of them stand at the same cursor: so their
+        Every data-parallel rank reads the state of the first, since all of them have the same cursor: so their
         number may be another.
 
         Raises:
@@ -143,6 +235,14 @@ class MegatronIterator:
         self._batches = None
         self._loader.close()
 
+    def _next_batch(self) -> Any:
+        batch = self._next_of_epoch()
+        if batch is None:  # the loader has moved to the next epoch
+            batch = self._next_of_epoch()
+        if batch is None:
+            raise ValueError(_NO_STEP)
+        return batch
+
     def _next_of_epoch(self) -> Any:
         if self._batches is None:
             self._batches = iter(self._loader)
@@ -159,6 +259,7 @@ def create_megatron_iterator(
     seq_length: int | None = None,
     sequence_parallel: bool = False,
     consumed_samples: int = 0,
+    dynamic_context_parallel: ContextRule | None = None,
 ) -> MegatronIterator | None:
     """Returns an iterator of packed micro-batches for Megatron, on ranks that read data; None on the others.
 
@@ -191,9 +292,12 @@ def create_megatron_iterator(
     Args:
         data: what is trained on, with the rank in its `loader` where Megatron's parallel state is not initialised.
         micro_batch_size: bins in a micro-batch, for each data-parallel rank.
-        seq_length: as Megatron was told; the dataset's max_seq_len must be the same. None where nobody asks.
+        seq_length: Megatron's; must equal the dataset's max_seq_len. None skips the check.
         sequence_parallel: whether Megatron runs with `--sequence-parallel`, which asks more of `prepare --align`.
         consumed_samples: continue after this many; see `MegatronIterator.skip_samples`.
+        dynamic_context_parallel: the rule by which the dataset was prepared with `tokens_per_rank`, where each
+            micro-batch chooses its context-parallel size. `max_context_parallel` neighbours among the ranks of data and
+            context parallelism then share bins, and micro_batch_size is 1.
 
     Raises:
         ValueError: an argument is out of range, or the data has a preset, a batch size or a batch schedule.
@@ -210,15 +314,44 @@ def create_megatron_iterator(
     if state is not None and state.get_tensor_model_parallel_rank() != 0:
         return None
     tensor_parallel_size = state.get_tensor_model_parallel_world_size() if state is not None else 1
+    if not sequence_parallel:
+        tensor_parallel_size = 1
+    if dynamic_context_parallel is not None:
+        if micro_batch_size != 1 or consumed_samples:
+            raise ValueError(
+                "dynamic_context_parallel takes micro_batch_size 1, and load_saved instead of consumed_samples"
+            )
+        return _of_shared_bins(data, dynamic_context_parallel, state, tensor_parallel_size, seq_length)
     preset = megatron_lm_preset(
         context_parallel_size=state.get_context_parallel_world_size() if state is not None else 1,
-        tensor_parallel_size=tensor_parallel_size if sequence_parallel else 1,
+        tensor_parallel_size=tensor_parallel_size,
     )
     loader = data.open(batch_size=micro_batch_size, preset=preset)
     iterator = MegatronIterator(loader, seq_length=seq_length)
     if consumed_samples:
         iterator.skip_samples(consumed_samples)
     return iterator
+
+
+def _of_shared_bins(
+    data: PackedData, rule: ContextRule, state: Any, tensor_parallel_size: int, seq_length: int | None
+) -> MegatronIterator:
+    options = data.loader or LoaderOptions()
+    if state is None or options.rank is not None:
+        rank, num_ranks = find_rank(options.rank)
+    else:
+        rank = state.get_data_parallel_rank(with_context_parallel=True)
+        num_ranks = state.get_data_parallel_world_size(with_context_parallel=True)
+    most = rule.max_context_parallel
+    if num_ranks % most:
+        raise ValueError(
+            f"{num_ranks} ranks of data and context parallelism are no multiple of max_context_parallel {most}"
+        )
+    if seq_length not in (None, rule.max_seq_len):
+        raise ValueError(f"bins of the rule have {rule.max_seq_len} tokens, and seq_length is {seq_length}")
+    group = (rank // most, num_ranks // most)
+    loader = replace(data, loader=replace(options, rank=group)).open(batch_size=1)
+    return MegatronIterator(loader, shared=_SharedBins(rule, rank, tensor_parallel_size))
 
 
 class MegatronBatch(NamedTuple):
@@ -288,11 +421,20 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
                 "data_iterator is None on a rank that reads, the first of its tensor-parallel group; make it with "
                 "create_megatron_iterator once Megatron's parallel state is initialised"
             )
-        micro_batch = _MicroBatch.of_rows(next(data_iterator), keys)
+        batch = next(data_iterator)
+        make = _MicroBatch.of_shared_bin if "local_cp_size" in batch else _MicroBatch.of_rows
+        micro_batch = make(batch, keys)
         micro_batch.send(group)
     else:
         micro_batch = _MicroBatch.receive(group, len(keys))
-    size, rank = parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank()
+    size, rank, shared = parallel_state.get_context_parallel_world_size(), 0, {}
+    if micro_batch.cp_size:
+        size = micro_batch.cp_size
+        context_group = _context_group(parallel_state, size) if size > 1 else None
+        shared = {"local_cp_size": size, "cp_group": context_group}
+        rank = dist.get_rank(context_group) if size > 1 else 0
+    elif size > 1:
+        rank = parallel_state.get_context_parallel_rank()
     values = micro_batch.values
     if size > 1:
         values = values[:, context_parallel_indices(micro_batch.cu_seqlens, values.shape[1], size, rank)]
@@ -313,8 +455,17 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
             cu_seqlens_kv_padded=micro_batch.cu_seqlens,
             max_seqlen_q=micro_batch.max_seqlen,
             max_seqlen_kv=micro_batch.max_seqlen,
+            **shared,
         ),
     )
+
+
+def _context_group(parallel_state: Any, size: int) -> dist.ProcessGroup:
+    """The group of so many neighbours that this rank is in, by either name that Megatron has given it."""
+    name = "get_dynamic_data_context_parallel_groups"
+    if not hasattr(parallel_state, name):
+        name = "get_hybrid_data_context_parallel_groups"
+    return getattr(parallel_state, name)(group_size=size)
 
 
 class _MicroBatch(NamedTuple):
@@ -325,6 +476,17 @@ class _MicroBatch(NamedTuple):
     cu_seqlens: torch.Tensor
     """int32 [s + 1]."""
     max_seqlen: int
+    cp_size: int = 0
+    """Of this micro-batch under dynamic context parallelism, else 0."""
+
+    @classmethod
+    def of_shared_bin(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
+        return cls(
+            values=torch.stack([batch[key].to(torch.int64) for key in keys]),
+            cu_seqlens=batch["cu_seqlens_padded"],
+            max_seqlen=int(batch["max_seqlen"]),
+            cp_size=int(batch["local_cp_size"]),
+        )
 
     @classmethod
     def of_rows(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
@@ -344,7 +506,7 @@ class _MicroBatch(NamedTuple):
         if dist.get_world_size(group) == 1:
             return
         device = _device_of(group)
-        sizes = [self.values.shape[1], len(self.cu_seqlens), self.max_seqlen]
+        sizes = [self.values.shape[1], len(self.cu_seqlens), self.max_seqlen, self.cp_size]
         _broadcast(torch.tensor(sizes, dtype=torch.int64, device=device), group)
         _broadcast(torch.cat([self.values.flatten(), self.cu_seqlens.to(torch.int64)]).to(device), group)
 
@@ -352,12 +514,12 @@ class _MicroBatch(NamedTuple):
     def receive(cls, group: dist.ProcessGroup, num_keys: int) -> "_MicroBatch":
         """Receives what the group's first rank sends; `num_keys` as many keys as there."""
         device = _device_of(group)
-        num_tokens, num_offsets, max_seqlen = _broadcast(
-            torch.empty(3, dtype=torch.int64, device=device), group
+        num_tokens, num_offsets, max_seqlen, cp_size = _broadcast(
+            torch.empty(4, dtype=torch.int64, device=device), group
         ).tolist()
         piece = torch.empty(num_keys * num_tokens + num_offsets, dtype=torch.int64, device=device)
         values, offsets = torch.split(_broadcast(piece, group), [num_keys * num_tokens, num_offsets])
-        return cls(values=values.view(num_keys, num_tokens), cu_seqlens=offsets.to(torch.int32), max_seqlen=max_seqlen)
+        return cls(values.view(num_keys, num_tokens), offsets.to(torch.int32), max_seqlen, cp_size)
 
 
 def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:

@@ -1,15 +1,48 @@
-"""torchdata's node graphs: packed batches as their source.
+"""torchdata: its StatefulDataLoader, resumable under any topology, and packed batches as a source of its node graphs.
 
-Owns the node; leaves batches, workers and the cursor to `PackedDataLoader`.
+Leaves how a state is read to `cursor`, and batches and workers to `PackedDataLoader`.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from torchdata.nodes import BaseNode
-
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.loading.loader import PackedDataLoader
+
+try:
+    from torchdata.nodes import BaseNode
+    from torchdata.stateful_dataloader import StatefulDataLoader
+except ModuleNotFoundError:
+    raise ImportError("packhorse.client.trainers.torchdata needs torchdata: install torchdata") from None
+
+
+class PackedStatefulDataLoader(StatefulDataLoader):
+    """A StatefulDataLoader over a PackedDataset, instead of torchdata's own.
+
+    `state_dict()` is torchdata's. `load_state_dict` takes it, or a batch's cursor, under another world size, batch size
+    or number of workers too, where torchdata asks for as many workers as saved it.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
+        >>> loader = PackedStatefulDataLoader(dataset, batch_size=None)
+        >>> next(iter(loader))["ids"].tolist()
+        [3, 2]
+        >>> again = PackedStatefulDataLoader(dataset, batch_size=None, num_workers=2)
+        >>> again.load_state_dict(loader.state_dict())
+        >>> [batch["ids"].tolist() for batch in again]
+        [[0, 1]]
+    """
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues after the last batch that the saved loader handed out.
+
+        Raises:
+            ValueError: it is no such state, or of another seed.
+        """
+        super().load_state_dict({})  # an iteration that was begun is left
+        if state_dict:
+            self.dataset.load_state_dict(state_dict)
 
 
 class PackedNode(BaseNode):
@@ -26,7 +59,7 @@ class PackedNode(BaseNode):
 
     A graph that comes to an epoch's end goes on with the next epoch; one that is left early begins its epoch again, as
     graphs do. The state of the graph resumes under any world size, batch size and number of workers, where the nodes
-    behind this one hand on batch by batch; what they have fetched ahead does not count.
+    after this one hand on batch by batch; what they have fetched ahead does not count.
 
     Example:
         >>> from packhorse.client import create_packed_dataloader

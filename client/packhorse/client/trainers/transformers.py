@@ -97,7 +97,7 @@ class PackedTrainerMixin(_AnyTrainer):
     - **Batches** come from the service as they are: `data_collator`, samplers and accelerate have no part in them.
       Batch size, seed, ranks, device and workers are those of the TrainingArguments; PackedData's options come first.
     - **Their form** is `padding-free` where the model runs FlashAttention, else `rows`, whose attention costs less.
-    - **Checkpoints** hold the cursor. `train(resume_from_checkpoint=…)` goes on behind it, under any number of
+    - **Checkpoints** hold the cursor. `train(resume_from_checkpoint=…)` continues after it, under any number of
       processes, batch size and accumulation. Steps are counted on, and epochs end when they are done. With
       `num_train_epochs` the learning rate goes on at the share of the run that is done, with `max_steps` at the step.
     - **eval_loss** is the mean over all targets, each sequence once, whatever was packed with what.
@@ -234,7 +234,7 @@ class PackedTrainerMixin(_AnyTrainer):
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *options: Any
     ) -> tuple[int, int]:
-        """Begins in the cursor's epoch, and counts on from the checkpoint's step up to what is left."""
+        """Begins in the cursor's epoch, and counts from the checkpoint's step to the last that remains."""
         super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *options)
         if self._resumed is None:
             return 0, 0
@@ -252,7 +252,7 @@ class PackedTrainerMixin(_AnyTrainer):
             _move(self.lr_scheduler, self._steps_done)
 
     def _run_epoch(self, *, epoch: int, steps_in_epoch: int, num_update_steps_per_epoch: int, **options: Any) -> None:
-        """Goes through what is left of an epoch, in optimizer steps that begin with it."""
+        """Goes through the rest of an epoch, in optimizer steps that begin where the rest begins."""
         assert self._batches is not None
         self._batches.set_epoch(epoch)
         num_left = self._batches.num_left
@@ -261,7 +261,7 @@ class PackedTrainerMixin(_AnyTrainer):
         )
 
     def _updates(self, num_batches: int) -> int:
-        """Optimizer steps that so many batches of this process make."""
+        """How many optimizer steps this number of batches of this process makes."""
         return -(-num_batches // self.args.gradient_accumulation_steps)
 
     def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
@@ -344,7 +344,7 @@ class PackedTrainer(PackedTrainerMixin, Trainer):
 
 
 class TrainingBatches:
-    """A loader as the Trainer goes through it: without cursors, each epoch with what is left of it."""
+    """A loader as the Trainer iterates it: batches without cursors, and of each epoch only the rest."""
 
     epoch: int
     """The epoch that is gone through."""
@@ -369,14 +369,14 @@ class TrainingBatches:
         self.epoch, self.num_left = epoch, len(self._loader)
 
     def resume(self, cursor: Mapping[str, Any]) -> None:
-        """Continues after a cursor; behind the last batch of an epoch, with the next."""
+        """Continues after a cursor; after the last batch of an epoch, with the next epoch."""
         self._loader.load_state_dict(cursor)
         self.set_epoch(self._loader.epoch)
         if self.num_left == 0:
             self.set_epoch(self.epoch + 1)
 
     def share_of_epoch(self, counted: float) -> float:
-        """Returns epochs done, where the Trainer counts what is left as a whole one."""
+        """Returns the epochs done; the Trainer counts the rest of an epoch as a whole one."""
         left = self.num_left / max(self._length, self.num_left)
         return self.epoch + 1 - left * (self.epoch + 1 - counted)
 
@@ -416,7 +416,7 @@ def _replaced(eval_dataset: Any, stand_in: Any) -> Any:
 
 
 def _move(scheduler: LambdaLR, num_steps: int) -> None:
-    """Has a schedule stand where it would after so many steps."""
+    """Sets a schedule to its state after this number of steps."""
     scheduler.last_epoch = num_steps
     rates = [base * of(num_steps) for base, of in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)]
     for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):

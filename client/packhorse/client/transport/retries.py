@@ -7,7 +7,6 @@ Leaves the numbers to `RetryPolicy`, and the limits of gRPC's calls to `transpor
 import logging
 import math
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +19,6 @@ from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
 _LOG = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
-
-_JITTER = random.SystemRandom()
-"""A source of its own: ranks that seed the global one alike would all try again at the same moment."""
 
 SHORTEST_ATTEMPT_SECONDS = 0.5
 """The least time of an attempt, however close the deadline."""
@@ -69,7 +65,7 @@ class Attempts:
         self._reset()
 
     def timeout_seconds(self) -> float:
-        """How long the next attempt may take."""
+        """The most that the next attempt may take."""
         if self._policy.deadline_seconds == 0:  # there is only this one
             return math.inf
         return max(SHORTEST_ATTEMPT_SECONDS, self._policy.deadline_seconds - self._elapsed_seconds())
@@ -81,13 +77,10 @@ class Attempts:
         """
         self.begin()
         is_known = self._has_answered() or not isinstance(error, ServerUnavailableError)
-        limit = self._policy.deadline_seconds
-        if not is_known:
-            limit = min(limit, self._policy.connect_seconds)
-        longest = min(self._policy.most_delay_seconds, self._policy.first_delay_seconds * 2 ** min(self._failures, 60))
-        delay = max(_JITTER.uniform(0, longest), error.retry_after_seconds or 0.0)
-        elapsed = self._elapsed_seconds()
+        limit = self._policy.limit_seconds(is_known=is_known)
         self._failures += 1
+        delay = max(self._policy.delay_seconds(self._failures), error.retry_after_seconds or 0.0)
+        elapsed = self._elapsed_seconds()
         if elapsed + delay > limit or limit == 0:
             if not is_known and (self._failures > 1 or elapsed >= 1):
                 error.args = (f"{error} (tried for {elapsed:.0f} s; is a server listening there?)",)

@@ -191,15 +191,6 @@ def dataset_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("dataset")(command)
 
 
-def ray_address_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --ray-address, for commands with an --engine."""
-    return click.option(
-        "--ray-address",
-        metavar="ADDRESS",
-        help="The cluster of --engine ray.  [default: the environment variable RAY_ADDRESS, else this machine alone]",
-    )(command)
-
-
 def topology_options(command: Callable[..., Any], *, leave_out: tuple[str, ...] = ("mode",)) -> Callable[..., Any]:
     """Adds the flags of a topology, which the command receives as `topology`, and --skip as `skip`."""
 

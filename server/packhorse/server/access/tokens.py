@@ -321,8 +321,8 @@ class Client:
         """Raises a ServiceError if the client may not change what runs get: a server without tokens knows nobody."""
         raise ServiceError(
             pb.ERROR_REASON_NOT_IMPLEMENTED,
-            "this server changes nothing for clients that it does not know: start it with --token-file, and give a "
-            "token whose methods name AppendStage; or append on its machine, with --data-root",
+            "this server changes nothing for clients that it does not know: start it with a token_file, and give a "
+            "token whose methods name AppendStage; or run `packhorse mixture append` on its machine",
         )
 
     def check_again(self) -> None:

@@ -119,7 +119,7 @@ class Mixtures:
             raise ServiceError(
                 pb.ERROR_REASON_NOT_IMPLEMENTED,
                 f"this server cannot write {path.name} ({error.strerror}); append on a machine that can write the data "
-                "root: packhorse mixture append --data-root",
+                "root, with `packhorse mixture append --data-root DIR`",
             ) from None
 
     def confirm(self, dataset: Dataset, components: Iterable[int] = ()) -> None:

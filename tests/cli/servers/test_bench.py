@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.flat_words import prepare
 
-from packhorse.cli.bench import Load, Measured, _facts, _lines
+from packhorse.cli.servers.bench import Load, Measured, _facts, _lines
 from packhorse.client import Access
 from packhorse.topology import Topology
 

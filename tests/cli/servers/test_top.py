@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from packhorse.analysis import activity_between
-from packhorse.cli.top import _number, _time, view_of
+from packhorse.cli.servers.top import _number, _time, view_of
 from packhorse.client import connect
 from packhorse.client.proof import ServerActivity, StreamActivity
 

@@ -1,6 +1,7 @@
-"""Hugging Face's padding-free training: what `DataCollatorWithFlattening` of transformers makes.
+"""The presets of Hugging Face's models: all sequences in one row (padding-free), or one row for each bin.
 
-Owns its keys, for TRL and open-instruct too, which read the same; leaves attention to the model.
+Owns their keys. Padding-free batches are those of transformers' `DataCollatorWithFlattening`, which TRL and
+open-instruct read too. Leaves attention to the model.
 """
 
 from functools import partial
@@ -96,6 +97,39 @@ def padding_free_preset(
     )
 
 
+def rows_preset(*, return_padding_mask: bool = False) -> Preset:
+    """Makes the preset for models of transformers with eager attention, SDPA or FlexAttention.
+
+    Legend: B bins, L tokens in a row. Keys: `input_ids`, `labels` and `position_ids` int64 [B, L], `seq_idx` int32
+    [B, L]. There is no `attention_mask`: without one, such a model makes a mask for each row from the places where
+    positions do not continue by 1, but only without a cache: `use_cache=False`, as in Hugging Face's trainers. Some
+    models make no mask; `sees_other_sequences` tests yours.
+
+    Attention costs B · L², where one row of all tokens costs (B · L)² unless FlashAttention skips what is masked.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=2, seed=1, preset="rows")
+        >>> batch = next(iter(dataset))
+        >>> batch["input_ids"].shape, batch["position_ids"][0].tolist()
+        (torch.Size([2, 8]), [0, 1, 2, 3, 4, 0, 1, 2])
+
+    Args:
+        return_padding_mask: whether to add `padding_mask` bool [B, L], True where there is no token, for losses of
+            experts. Models of transformers do not take it; pop it before you call one.
+    """
+    return Preset(
+        name="rows",
+        trainer="models of transformers (5.23) with eager, SDPA or FlexAttention; use_cache=False",
+        shift_labels=False,
+        labels=UNSHIFTED + " and on padding",
+        flatten=False,
+        has_rows=True,
+        padding="a sequence of its own at the end of its row, its labels -100",
+        build=partial(_build_rows, return_padding_mask=return_padding_mask),
+    )
+
+
 def _build(
     batch: PackedBatch,
     *,
@@ -139,7 +173,7 @@ def _offsets(layout: PackLayout, num_segments: int | None) -> tuple[NDArray[np.i
 def refuse_continued_positions(batch: PackedBatch) -> None:
     """Refuses batches with positions that go on from piece to piece.
 
-    Where a piece went on from position 5 behind a sequence of 5 tokens, the model would see one sequence.
+    If a piece continued from position 5 after a sequence of 5 tokens, the model would see one sequence.
 
     Raises:
         ValueError: some sequence begins at another position than 0.
@@ -149,3 +183,16 @@ def refuse_continued_positions(batch: PackedBatch) -> None:
             "continue_positions cannot be used with this preset: the model finds a sequence's beginning by its "
             "position; leave continue_positions=False"
         )
+
+
+def _build_rows(batch: PackedBatch, *, return_padding_mask: bool) -> dict[str, Any]:
+    refuse_continued_positions(batch)
+    keys = {
+        "input_ids": batch["input_ids"],
+        "labels": batch["labels"],
+        "position_ids": batch["position_ids"],
+        "seq_idx": batch["sequence_ids"],
+    }
+    if return_padding_mask:
+        keys["padding_mask"] = batch["attention_mask"] == 0
+    return keys

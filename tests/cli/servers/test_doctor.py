@@ -164,7 +164,7 @@ def test_a_token_that_expires_soon_is_warned_of(doctor, secured, authority):
     [
         (20, "✓", "and this client's fits, good for 20 days"),
         (5, "!", "good for 5 days: have another issued, and replace"),
-        (-1, "✗", "have another issued by the CA of the server's --tls-client-ca"),
+        (-1, "✗", "have another issued by the CA of the server's tls_client_ca"),
     ],
 )
 def test_own_certificate_is_looked_at(doctor, corpus, make_server, authority, days, sign, told):

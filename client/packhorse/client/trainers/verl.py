@@ -1,0 +1,73 @@
+"""verl: which ranks compute which sequences of a mini-batch, where it sizes context parallelism by micro-batch.
+
+Owns the form in which verl and Megatron ask for it; leaves the assignment to `packhorse.topology.ContextRule`.
+Importing this needs neither of them.
+"""
+
+from collections.abc import Sequence
+
+from packhorse.topology import ContextRule
+
+
+class VerlScheduler:
+    """Stands in for Megatron's `DefaultDynamicCPScheduler`, which verl asks for its assignment.
+
+    Every rank has sequences in every micro-batch, ranks that share some are neighbours, and the first of them is a
+    multiple of their number, as verl requires. The assignment is a function of the lengths.
+
+    ```
+    from verl.utils import dynamic_cp_scheduler
+
+    dynamic_cp_scheduler.get_megatron_dynamic_cp_scheduler_cls = lambda: VerlScheduler
+    ```
+
+    Example:
+        >>> scheduler = VerlScheduler(max_seqlen_per_dp_cp_rank=8, cp_size=1, dp_size=4)
+        >>> scheduler.get_groups_and_subsamples([(0, 12), (1, 7), (2, 5), (3, 4), (4, 7), (5, 7)])
+        [[[0, 3], [0, 3], [5], [4]], [[1], [1], [2], [2]]]
+
+    Args:
+        max_seqlen_per_dp_cp_rank: tokens that fit a rank.
+        cp_size: context-parallel ranks, as Megatron was started.
+        dp_size: data-parallel ranks; cp_size · dp_size is a power of two.
+        microbatch_group_size_per_vp_stage: must be None: the number of micro-batches is as it comes.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        max_seqlen_per_dp_cp_rank: int,
+        cp_size: int,
+        dp_size: int,
+        microbatch_group_size_per_vp_stage: int | None = None,
+    ) -> None:
+        if microbatch_group_size_per_vp_stage is not None:
+            raise ValueError(
+                "microbatch_group_size_per_vp_stage must be None: train without virtual pipeline stages, as verl does "
+                "under dynamic context parallelism"
+            )
+        num_ranks = cp_size * dp_size
+        if num_ranks < 1 or num_ranks & (num_ranks - 1):
+            raise ValueError(f"cp_size · dp_size must be a power of two, got {num_ranks}")
+        self._rule = ContextRule(max_seqlen_per_dp_cp_rank, num_ranks)
+
+    def get_groups_and_subsamples(self, sample_id_seqlens: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
+        """Assigns sequences to ranks.
+
+        Args:
+            sample_id_seqlens: each sequence's number and length in tokens.
+
+        Returns:
+            For each micro-batch, and each rank of data and context parallelism, the numbers of its sequences.
+
+        Raises:
+            ValueError: a sequence does not fit all ranks together.
+        """
+        numbers = [number for number, _ in sample_id_seqlens]
+        steps = self._rule.tile([length for _, length in sample_id_seqlens])
+        return [
+            [[numbers[index] for index in part.indices] for part in parts for _ in range(part.num_ranks)]
+            for parts in steps
+        ]
