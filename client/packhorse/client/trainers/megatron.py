@@ -143,7 +143,7 @@ class MegatronIterator:
         if self._seq_length not in (None, row_tokens):
             raise ValueError(
                 f"the dataset was prepared with max_seq_len {row_tokens}, and seq_length is {self._seq_length}; start "
-                f"Megatron with --seq-length {row_tokens}, or prepare the dataset with --max-seq-len {self._seq_length}"
+                f"Megatron with --seq-length {row_tokens}, or prepare the dataset with max_seq_len={self._seq_length}"
             )
         return {key: batch[key] for key in _KEYS}
 
