@@ -50,7 +50,7 @@ check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are compared to
 	$(BIN)/python tests/benchmarks/run.py
 
-release: $(STAMP) ## build wheel and sdist into dist, the same bytes on every machine
+release: $(STAMP) ## build wheel and sdist into dist, reproducibly
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 	$(BIN)/twine check --strict dist/*

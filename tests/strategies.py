@@ -1,8 +1,16 @@
-"""Topologies for property tests."""
+"""Topologies and context rules for property tests."""
 
 from hypothesis import strategies as st
 
-from packhorse.topology import Balance, BatchPhase, BatchSchedule, RemainderPolicy, Topology
+from packhorse.topology import Balance, BatchPhase, BatchSchedule, ContextRule, RemainderPolicy, Topology
+
+CONTEXT_RULES = st.builds(
+    ContextRule,
+    tokens_per_rank=st.integers(1, 64),
+    max_context_parallel=st.sampled_from([1, 2, 4, 8, 16]),
+    cost_cap_percent=st.integers(100, 300),
+    cost_linear=st.sampled_from([1, 10, 100, 24_576]),
+)
 
 
 def topologies(num_bins, policies=tuple(RemainderPolicy), balances=tuple(Balance)):

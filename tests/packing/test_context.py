@@ -5,22 +5,15 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import CONTEXT_RULES
 
 from packhorse.packing import pack_context
 from packhorse.topology import ContextRule
 
-RULES = st.builds(
-    ContextRule,
-    tokens_per_rank=st.integers(1, 64),
-    max_context_parallel=st.sampled_from([1, 2, 4, 8, 16]),
-    cost_cap_percent=st.integers(100, 300),
-    cost_linear=st.sampled_from([1, 10, 100, 24_576]),
-)
-
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[ContextRule, dict[int, int]]:
-    rule = draw(RULES)
+    rule = draw(CONTEXT_RULES)
     lengths = st.integers(1, rule.max_seq_len)
     return rule, draw(st.dictionaries(lengths, st.integers(1, 40), min_size=1, max_size=30))
 
@@ -62,7 +55,7 @@ def test_every_sequence_comes_once_and_each_bin_finds_its_parts_again(case: tupl
     assert found == plainly_packed(rule, counts)
 
 
-@given(RULES, st.lists(st.integers(1, 64), max_size=40))
+@given(CONTEXT_RULES, st.lists(st.integers(1, 64), max_size=40))
 def test_any_bin_has_a_layout(rule: ContextRule, rooms: list[int]) -> None:
     while sum(rooms) > rule.max_seq_len:
         rooms.pop()

@@ -7,21 +7,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import CONTEXT_RULES
 
 from packhorse.topology import ContextPart, ContextRule
-
-RULES = st.builds(
-    ContextRule,
-    tokens_per_rank=st.integers(1, 64),
-    max_context_parallel=st.sampled_from([1, 2, 4, 8, 16]),
-    cost_cap_percent=st.integers(100, 300),
-    cost_linear=st.sampled_from([1, 10, 100, 24_576]),
-)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[ContextRule, list[int]]:
-    rule = draw(RULES)
+    rule = draw(CONTEXT_RULES)
     return rule, draw(st.lists(st.integers(1, rule.max_seq_len), max_size=60))
 
 

@@ -82,12 +82,7 @@ class ContextRule:
 
     def num_ranks(self, room: int) -> int:
         """Returns on how many ranks a sequence begins a part."""
-        ranks, cost = 1, self.cost(room)
-        while ranks < self.max_context_parallel and (
-            room > ranks * self.tokens_per_rank or cost > ranks * self.cost_per_rank
-        ):
-            ranks *= 2
-        return ranks
+        return self._fewest_ranks(room, self.cost_per_rank)
 
     def fits(self, tokens: int, cost: int) -> int:
         """Returns the longest room for which so many tokens and so much cost are left; 0 for none."""
@@ -135,7 +130,7 @@ class ContextRule:
         """
         self._check(rooms)
         mean = sum(map(self.cost, rooms)) / self.max_context_parallel
-        num_ranks = [self._ranks_of_step(room, mean) for room in rooms]
+        num_ranks = [self._fewest_ranks(room, mean) for room in rooms]
         loads = [0.0] * self.max_context_parallel
         parts: dict[tuple[int, int], list[list[int]]] = {}  # by (ranks, first rank)
         for index in sorted(range(len(rooms)), key=lambda index: (-num_ranks[index], -rooms[index], index)):
@@ -212,12 +207,10 @@ class ContextRule:
             insort(left, (self.fits(tokens, cost), tokens, cost, ranks, number))
         return parts
 
-    def _ranks_of_step(self, room: int, mean: float) -> int:
-        """The fewest ranks that hold a room and on which nobody works longer than an optimizer step's mean."""
-        ranks = 1
-        while ranks < self.max_context_parallel and (
-            room > ranks * self.tokens_per_rank or self.cost(room) > ranks * mean
-        ):
+    def _fewest_ranks(self, room: int, most: float) -> int:
+        """The fewest ranks that hold a room and of which none has more than `most` of its cost."""
+        ranks, cost = 1, self.cost(room)
+        while ranks < self.max_context_parallel and (room > ranks * self.tokens_per_rank or cost > ranks * most):
             ranks *= 2
         return ranks
 

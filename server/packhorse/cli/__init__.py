@@ -259,20 +259,6 @@ class LazyGroup(click.Group):
             yield from each.params
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=lambda *arguments: _say_versions(*arguments),
-    help="Show the versions of the release, the protocol and the folder format.",
-)
-def main() -> None:
-    """Packs training sequences into full contexts and streams them to trainers."""
-    _prepare_streams()
-
-
 def _say_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     """Prints the versions that deploy/guides/compatibility.md promises something about, and ends the command."""
     if not wanted or ctx.resilient_parsing:
@@ -286,6 +272,20 @@ def _say_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         said.append(f"folder format {FORMAT_VERSION}")
     click.echo(f"packhorse {version('packhorse')} ({', '.join(said)})")
     ctx.exit()
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_versions,
+    help="Show the versions of the release, the protocol and the folder format.",
+)
+def main() -> None:
+    """Packs training sequences into full contexts and streams them to trainers."""
+    _prepare_streams()
 
 
 def _prepare_streams() -> None:
