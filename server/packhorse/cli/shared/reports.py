@@ -1,4 +1,4 @@
-"""The tables that `inspect` and `plan` print of a dataset or a plan.
+"""The tables that `inspect` and `plan` print of a prepared folder or a plan.
 
 Owns their columns. Leaves every figure to `packhorse.analysis`, wording to `sentences`, and layout to `printing`.
 """

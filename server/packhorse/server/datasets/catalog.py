@@ -1,7 +1,7 @@
-"""The datasets of a server: every prepared folder below one root, by its folder's name.
+"""The datasets of a server: every prepared folder below one root, by its folder's name, in the version of a digest.
 
 Owns finding, opening and withdrawing them. Leaves the check of a folder to `packhorse.dataset`, and noticing that open
-files changed to `versions`.
+files changed to `stamps`.
 """
 
 import logging
@@ -22,7 +22,7 @@ from packhorse.dataset import (
     open_prepared,
 )
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.datasets.versions import (
+from packhorse.server.datasets.stamps import (
     ArrayStamps,
     OlderVersion,
     OpenDataset,

@@ -1,8 +1,7 @@
-"""From protocol messages to the epoch's own types, refusing what is out of range by field name.
+"""From protocol messages to the epoch's own types; which fields are out of range, and how large an answer may be.
 
-Owns the checks of what StreamBins, GetBins, LocateSequences and AppendStage ask for, and how large an answer may be.
-Leaves the fields of packing on demand to `pack` and `pack_stream`, and what is done with a request to
-`backend`.
+Owns the checks of what StreamBins, GetBins, LocateSequences and AppendStage ask for. Leaves the fields of packing on
+demand to `pack` and `pack_stream`, and what is done with a request to `backend`.
 """
 
 from collections.abc import Callable, Collection
