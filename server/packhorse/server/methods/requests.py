@@ -119,11 +119,7 @@ def _version_mismatch(version: int, message: str) -> ServiceError:
 def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choice]) -> _Choice:
     """Returns the member of an enum for a value of the protocol; a ServiceError names the field if there is none.
 
-    Args:
-        field: its name in the request.
-        value: of an enum of the protocol.
-        names: returns a value's name there, which ends with the member's.
-        kind: the enum.
+    `names` returns a value's name there, which ends with the member's.
     """
     try:
         name = names(value)
