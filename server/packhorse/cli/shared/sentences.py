@@ -88,12 +88,7 @@ def items_of(report: DatasetReport) -> str:
 
 
 def advice(row: WaitingRow, topology: Topology) -> str:
-    """Returns what to do about waiting, in plain sentences.
-
-    Args:
-        row: of the run itself.
-        topology: its shape.
-    """
+    """Returns what a run of this topology can do about waiting, in plain sentences."""
     accumulation = topology.accumulation
     if row.waiting is None:
         bins = accumulation * topology.bins_per_step
