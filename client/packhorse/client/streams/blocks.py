@@ -386,7 +386,9 @@ def decode_bins(
         ids=ids.astype(np.int64),
         lengths=lengths,
         bin_ends=bin_ends,
-        positions=_positions(offsets, bins.base_position) if len(offsets) else positions(len(bin_ends)),
+        positions=np.where(offsets == ADDED_OFFSET, ADDED, bins.base_position + offsets.astype(np.int64))
+        if len(offsets)
+        else positions(len(bin_ends)),
         steps=steps,
         first_tokens=first_tokens,
         component_ids=component_ids,
@@ -410,10 +412,6 @@ def _redactions(
     redactions = np.full(num_sequences, AS_IT_IS)
     redactions[redacted] = np.where(tokens == MASKED_TOKEN, MASKED, tokens.astype(np.int64))
     return redactions
-
-
-def _positions(offsets: NDArray[np.uint32], base_position: int) -> NDArray[np.int64]:
-    return np.where(offsets == ADDED_OFFSET, ADDED, base_position + offsets.astype(np.int64))
 
 
 def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
