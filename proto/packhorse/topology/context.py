@@ -8,12 +8,13 @@ to travel. Leaves which tokens of a part each of its ranks computes to the clien
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from math import isqrt
 
 from packhorse.topology.choices import checked_integer
 from packhorse.topology.topology import DEFAULT_COST_LINEAR
 
-DEFAULT_COST_CAP_PERCENT = 110
+DEFAULT_COST_CAP_PERCENT = 300
 """See `ContextRule.cost_cap_percent`."""
 
 
@@ -132,25 +133,31 @@ class ContextRule:
             ValueError: a room is over `max_seq_len`.
         """
         self._check(rooms)
-        mean = sum(map(self.cost, rooms)) / self.max_context_parallel
+        costs = [self.cost(room) for room in rooms]
+        mean = sum(costs) / self.max_context_parallel
         num_ranks = [self._fewest_ranks(room, mean) for room in rooms]
-        loads = [0.0] * self.max_context_parallel
-        parts: dict[tuple[int, int], list[list[int]]] = {}  # by (ranks, first rank)
+        loads = [(0.0, 0)]  # of each block of ranks, with the first of them: a heap
+        size = self.max_context_parallel
+        parts: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}  # by (ranks, first rank), with tokens left
         for index in sorted(range(len(rooms)), key=lambda index: (-num_ranks[index], -rooms[index], index)):
             ranks, room = num_ranks[index], rooms[index]
-            first = min(range(0, len(loads), ranks), key=loads.__getitem__)
-            loads[first : first + ranks] = [loads[first] + self.cost(room) / ranks] * ranks
+            if ranks < size:
+                loads = [(load, first + at) for load, first in loads for at in range(0, size, ranks)]
+                heapify(loads)
+                size = ranks
+            load, first = loads[0]
+            heapreplace(loads, (load + costs[index] / ranks, first))
             of_block = parts.setdefault((ranks, first), [])
-            most = ranks * self.tokens_per_rank - room
-            part = next((part for part in of_block if sum(rooms[each] for each in part) <= most), None)
-            if part is None:
-                of_block.append([index])
-            else:
-                part.append(index)
-        dealt: list[list[ContextPart]] = [[] for _ in loads]
+            at = next((at for at, (left, _) in enumerate(of_block) if left >= room), len(of_block))
+            if at == len(of_block):
+                of_block.append((ranks * self.tokens_per_rank, []))
+            left, indices = of_block[at]
+            indices.append(index)
+            of_block[at] = (left - room, indices)
+        dealt: list[list[ContextPart]] = [[] for _ in range(self.max_context_parallel)]
         for (ranks, first), of_block in parts.items():
-            for part in of_block:
-                laid = ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(part)))
+            for _, indices in of_block:
+                laid = ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(indices)))
                 for rank in range(first, first + ranks):
                     dealt[rank].append(laid)
         return dealt
