@@ -50,7 +50,7 @@ def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
     On a terminal that is one line, which is rewritten and then removed; elsewhere it is a line each time. A server that
     neither the command nor the environment names may not be there at all, and is asked once.
     """
-    retry = None if timeout_seconds is not None or _is_named("target") else RetryPolicy(connect_seconds=0)
+    retry = None if timeout_seconds is not None or _is_target_named() else RetryPolicy(connect_seconds=0)
     line = _Line()
     logger = logging.getLogger("packhorse")
     logger.addHandler(line)
@@ -100,11 +100,11 @@ def is_path(dataset: str) -> bool:
     return os.sep in dataset
 
 
-def _is_named(option: str) -> bool:
-    """Whether the command line, the environment or a profile gives an option of this command."""
+def _is_target_named() -> bool:
+    """Whether the command line, the environment or a profile names the server."""
     context = click.get_current_context()
-    is_default = context.get_parameter_source(option) is ParameterSource.DEFAULT
-    return not is_default or option in context.meta.get(PROFILE, {})
+    is_default = context.get_parameter_source("target") is ParameterSource.DEFAULT
+    return not is_default or "target" in context.meta.get(PROFILE, {})
 
 
 class _Line(logging.Handler):
