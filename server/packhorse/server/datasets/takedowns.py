@@ -66,13 +66,7 @@ class _Read:
     """What is wrong with them now; empty if nothing is."""
 
     def refuse(self, stamps: Stamps, why: str, name: str) -> None:
-        """Leaves the content in force as it was, and logs once why; without any, the dataset is not served.
-
-        Args:
-            stamps: of the files.
-            why: they are refused.
-            name: of the dataset or mixture.
-        """
+        """Leaves the content in force as it was, and logs once why; without any, the dataset is not served."""
         if self.logged != stamps:
             self.logged = stamps
             if self.file is None:
@@ -191,7 +185,7 @@ class Takedowns:
             return
         try:
             file = self._parsed(path)
-            put_together(dataset, (file, *_none(dataset)))
+            put_together(dataset, (file,))
         except PreparedDatasetError as error:
             read.refuse(stamps, str(error), name)
             return
@@ -264,16 +258,12 @@ def _says(file: TakedownFile) -> bool:
     return bool(file.redactions or file.skips)
 
 
-def _none(dataset: Dataset) -> tuple[TakedownFile, ...]:
-    return (_NO_FILE,) * len(dataset.datasets) if isinstance(dataset, MixtureDataset) else ()
-
-
 def put_together(dataset: Dataset, files: tuple[TakedownFile, ...]) -> Takedown:
     """Returns what files take away together.
 
     Args:
         dataset: or mixture.
-        files: its own, then those of a mixture's components, in order.
+        files: its own, then those of a mixture's components, in order, or none of these.
 
     Raises:
         TakedownError: its own file names a component or key that it does not have; the message names the file.
@@ -283,7 +273,7 @@ def put_together(dataset: Dataset, files: tuple[TakedownFile, ...]) -> Takedown:
     try:
         own = own.resolved(tables)
         if isinstance(dataset, MixtureDataset):
-            components = zip(tables.items(), of_components, strict=True)
+            components = zip(tables.items(), of_components or [_NO_FILE] * len(tables), strict=True)
             return Takedown.of_mixture(own, {name: file.resolved({"": keys}) for (name, keys), file in components})
         return Takedown.of_dataset(own)
     except TakedownError as error:
@@ -319,10 +309,7 @@ class UnknownNames:
 def unknown_names(dataset: Dataset, redaction: Redaction, *, most: int | None = None) -> UnknownNames:
     """Returns the names in a redaction that its dataset, or its component of a mixture, does not have.
 
-    Args:
-        dataset: or mixture.
-        redaction: of a file that `put_together` accepts.
-        most: look up only this many ids, the lowest; None for all.
+    With `most`, only this many ids are looked up, the lowest.
     """
     resolved, keys = redaction.resolved(dataset.key_tables[redaction.component])
     if isinstance(dataset, MixtureDataset):
