@@ -111,12 +111,12 @@ function Costly({ context_lengths, packers, without_packing, waiting, own }) {
 }
 
 function Server({ server, activity }) {
-  const [own] = activity.servers;
+  const { servers } = activity;
   const pairs = (facts) => Object.entries(facts).map(([name, value]) => ({ name, value }));
   return html`
     <p>packhorse ${server.version}, wire version ${server.wire_version}, ${
-      server.is_serving ? "serving" : html`<strong class="warn">not serving</strong>`} for ${seconds(own.uptime_seconds)}</p>
-    <${Table} caption="Process" rows=${[own]} columns=${[
+      server.is_serving ? "serving" : html`<strong class="warn">not serving</strong>`} for ${seconds(Math.max(...servers.map((each) => each.uptime_seconds)))}</p>
+    <${Table} caption=${servers.length > 1 ? "Processes" : "Process"} rows=${servers} columns=${[
       ["streams", ({ streams, max_streams }) => `${number(streams)} of ${number(max_streams)}`],
       ["processors", "processors", (value) => value.toFixed(2)], ["memory", "memory_bytes", bytes],
       ["memory limit", "memory_limit_bytes", bytes], ["connections", "connections", number],
