@@ -9,6 +9,7 @@ from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import READERS, InputColumns, OnBadRow
 from packhorse.prepare.job import Layout
 from packhorse.prepare.pipeline import DryRun, dry_run, prepare
+from packhorse.prepare.resources import Resource
 from packhorse.prepare.shard import shard
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Layout",
     "OnBadRow",
     "PlanOptions",
+    "Resource",
     "dry_run",
     "load_prepared",
     "prepare",

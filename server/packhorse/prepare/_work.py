@@ -7,7 +7,7 @@ the output gets its name, to `packhorse.dataset`.
 import errno
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from packhorse.jobs import held_signals
 from packhorse.packing import PackingPlan
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import Opened
+from packhorse.prepare.resources import Resource
 from packhorse.storage import Records, read_record, write_record
 
 _Result = TypeVar("_Result")
@@ -92,7 +93,13 @@ class JobRecord:
 
     @classmethod
     def of(
-        cls, opened: Opened, options: PlanOptions, grouping: Grouping | None, *, appended_to: str | None
+        cls,
+        opened: Opened,
+        options: PlanOptions,
+        grouping: Grouping | None,
+        resources: Sequence[Resource] = (),
+        *,
+        appended_to: str | None,
     ) -> "JobRecord":
         """Returns the record of a job.
 
@@ -100,6 +107,7 @@ class JobRecord:
             opened: its input.
             options: what shapes its plan.
             grouping: which rows are a group.
+            resources: what sequences take of a bin beside tokens.
             appended_to: digest of the dataset that it appends to.
         """
         columns = opened.columns
@@ -112,6 +120,7 @@ class JobRecord:
                 "on_bad_row": columns.on_bad_row,
                 "append": appended_to,
                 "group_size": grouping.size if grouping else None,
+                "resources": [asdict(each) for each in resources],
             },
             files={
                 absolute(file.path): [file.stamp.size_bytes, file.stamp.modified_ns, file.stamp.version, file.num_rows]

@@ -30,6 +30,7 @@ from packhorse.prepare._sort import Sort
 from packhorse.prepare._work import JobRecord
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import Found, InputColumns, Opened, find_inputs, open_held
+from packhorse.prepare.resources import Resource, checked_resources
 from packhorse.storage import refuse_url
 from packhorse.topology import checked_integer
 
@@ -55,7 +56,9 @@ class Job:
     before: PreparedDataset | None = None
     """The version that is appended to."""
     grouping: Grouping | None = None
-    """Which sequences are a group."""
+    """Which sequences are a group; with resources each is one, if nothing else is said."""
+    resources: tuple[Resource, ...] = ()
+    """What sequences take of a bin beside tokens."""
     adds: bool = True
     """Whether the input holds new sequences only; else it holds those of the version before, too."""
     record: JobRecord | None = None
@@ -74,7 +77,7 @@ class Job:
             grouped = None
             if self.grouping is not None:
                 before = self.before if self.adds else None
-                grouped = gather_groups(self.opened, self.grouping, self.options, folder, shown, before)
+                grouped = gather_groups(self.opened, self.grouping, self.options, folder, shown, before, self.resources)
             yield Sort(
                 engine=engine,
                 progress=shown,
@@ -97,6 +100,7 @@ def checked_job(
     plan: PlanOptions,
     columns: InputColumns,
     grouping: Grouping | None,
+    resources: Iterable[Resource],
     execution: Execution,
     overwrite: bool,
     append: bool,
@@ -105,7 +109,11 @@ def checked_job(
     """Checks the arguments of `prepare`, alone and together, and finds the input."""
     _check_output(plan, output, format)
     _check_input(input, lengths, grouping, execution)
-    if grouping is not None:
+    resources = checked_resources(resources)
+    if resources:
+        _refuse_with_resources(plan, append=append, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
+        grouping = grouping or Grouping(size=1)
+    elif grouping is not None:
         _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
     if append and (overwrite or format == "seqpack"):
         raise ValueError(
@@ -115,7 +123,11 @@ def checked_job(
     before = _version_before(folder) if append else None
     if not append:
         refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
-    columns = replace(columns, group=grouping.column if grouping else None)
+    columns = replace(
+        columns,
+        group=grouping.column if grouping else None,
+        resources=tuple(each.column for each in resources),
+    )
     record, adds = None, True
     if input is None:
         opened = open_held(lengths, columns)
@@ -125,7 +137,8 @@ def checked_job(
         found = find_inputs(sources)
         _refuse_holding(folder, [*sources, *(file.path for file in grouping.files)] if grouping else sources, found)
         opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone
-        record = JobRecord.of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
+        appended_to = before.manifest.digest if before else None
+        record = JobRecord.of(opened, plan, grouping, resources, appended_to=appended_to)
     _check_opened(opened, source, format)
     if before is not None:
         refuse_growth(before, opened, plan, groups_by=grouping.said if grouping else None, adds=adds)
@@ -140,6 +153,7 @@ def checked_job(
         overwrite=overwrite,
         before=before,
         grouping=grouping,
+        resources=resources,
         adds=adds,
         record=record,
         workers=execution.workers or default_workers(opened.num_rows),
@@ -220,6 +234,27 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
             "on_bad_row 'skip' would leave a group without one of its sequences: repair the rows, or leave out their "
             "groups"
         )
+
+
+def _refuse_with_resources(options: PlanOptions, *, append: bool, seqpack: bool, skips: bool) -> None:
+    """Refuses what does not go with resources; a ValueError."""
+    if options.over_length in ("truncate", "split"):
+        raise ValueError(
+            f"over_length {options.over_length!r} would cut a sequence and not what it takes of a resource: choose "
+            "over_length 'error', or 'drop', which leaves out sequences that do not fit a bin"
+        )
+    if options.algorithm not in ("auto", "best-fit"):
+        raise ValueError("resources have a packer of their own: leave algorithm out")
+    for name in ("max_sequences_per_bin", "tokens_per_rank"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"{name} does not go with resources: leave it out")
+    for is_there, what in (
+        (append, "append does not go with resources: prepare all of the dataset again"),
+        (seqpack, "seqpack's layout does not know resources: use format 'packhorse'"),
+        (skips, "on_bad_row 'skip' does not go with resources: repair the rows, or leave them out of the input"),
+    ):
+        if is_there:
+            raise ValueError(what)
 
 
 def default_workers(num_rows: int) -> int:

@@ -35,6 +35,7 @@ from packhorse.prepare._work import working
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import InputColumns, changed
 from packhorse.prepare.job import Job, Layout, checked_job, plan_and_columns
+from packhorse.prepare.resources import Resource
 
 _OURS = ".packhorse"
 _LARGE_ALIGN = 16
@@ -53,6 +54,7 @@ def prepare(
     plan: PlanOptions | None = None,
     columns: InputColumns | None = None,
     grouping: Grouping | None = None,
+    resources: Iterable[Resource] = (),
     execution: Execution | None = None,
     overwrite: bool = False,
     append: bool = False,
@@ -87,6 +89,7 @@ def prepare(
         plan: what shapes the plan: max_seq_len, packer, over-length policy, alignment.
         columns: which columns hold lengths and ids, and what is done with bad rows.
         grouping: which rows are a group, whose sequences always share a bin. By default there are no groups.
+        resources: what sequences take of a bin beside tokens, such as image tiles; with a cap, no bin takes more.
         execution: engine, workers, progress, and whether to resume an interrupted call.
         overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else is ever
             replaced: no file, no folder with other files, and none that holds an input or the working directory.
@@ -121,6 +124,7 @@ def prepare(
         plan=options,
         columns=columns,
         grouping=grouping,
+        resources=resources,
         execution=execution or Execution(),
         overwrite=overwrite,
         append=append,
@@ -258,12 +262,7 @@ def dry_run(**arguments: Any) -> DryRun:
         plan = sort.plan(counted)
         planning = time.perf_counter() - began - finding - counting
     disk_bytes = counted.array_bytes + _OTHER_BYTES + (sort.groups.array_bytes if sort.groups else 0)
-    stats = PackingStats.from_templates(
-        plan.templates,
-        job.options.max_seq_len,
-        max_sequences_per_bin=job.options.max_sequences_per_bin,
-        proven_bound=plan.lower_bound,
-    )
+    stats = sort.stats(plan)
     if sort.read.keys is not None:
         disk_bytes += sum(len(some.data) + _KEY_BYTES * len(some.sizes) for some in sort.read.keys.rows())
     disk_bytes += sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 _INT64_MAX = 2**63 - 1
 
+MOST_RESOURCE = 2**31 - 1
+"""Of one sequence."""
+
 OnBadRow = Literal["error", "skip"]
 """Treatment of a row that cannot be planned."""
 
@@ -34,6 +37,8 @@ class InputColumns:
     manifest names it. Ids that occur twice are refused in any case."""
     group: str | None = None
     """Set from a `Grouping`: groups; None where no column says which rows are one."""
+    resources: tuple[str, ...] = ()
+    """Set from resources: the column of each."""
     key: str | None = None
     """Set where `id` names keys, which a pass of their own reads. Ids are rows then."""
 
@@ -53,7 +58,8 @@ class InputColumns:
     @property
     def names(self) -> list[str]:
         """All that are read, each once."""
-        return list(dict.fromkeys(name for name in (self.length, *self.integers) if name is not None))
+        names = (self.length, *self.integers, *self.resources)
+        return list(dict.fromkeys(name for name in names if name is not None))
 
 
 class Fault(IntEnum):
@@ -67,6 +73,9 @@ class Fault(IntEnum):
     LONG_ID = 5
     NULL_GROUP = 6
     LONG_GROUP = 7
+    NULL_RESOURCE = 8
+    LOW_RESOURCE = 9
+    HIGH_RESOURCE = 10
 
     @property
     def reason(self) -> str:
@@ -83,6 +92,9 @@ _REASONS = {
     Fault.LONG_ID: "the id is beyond int64",
     Fault.NULL_GROUP: "the group is null",
     Fault.LONG_GROUP: "the group is beyond int64",
+    Fault.NULL_RESOURCE: "a resource is null",
+    Fault.LOW_RESOURCE: "a resource is negative",
+    Fault.HIGH_RESOURCE: "a resource is over 2^31",
 }
 
 
@@ -101,6 +113,10 @@ class RawRows(NamedTuple):
     """Integers [n]; None where no column says which rows are a group."""
     null_groups: NDArray[np.bool_] | None = None
     """bool [n]; None where none is null."""
+    resources: NDArray[np.integer] | None = None
+    """Integers [n, k], of k resources; None without any."""
+    null_resources: NDArray[np.bool_] | None = None
+    """bool [n, k]; None where none is null."""
 
     def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "RawRows":
         """Returns the rows with the same done to each column that is there."""
@@ -127,6 +143,8 @@ class Batch(NamedTuple):
     """(row of the file, Fault) of those that were skipped: int64 [k, 2]; None without any."""
     groups: NDArray[np.int64] | None = None
     """int64 [n]; None where no column says which rows are a group."""
+    resources: NDArray[np.int64] | None = None
+    """int64 [n, k], of k resources; None without any."""
 
     def row(self, index: int) -> int:
         """Returns the row of the file of one sequence of the batch."""
@@ -139,6 +157,7 @@ def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
     if not len(lengths):
         return None
     masks = [
+        *_resource_faults(raw),
         (Fault.LONG_GROUP, _beyond_int64(raw.groups)),
         (Fault.NULL_GROUP, raw.null_groups),
         (Fault.LONG_ID, _beyond_int64(ids)),
@@ -154,6 +173,22 @@ def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
         if mask is not None:
             faults[mask] = fault
     return faults if faults.any() else None
+
+
+def _resource_faults(raw: RawRows) -> list[tuple[Fault, NDArray[np.bool_] | None]]:
+    amounts, nulls = raw.resources, raw.null_resources
+    if amounts is None:
+        return []
+    is_high = amounts > MOST_RESOURCE if int(amounts.max()) > MOST_RESOURCE else None
+    is_low = amounts < 0 if int(amounts.min()) < 0 else None
+    found = ((Fault.HIGH_RESOURCE, is_high), (Fault.LOW_RESOURCE, is_low), (Fault.NULL_RESOURCE, nulls))
+    return [(fault, None if mask is None else np.asarray(mask.any(axis=1))) for fault, mask in found]
+
+
+def as_amounts(values: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Returns amounts of a resource as int64; one that int64 cannot hold stays too high for any."""
+    most = np.uint64(MOST_RESOURCE + 1)
+    return np.array(np.minimum(values, most) if values.dtype == np.uint64 else values, dtype=np.int64)
 
 
 def _beyond_int64(values: NDArray[np.integer] | None) -> NDArray[np.bool_] | None:

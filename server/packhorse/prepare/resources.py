@@ -1,0 +1,162 @@
+"""Resources: what sequences take of a bin beside tokens, such as the tiles or patches of their images.
+
+Owns what a user says of one, and counting the sizes of groups for the plan. Leaves classes of sizes, and packing them,
+to `packhorse.packing.vectors`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import ResourceRecord
+from packhorse.packing.vectors import MOST_CLASSES, SizeClasses, distinct_rows, vector_bound
+from packhorse.prepare.input import MOST_RESOURCE
+from packhorse.topology import checked_integer
+
+_MOST_RESOURCES = 4
+_ROWS_KEPT = 1 << 21
+_GROUPS_PER_CLASS, _FEWEST_CLASSES = 8, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """What sequences take beside tokens, and how much of it a bin holds.
+
+    Example:
+        >>> Resource.parse("tiles=num_tiles:48")
+        Resource(name='tiles', column='num_tiles', cap=48)
+    """
+
+    name: str
+    """Of the resource, such as "tiles"."""
+    column: str
+    """The column of the input that says how much of it each row takes, in [0, 2^31): integers; lists of integers, whose
+    sum counts, such as the tiles of each image; or lists of grids (t, h, w), whose products are summed, such as
+    `image_grid_thw`."""
+    cap: int | None = None
+    """The most of it that a bin holds. By default there is no limit, and it is only counted."""
+
+    def __post_init__(self) -> None:
+        """Checks the fields; a ValueError where one is wrong."""
+        for name in ("name", "column"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
+        if self.cap is not None:
+            checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_RESOURCE)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads NAME=COLUMN or NAME=COLUMN:CAP; a ValueError where it is something else."""
+        name, is_named, rest = text.partition("=")
+        column, _, cap = rest.rpartition(":") if rest.rpartition(":")[2].isdecimal() else (rest, "", "")
+        if not (is_named and name and column):
+            raise ValueError(
+                f"resource must be NAME=COLUMN or NAME=COLUMN:CAP, such as tiles=num_tiles:48, got {text!r:.60}"
+            )
+        return cls(name=name, column=column, cap=int(cap) if cap else None)
+
+
+def checked_resources(resources: Iterable[Resource]) -> tuple[Resource, ...]:
+    """Returns resources of distinct names; a ValueError where they are something else."""
+    given = tuple(resources)
+    for each in given:
+        if not isinstance(each, Resource):
+            raise ValueError(f"resources must be a list of Resource, got {each!r:.60} in it")
+    names = [each.name for each in given]
+    if len(set(names)) < len(names) or len(names) > _MOST_RESOURCES:
+        raise ValueError(f"resources must be at most {_MOST_RESOURCES} of distinct names, got {', '.join(names)}")
+    return given
+
+
+def sizes_of(rooms: NDArray[np.int64], amounts: NDArray[np.int64], is_capped: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Returns the sizes by which groups are planned: int64 [G, d].
+
+    Example:
+        >>> sizes_of(np.array([700]), np.array([[3, 9]]), np.array([True, False])).tolist()
+        [[700, 3]]
+
+    Args:
+        rooms: of groups, in tokens: int64 [G].
+        amounts: of each resource that they take: int64 [G, k].
+        is_capped: whether a bin has a budget of each: bool [k].
+    """
+    return np.concatenate((rooms[:, None], amounts[:, is_capped]), axis=1)
+
+
+class SizeCounts:
+    """How many groups have which sizes: tokens, and each resource with a cap.
+
+    Memory grows with the number of distinct sizes.
+    """
+
+    def __init__(self, resources: tuple[Resource, ...], max_seq_len: int) -> None:
+        self.resources = resources
+        self.is_capped = np.array([each.cap is not None for each in resources], dtype=np.bool_)
+        caps = [each.cap for each in resources if each.cap is not None]
+        self.capacities = np.array([max_seq_len, *caps], dtype=np.int64)
+        """Of a bin: int64 [d]."""
+        self._values = np.empty((0, len(self.capacities)), dtype=np.int64)
+        self._counts, self._most = np.empty((2, 0), dtype=np.int64)
+        self._most_kept = _ROWS_KEPT
+        self._totals, self._largest = np.zeros((2, len(resources)), dtype=np.int64)
+
+    def add(self, sizes: NDArray[np.int64], amounts: NDArray[np.int64], members: NDArray[np.int64]) -> None:
+        """Counts groups.
+
+        Args:
+            sizes: int64 [G, d].
+            amounts: of each resource: int64 [G, k].
+            members: of each group: int64 [G].
+        """
+        if not len(sizes):
+            return
+        self._totals += amounts.sum(axis=0)
+        self._largest = np.maximum(self._largest, amounts.max(axis=0))
+        self._values = np.concatenate((self._values, sizes))
+        self._counts = np.concatenate((self._counts, np.ones(len(sizes), dtype=np.int64)))
+        self._most = np.concatenate((self._most, members))
+        if len(self._values) > self._most_kept:
+            self._join()
+            self._most_kept = max(_ROWS_KEPT, 2 * len(self._values))
+
+    def classes(self) -> SizeClasses:
+        """Returns the classes of all sizes: so few that each has several groups, which an epoch can exchange."""
+        self._join()
+        most = max(_FEWEST_CLASSES, min(MOST_CLASSES, int(self._counts.sum()) // _GROUPS_PER_CLASS))
+        return SizeClasses.of(self._values, self._counts, self.capacities, most)
+
+    def bound(self) -> int:
+        """Returns how many bins every plan has at least."""
+        self._join()
+        return vector_bound(self._values, self._counts, self.capacities)
+
+    def most_members(self, classes: SizeClasses) -> NDArray[np.int64]:
+        """Returns the members of the largest group of each class, by its number: int64 [C + 1]."""
+        most = np.zeros(len(classes.sizes) + 1, dtype=np.int64)
+        np.maximum.at(most, classes.numbers_of(self._values), self._most)
+        return most
+
+    def rounding_tokens(self, classes: SizeClasses) -> int:
+        """Returns by how many tokens classes are larger than their groups."""
+        tops = classes.sizes[classes.numbers_of(self._values) - 1, 0]
+        return int((tops - self._values[:, 0]) @ self._counts)
+
+    def records(self) -> tuple[ResourceRecord, ...]:
+        """Returns what the manifest says of each resource."""
+        facts = zip(self.resources, self._totals.tolist(), self._largest.tolist(), strict=True)
+        return tuple(
+            ResourceRecord(name=each.name, column=each.column, cap=each.cap, total=total, most=most)
+            for each, total, most in facts
+        )
+
+    def _join(self) -> None:
+        """Keeps distinct sizes only."""
+        first, which = distinct_rows(self._values)
+        most = np.zeros(len(first), dtype=np.int64)
+        np.maximum.at(most, which, self._most)
+        counts = np.zeros(len(first), dtype=np.int64)
+        np.add.at(counts, which, self._counts)
+        self._values, self._counts, self._most = self._values[first], counts, most
