@@ -43,13 +43,7 @@ class RenderedChat:
 def render_chat(
     template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], special_texts: Sequence[str]
 ) -> RenderedChat:
-    """Renders a conversation and finds the model's turns in it.
-
-    Args:
-        template: compiled.
-        chat: checked.
-        variables: the template's, beside the messages.
-        special_texts: texts of special tokens; one of them ends a turn.
+    """Renders a conversation and finds the model's turns in it. A special token's text ends a turn.
 
     Raises:
         TemplateRefusal: the template does not render the conversation.

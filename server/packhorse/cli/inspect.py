@@ -1,6 +1,7 @@
 """`packhorse inspect`: what a server serves, or what a prepared folder holds.
 
-Leaves a folder's figures to `packhorse.analysis`, whose packages only a folder needs.
+Owns the columns of what is served. Leaves a folder's figures to `packhorse.analysis`, whose packages only a folder
+needs, and its tables to `shared.reports`.
 """
 
 import json

@@ -71,6 +71,8 @@ class PackedBatch(dict[str, Any]):
     sequences: int32 [bins]. Unless flattened, each is a row of the batch."""
     component_names: Sequence[str]
     """Of a mixture, the components' names, by these ids: a tuple, which PyTorch's DataLoader makes a list."""
+    context_rule: Sequence[int]
+    """Of a dataset with `tokens_per_rank`, the fields of its `ContextRule`, in order."""
     cursor: Any
     """Where training is after this batch; added by the dataset."""
 

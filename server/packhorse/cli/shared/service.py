@@ -61,11 +61,6 @@ def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
 def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iterator[tuple[Client, str]]:
     """Connects a command to a dataset: in the service, or in the prepared folder that the argument names.
 
-    Args:
-        target: of the service.
-        timeout_seconds: how long to keep trying without an answer.
-        dataset: the folder, the file of a mixture, or the name of either at the target.
-
     Yields:
         A client, and the dataset's name there.
     """
