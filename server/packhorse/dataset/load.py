@@ -99,6 +99,11 @@ class PreparedDataset:
         return self.manifest.is_grouped
 
     @property
+    def has_templates(self) -> bool:
+        """Whether a bin's template tells the lengths of its sequences: not where the plan is over groups or classes."""
+        return self.groups is None
+
+    @property
     def key_tables(self) -> dict[str, Keys | None]:
         """Its keys, by no component; those of a mixture come by component."""
         return {"": self.keys}
