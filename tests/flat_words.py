@@ -23,7 +23,7 @@ from packhorse.client.trainers import PackedData
 from packhorse.dataset import Manifest
 from packhorse.prepare import Execution, Grouping, InputColumns, PlanOptions
 
-FLAT = {"batch_size", "seed", "preset", "balance", "num_epochs", "num_bins_multiple_of", "output"}
+FLAT = {"batch_size", "seed", "preset", "balance", "num_epochs", "num_bins_multiple_of", "output", "resources"}
 
 
 def _taken(kind: Any, words: dict[str, Any]) -> dict[str, Any]:

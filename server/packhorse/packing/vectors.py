@@ -21,6 +21,11 @@ from packhorse.packing.plan import Template
 MOST_CLASSES = 8192
 """More classes take longer to plan and hardly save a bin."""
 
+_ITEMS_PER_CLASS = 8
+"""Wanted, at least."""
+_WORTH_A_CHOICE = 0.005
+"""Share of all bins that rounding sizes may waste for that."""
+
 _CLASSES_BETWEEN_SWEEPS = 64
 
 _Content = tuple[Any, int, int] | None
@@ -50,27 +55,33 @@ class SizeClasses:
         capacities: NDArray[np.int64],
         most: int = MOST_CLASSES,
     ) -> "SizeClasses":
-        """Returns as many classes as are allowed.
+        """Returns classes of several items each, which an epoch can then exchange for each other.
 
-        While there are too many, the quantum is doubled that wastes the smaller share of a bin.
+        While there are too many, the quantum is doubled that wastes the smaller share of a bin. More than half a
+        percent of all bins is wasted only where there would be more than `most`.
 
         Args:
             values: distinct sizes of items: int64 [m, d]; each is in [0, its capacity], and has a token at least.
             counts: items of each: int64 [m].
             capacities: of a bin: int64 [d].
-            most: classes.
+            most: classes; sizes of 0 and others are never of one class, so that there may be 2^(d - 1) more.
         """
         quanta = np.ones(len(capacities), dtype=np.int64)
-        tops, which = _tops(values, quanta)
-        while len(tops) > most:
+        tops, _ = _tops(values, quanta)
+        few = min(most, int(counts.sum()) // _ITEMS_PER_CLASS)
+        allowed = _WORTH_A_CHOICE * (counts @ values / capacities).max()
+        while len(tops) > few and (quanta < capacities).any():
             tried = []
-            for dimension in range(len(quanta)):
+            for dimension in np.flatnonzero(quanta < capacities).tolist():
                 doubled = quanta.copy()
                 doubled[dimension] *= 2
-                tops, which = _tops(values, doubled)
-                waste = (counts @ (tops[which] - values) / capacities).max()
-                tried.append((float(waste), dimension, doubled, tops))
-            _, _, quanta, tops = min(tried, key=lambda one: one[:2])
+                larger, which = _tops(values, doubled)
+                waste = (counts @ (larger[which] - values) / capacities).max()
+                tried.append((float(waste), dimension, doubled, larger))
+            waste, _, doubled, fewer = min(tried, key=lambda one: one[:2])
+            if len(tops) <= most and waste > allowed:
+                break
+            quanta, tops = doubled, fewer
         return cls(sizes=tops, quanta=quanta)
 
     def numbers_of(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:

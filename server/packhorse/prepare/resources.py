@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import ResourceRecord
-from packhorse.packing.vectors import MOST_CLASSES, SizeClasses, distinct_rows, vector_bound
+from packhorse.packing.vectors import SizeClasses, distinct_rows, vector_bound
 from packhorse.prepare.input import MOST_RESOURCE
 from packhorse.topology import checked_integer
 
 _MOST_RESOURCES = 4
 _ROWS_KEPT = 1 << 21
-_GROUPS_PER_CLASS, _FEWEST_CLASSES = 8, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +122,9 @@ class SizeCounts:
             self._most_kept = max(_ROWS_KEPT, 2 * len(self._values))
 
     def classes(self) -> SizeClasses:
-        """Returns the classes of all sizes: so few that each has several groups, which an epoch can exchange."""
+        """Returns the classes of all sizes."""
         self._join()
-        most = max(_FEWEST_CLASSES, min(MOST_CLASSES, int(self._counts.sum()) // _GROUPS_PER_CLASS))
-        return SizeClasses.of(self._values, self._counts, self.capacities, most)
+        return SizeClasses.of(self._values, self._counts, self.capacities)
 
     def bound(self) -> int:
         """Returns how many bins every plan has at least."""
