@@ -1,4 +1,4 @@
-"""Context plans: how a bin is laid over a group of ranks, so that long sequences get many ranks and short ones get one.
+"""Context plans: how a bin is laid over several ranks, so that long sequences get many of them and short ones get one.
 
 Owns `ContextRule`, from a bin's rooms to its parts, and from those of an optimizer step to what each rank computes. It
 is a function of rooms alone, so the planner, every rank and an audit lay out a bin alike, and nothing but the bin has
@@ -8,12 +8,13 @@ to travel. Leaves which tokens of a part each of its ranks computes to the clien
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from math import isqrt
 
 from packhorse.topology.choices import checked_integer
 from packhorse.topology.topology import DEFAULT_COST_LINEAR
 
-DEFAULT_COST_CAP_PERCENT = 110
+DEFAULT_COST_CAP_PERCENT = 300
 """See `ContextRule.cost_cap_percent`."""
 
 
@@ -22,7 +23,7 @@ class ContextPart:
     """Sequences of a bin that are computed together, on ranks of their own."""
 
     first_rank: int
-    """The first of these ranks in the group; a multiple of `num_ranks`."""
+    """The first of these ranks in their context-parallel group; a multiple of `num_ranks`."""
     num_ranks: int
     """A power of two."""
     indices: tuple[int, ...]
@@ -31,15 +32,15 @@ class ContextPart:
 
 @dataclass(frozen=True, slots=True)
 class ContextRule:
-    """How the sequences of a bin share a group of ranks.
+    """How the sequences of a bin share the ranks of a context-parallel group.
 
-    A bin has room for `tokens_per_rank` tokens on each rank of a group. It is laid out as best-fit-decreasing packs:
+    A bin has room for `tokens_per_rank` tokens on each of these ranks. It is laid out as best-fit-decreasing packs:
     each sequence, longest first, joins the part that it fills best. Where it fits nowhere, it begins a part on the
-    fewest ranks that hold its tokens and, as far as the group has so many, keep its cost within the cap.
+    fewest ranks that hold its tokens and, as far as there are so many, keep its cost within the cap.
 
     The planner packs the whole dataset by the same steps and puts whole parts into bins. Best fit looks at nothing but
     the parts that are there, so laying out one bin finds its parts again. A bin that was planned otherwise, or halved,
-    may need more ranks than the group has; then all of it is one part.
+    may need more ranks than there are; then all of it is one part.
 
     Example:
         >>> rule = ContextRule(tokens_per_rank=8, max_context_parallel=4)
@@ -53,7 +54,7 @@ class ContextRule:
     tokens_per_rank: int
     """Tokens that each rank computes in a micro-step; at least 1."""
     max_context_parallel: int
-    """Ranks in a group; a power of two."""
+    """Ranks of a context-parallel group, which share a bin; a power of two."""
     cost_cap_percent: int = DEFAULT_COST_CAP_PERCENT
     """The most that a part may cost on each of its ranks, in percent of a rank full of short sequences; at least
     100."""
@@ -103,7 +104,7 @@ class ContextRule:
             ValueError: they are more.
         """
         if sum(rooms) > self.max_seq_len:
-            raise ValueError(f"a bin of {sum(rooms)} tokens does not fit {self.max_seq_len}, the room of a group")
+            raise ValueError(f"a bin of {sum(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
         parts = [(ranks, indices) for ranks, _, indices in self._parts(rooms)]
         if sum(ranks for ranks, _ in parts) > self.max_context_parallel:
             parts = [(self.max_context_parallel, list(range(len(rooms))))]
@@ -132,25 +133,31 @@ class ContextRule:
             ValueError: a room is over `max_seq_len`.
         """
         self._check(rooms)
-        mean = sum(map(self.cost, rooms)) / self.max_context_parallel
+        costs = [self.cost(room) for room in rooms]
+        mean = sum(costs) / self.max_context_parallel
         num_ranks = [self._fewest_ranks(room, mean) for room in rooms]
-        loads = [0.0] * self.max_context_parallel
-        parts: dict[tuple[int, int], list[list[int]]] = {}  # by (ranks, first rank)
+        loads = [(0.0, 0)]  # of each block of ranks, with the first of them: a heap
+        size = self.max_context_parallel
+        parts: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}  # by (ranks, first rank), with tokens left
         for index in sorted(range(len(rooms)), key=lambda index: (-num_ranks[index], -rooms[index], index)):
             ranks, room = num_ranks[index], rooms[index]
-            first = min(range(0, len(loads), ranks), key=loads.__getitem__)
-            loads[first : first + ranks] = [loads[first] + self.cost(room) / ranks] * ranks
+            if ranks < size:
+                loads = [(load, first + at) for load, first in loads for at in range(0, size, ranks)]
+                heapify(loads)
+                size = ranks
+            load, first = loads[0]
+            heapreplace(loads, (load + costs[index] / ranks, first))
             of_block = parts.setdefault((ranks, first), [])
-            most = ranks * self.tokens_per_rank - room
-            part = next((part for part in of_block if sum(rooms[each] for each in part) <= most), None)
-            if part is None:
-                of_block.append([index])
-            else:
-                part.append(index)
-        dealt: list[list[ContextPart]] = [[] for _ in loads]
+            at = next((at for at, (left, _) in enumerate(of_block) if left >= room), len(of_block))
+            if at == len(of_block):
+                of_block.append((ranks * self.tokens_per_rank, []))
+            left, indices = of_block[at]
+            indices.append(index)
+            of_block[at] = (left - room, indices)
+        dealt: list[list[ContextPart]] = [[] for _ in range(self.max_context_parallel)]
         for (ranks, first), of_block in parts.items():
-            for part in of_block:
-                laid = ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(part)))
+            for _, indices in of_block:
+                laid = ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(indices)))
                 for rank in range(first, first + ranks):
                     dealt[rank].append(laid)
         return dealt
@@ -219,7 +226,7 @@ class ContextRule:
 
     def _check(self, rooms: Sequence[int]) -> None:
         if max(rooms, default=0) > self.max_seq_len:
-            raise ValueError(f"a sequence of {max(rooms)} tokens does not fit {self.max_seq_len}, the room of a group")
+            raise ValueError(f"a sequence of {max(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
 
 
 def _side_by_side(parts: list[tuple[int, list[int]]]) -> list[ContextPart]:

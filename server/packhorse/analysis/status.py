@@ -84,7 +84,9 @@ def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
         >>> costly_facts(open_prepared("datasets/corpus"))["padding_avoided_tokens"]
         16
     """
-    report = dataset_report(dataset, run=Topology(world_size=_WORLD_SIZE))
+    rule = dataset.manifest.options.context
+    ranks = _WORLD_SIZE * (1 if rule is None else rule.max_context_parallel)
+    report = dataset_report(dataset, run=Topology(world_size=ranks))
     source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options_of(dataset))
     compared = compare_packers(source, options_of(dataset), time_limit_seconds=_TIME_LIMIT_SECONDS)
     facts = report.facts()

@@ -15,9 +15,8 @@ import click
 
 from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.printing import output_console, table
-from packhorse.cli.shared.service import access_of_command, asking, timeout_option
+from packhorse.cli.shared.service import access_of_command, asking, asking_for, is_path, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
-from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.proof import ask_activity
 from packhorse.formats import require
 from packhorse.storage import replace_bytes
@@ -37,6 +36,13 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
     default=DEFAULT_COST_LINEAR,
     type=click.IntRange(0),
     help="Cost of a token beside attention: a sequence of L tokens costs this times L, plus L².",
+)
+@click.option(
+    "--bandwidth",
+    type=click.FloatRange(0),
+    metavar="GB/S",
+    help="Where ranks share bins: what each receives of the others, beside 400 TFLOP/s that it computes; 0 for "
+    "communication that costs nothing. By default 200.",
 )
 @click.option(
     "--windows",
@@ -70,6 +76,7 @@ def command(
     timeout_seconds: float | None,
     num_templates: int,
     world_size: int | None,
+    bandwidth: float | None,
     windows: bool,
     plot: Path | None,
     report_path: Path | None,
@@ -84,12 +91,8 @@ def command(
 
     Without DATASET, or where it is a name, the datasets of --target are listed with their digests, sizes and streams.
     """
-    if dataset is None or not (Path(dataset).exists() or len(Path(dataset).parts) > 1):
-        try:
-            _print_served(target, timeout_seconds, dataset, as_json=as_json)
-        except ServerUnavailableError as error:
-            missing = "" if dataset is None else f"there is no folder {dataset} here, and no server has this dataset: "
-            raise click.ClickException(f"{missing}{error}") from None
+    if dataset is None or not (Path(dataset).exists() or is_path(dataset)):
+        _print_served(target, timeout_seconds, dataset, as_json=as_json)
         return
     if find_spec("numba") is None:
         raise click.ClickException(
@@ -102,20 +105,29 @@ def command(
         _save_report(Path(dataset), report_path)
         return
     run = None if world_size is None else Topology(world_size=world_size, **shape)
-    _print_folder(Path(dataset), num_templates, run, plot, windows=windows, as_json=as_json)
+    _print_folder(Path(dataset), num_templates, run, plot, windows=windows, bandwidth=bandwidth, as_json=as_json)
 
 
 def _print_folder(
-    folder: Path, num_templates: int, run: Topology | None, plot: Path | None, *, windows: bool, as_json: bool
+    folder: Path,
+    num_templates: int,
+    run: Topology | None,
+    plot: Path | None,
+    *,
+    windows: bool,
+    bandwidth: float | None,
+    as_json: bool,
 ) -> None:
-    from packhorse.analysis import dataset_report
+    from packhorse.analysis import BANDWIDTH, dataset_report
     from packhorse.cli.shared.reports import report_tables
     from packhorse.cli.shared.sentences import report_lines
     from packhorse.dataset import open_prepared
 
     if plot is not None:
         require("matplotlib", "demo")  # fails before the work, not after it
-    report = dataset_report(open_prepared(folder), run=run, windows=windows)
+    report = dataset_report(
+        open_prepared(folder), run=run, windows=windows, bandwidth=BANDWIDTH if bandwidth is None else bandwidth
+    )
     if as_json:
         click.echo(json.dumps(report.facts(num_templates), indent=2))
     else:
@@ -163,8 +175,12 @@ def _print_served(target: str, timeout_seconds: float | None, dataset: str | Non
     Older digests of a folder that was replaced while it was served follow: runs that began with one of them continue
     with it. The number of streams of each is shown where the token grants GetActivity.
     """
-    with asking(target, timeout_seconds) as client:
-        datasets = client.list_datasets() if dataset is None else [client.get_dataset(dataset)]
+    if dataset is None:
+        with asking(target, timeout_seconds) as client:
+            datasets = client.list_datasets()
+    else:
+        with asking_for(target, timeout_seconds, dataset) as (client, name):
+            datasets = [client.get_dataset(name)]
     streams = _streams_by_digest(target)
     if as_json:
         facts = [

@@ -59,7 +59,7 @@ class PlanOptions:
     tokens_per_rank ranks, a power of two, share a bin. By default a rank takes a bin."""
     cost_cap_percent: int | None = field(default=None, metadata=LATER)
     """With `tokens_per_rank`: the most that sequences may cost on each of their ranks, in percent of a rank full of
-    short sequences. A long sequence above it gets more ranks than its tokens need. By default 110."""
+    short sequences. A long sequence above it gets more ranks than its tokens need. By default 300."""
 
     @property
     def context(self) -> ContextRule | None:

@@ -7,7 +7,7 @@ Owns what the arguments must fulfil, alone and together. Leaves what names an in
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,11 +27,11 @@ from packhorse.prepare._append import continued, refuse_growth
 from packhorse.prepare._groups import gather_groups, options_of_groups
 from packhorse.prepare._records import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.prepare._sort import Sort
-from packhorse.prepare._work import JobRecord
+from packhorse.prepare._work import record_of
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import Found, InputColumns, Opened, find_inputs, open_held
 from packhorse.prepare.resources import Resource, checked_resources
-from packhorse.storage import refuse_url
+from packhorse.storage import JobRecord, refuse_url
 from packhorse.topology import ContextRule, checked_integer
 
 Layout = Literal["packhorse", "seqpack"]
@@ -137,8 +137,13 @@ def checked_job(
         found = find_inputs(sources)
         _refuse_holding(folder, [*sources, *(file.path for file in grouping.files)] if grouping else sources, found)
         opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone
-        appended_to = before.manifest.digest if before else None
-        record = JobRecord.of(opened, plan, grouping, resources, appended_to=appended_to)
+        record = record_of(
+            opened,
+            plan,
+            grouping,
+            appended_to=before.manifest.digest if before else None,
+            resources=[asdict(each) for each in resources],
+        )
     _check_opened(opened, source, format)
     if before is not None:
         refuse_growth(before, opened, plan, groups_by=grouping.said if grouping else None, adds=adds)

@@ -35,7 +35,7 @@ _KEYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seq
 class MegatronStep(NamedTuple):
     """An optimizer step under dynamic context parallelism, as Megatron's `wrap_data_iterator` returns it.
 
-    The sums are over the bins of this rank's group of `max_context_parallel` ranks.
+    The sums are over the bins of this rank's context-parallel group of `max_context_parallel` ranks.
 
     Example:
         >>> micro_batches, num_microbatches, num_tokens, sum_of_squares = iterator.next_step()  # doctest: +SKIP
@@ -369,6 +369,6 @@ def _of_shared_bins(
         )
     if seq_length not in (None, rule.max_seq_len):
         raise ValueError(f"bins of the rule have {rule.max_seq_len} tokens, and seq_length is {seq_length}")
-    group = (rank // most, num_ranks // most)
-    loader = replace(data, loader=replace(options, rank=group)).open(batch_size=1)
+    of_loader = (rank // most, num_ranks // most)
+    loader = replace(data, loader=replace(options, rank=of_loader)).open(batch_size=1)
     return MegatronIterator(loader, shared=_SharedBins(rule, rank, tensor_parallel_size))
