@@ -68,6 +68,13 @@ def test_the_bound_is_never_above_the_optimum(case):
     assert optimum <= planned(items, capacities)[2].total()
 
 
+def test_distinct_rows_of_the_largest_values_are_told_apart():
+    rows = np.array([[2**31 - 1, 5, 2**31 - 1], [7, 2**31 - 1, 0], [2**31 - 1, 5, 2**31 - 1], [2**31 - 1, 4, 9]])
+    first, which = distinct_rows(rows)
+    assert rows[first].tolist() == sorted(map(list, {tuple(row) for row in rows.tolist()}))
+    assert (rows[first][which] == rows).all()
+
+
 def test_of_one_dimension_it_is_best_fit():
     lengths = np.random.default_rng(0).integers(1, 900, 3000)
     values, counts = np.unique(lengths, return_counts=True)

@@ -21,6 +21,7 @@ from packhorse.packing.plan import Template
 MOST_CLASSES = 8192
 """More classes take longer to plan and hardly save a bin."""
 
+_MOST_KEYS = 2**62
 _ITEMS_PER_CLASS = 8
 """Wanted, at least."""
 _WORTH_A_CHOICE = 0.005
@@ -108,16 +109,18 @@ def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[n
         (array([1, 0]), array([1, 0, 1]))
 
     Args:
-        rows: int64 [n, d].
+        rows: int64 [n, d], each value in [0, 2^31).
 
     Returns:
         int64 [m] and [n].
     """
-    which = np.zeros(len(rows), dtype=np.int64)
-    first = which[:1]
+    keys, num_keys = np.zeros(len(rows), dtype=np.int64), 1
     for column in rows.T:
-        values, ranks = np.unique(column, return_inverse=True)
-        _, first, which = np.unique(which * len(values) + ranks, return_index=True, return_inverse=True)
+        num_values = int(column.max(initial=0)) + 1
+        if num_keys * num_values > _MOST_KEYS:  # ranks keep the order, and are fewer
+            keys, num_keys = np.unique(keys, return_inverse=True)[1], len(rows)
+        keys, num_keys = keys * num_values + column, num_keys * num_values
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     return first, which
 
 
