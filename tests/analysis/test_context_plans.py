@@ -100,3 +100,5 @@ def test_a_rule_that_the_ranks_do_not_suit_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             compare_context_plans(source, replace(OPTIONS, align=1), tokens_per_rank=[size], world_size=12)
+    with pytest.raises(ValueError, match="max_seq_len 4096 and world_size 15 are not both even"):
+        compare_context_plans(source, OPTIONS, world_size=15)

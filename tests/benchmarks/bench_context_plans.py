@@ -14,12 +14,15 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from harness import Row, Sample, interleaved, timed
 from workload import Workspace, in_words, serving
 
-from packhorse.client import connect
+from packhorse.client import PackedDataset, connect
+from packhorse.client.batches import context_batch
 from packhorse.epoch import EpochView, PlanIndex
 from packhorse.epoch.assignment import Assignment
+from packhorse.formats import write_flat_tokens
 from packhorse.packing import counts_of_templates, pack_context
 from packhorse.prepare import PlanOptions, prepare
 from packhorse.topology import DEFAULT_COST_CAP_PERCENT, DEFAULT_COST_LINEAR, Balance, ContextRule, Topology
@@ -85,7 +88,7 @@ def run(workspace: Workspace) -> list[Row]:
                     reached=ours.waiting <= _ALLOWED[ranks] and seconds <= 0.001,
                 )
             )
-    return [*rows, *_caps(), *_dealing(workspace.sizes.repeats), _streaming(workspace)]
+    return [*rows, *_caps(), *_dealing(workspace.sizes.repeats), _streaming(workspace), _cutting(workspace)]
 
 
 def _said(found: _Found, seconds: float) -> str:
@@ -171,6 +174,36 @@ def _streaming(workspace: Workspace) -> Row:
         ratio=shared.median / plain.median,
         target="≥ 0.8×",
         reached=shared.median >= 0.8 * plain.median,
+    )
+
+
+def _cutting(workspace: Workspace) -> Row:
+    """Makes batches of bins that ranks share, and one rank's part of each, in one thread as a dataloader's workers."""
+    root, lengths = workspace.root / "cut", _lognormal(8_000, "long", seed=2)
+    plan = PlanOptions(max_seq_len=262_144, tokens_per_rank=8_192, align=64)
+    num_bins = prepare(lengths=lengths, output=root / "shared", plan=plan).n_bins
+    write_flat_tokens(root / "tokens.bin", (np.zeros(each, dtype=np.uint16) for each in lengths), np.uint16)
+    dataset = PackedDataset(f"embedded:{root}", "shared", root / "tokens.bin", batch_size=1)
+
+    def rate(rank: int | None) -> float:
+        begin = time.perf_counter()
+        for batch in dataset:
+            if rank is not None:
+                context_batch(batch, ContextRule(*batch["context_rule"]), rank)
+        return num_bins / (time.perf_counter() - begin)
+
+    works = (lambda: rate(5), lambda: rate(None))
+    torch.set_num_threads(1)
+    interleaved(1, *works)
+    cut, whole = (Sample(rates, "bins/s") for rates in interleaved(workspace.sizes.repeats, *works))
+    return Row(
+        what="batches of shared bins, and a rank's part of each",
+        size="262,144 tokens a bin, 32 ranks",
+        ours=str(cut),
+        peer=f"{whole}, packhorse without parts",
+        ratio=cut.median / whole.median,
+        target="≥ 0.8×",
+        reached=cut.median >= 0.8 * whole.median,
     )
 
 

@@ -35,7 +35,9 @@ import bench_prepare
 import bench_prepare_huge
 import bench_processes
 import bench_random_access
+import bench_rolling_restart
 import bench_sources
+import bench_status_page
 import bench_streaming
 import bench_tls
 import bench_tokenize
@@ -76,10 +78,20 @@ BENCHMARKS = {
     "prepare": bench_prepare,
     "prepare-huge": bench_prepare_huge,
     "many-streams": bench_many_streams,
+    "status-page": bench_status_page,
+    "rolling-restart": bench_rolling_restart,
     "endurance": bench_endurance,
     "peers-streaming": bench_peers_streaming,
 }
-ONLY_WHEN_NAMED = ("gpu", "prepare-huge", "many-streams", "endurance", "peers-streaming")
+ONLY_WHEN_NAMED = (
+    "gpu",
+    "prepare-huge",
+    "many-streams",
+    "status-page",
+    "rolling-restart",
+    "endurance",
+    "peers-streaming",
+)
 """What needs a GPU, takes minutes by itself, or much of a disk."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

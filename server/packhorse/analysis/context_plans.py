@@ -201,6 +201,11 @@ def compare_context_plans(
         rooms[room.room(length)] += count
     halves = (options.max_seq_len // (1 << bits) for bits in range(1, 31) if not options.max_seq_len % (1 << bits))
     sizes = list(tokens_per_rank) or [size for size in halves if not world_size % (options.max_seq_len // size)]
+    if not sizes:
+        raise ValueError(
+            f"max_seq_len {options.max_seq_len} and world_size {world_size} are not both even, so no two ranks can "
+            "share a bin; choose others"
+        )
     plans = []
     for size, cap in product(sizes, cost_cap_percent):
         rule = replace(options, tokens_per_rank=size, cost_cap_percent=cap).context

@@ -52,6 +52,11 @@ def test_every_token_and_its_label_is_on_one_rank(layout: str) -> None:
     assert (parts[0].num_tokens, parts[0].sum_of_squares, parts[0].max_seqlen) == (32, 24**2 + 8**2, 24)
 
 
+def test_a_full_bin_ends_without_a_label() -> None:
+    parts = [context_batch(bin_of([64]), RULE, rank) for rank in range(4)]
+    assert pairs_of(parts) == wanted([64])
+
+
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
 def test_an_optimizer_step_is_dealt_whole(layout: str) -> None:
     """Rows of several bins; ranks have different numbers of parts, and each has one at least."""

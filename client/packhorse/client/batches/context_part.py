@@ -156,23 +156,25 @@ def _part_of(
     if padding := max(unit, -(-filled // unit) * unit) - filled:
         segments = np.append(segments, padding)
     offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(segments))).astype(np.int32))
-    spans = [
-        np.arange(start, start + room) for start, room in zip(where.starts[chosen], where.rooms[chosen], strict=True)
-    ]
-    source = torch.from_numpy(np.concatenate((*spans, np.empty(0, dtype=np.int64))))
     index = torch.arange(filled + padding)
     if layout is not None:
         index = context_parallel_indices(offsets, filled + padding, size, rank_in_bin - first, layout=layout)
+    segment = torch.searchsorted(offsets[1:], index, right=True)
+    within = index - offsets[segment]
+    source = torch.from_numpy(np.append(where.starts[chosen], 0))[segment] + within
+    source, within, is_padding = (each.to(batch["ids"].device) for each in (source, within, segment == len(chosen)))
 
-    def cut(row: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
-        return torch.cat((row.reshape(-1)[source.to(row.device)], rest.to(row)))[index.to(row.device)][None]
+    def cut(name: str, of_padding: torch.Tensor | int, *, ahead: int = 0) -> torch.Tensor:
+        """Each token's own value, or the one of the token after it."""
+        row = batch[name].reshape(-1)
+        is_none = is_padding | (source + ahead >= len(row))
+        return torch.where(is_none, of_padding, row[torch.where(is_none, 0, source + ahead)])[None]
 
-    next_labels = torch.cat((batch["labels"].reshape(-1)[1:], batch["labels"].new_full((1,), IGNORE_INDEX)))
     lengths = where.lengths[chosen]
     return ContextBatch(
-        input_ids=cut(batch["input_ids"], torch.zeros(padding)),
-        labels=cut(next_labels, torch.full((padding,), IGNORE_INDEX)),
-        position_ids=cut(batch["position_ids"], torch.arange(padding)),
+        input_ids=cut("input_ids", 0),
+        labels=cut("labels", IGNORE_INDEX, ahead=1),
+        position_ids=cut("position_ids", within),
         cu_seqlens=offsets,
         max_seqlen=int(segments.max()),
         cp_size=size,

@@ -129,8 +129,8 @@ class Metrics:
         )
         self.rank_lag = self._gauge(
             "packhorse_rank_lag_steps",
-            "How many steps the slowest rank is behind the furthest, in the run where it is most; counted in steps "
-            "that have left, over the streams that are open at this server",
+            "How many steps the slowest rank is behind the furthest's last block, in the run where it is most; counted "
+            "in steps that have left, over the streams that are open at this server",
             "dataset",
             over_processes="livemax",
         )
