@@ -11,7 +11,7 @@ from harness import Row
 from numpy.typing import NDArray
 from workload import Workspace
 
-from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
+from packhorse.packing import SizeClasses, distinct_rows, pack_classes, vector_bound
 
 NOTE = (
     "two budgets: bins of 16,384 tokens and 48 tiles. The first mixture has 30 % text, and images of 256 tokens a "

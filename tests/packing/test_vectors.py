@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing import pack_histogram
-from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
+from packhorse.packing import SizeClasses, distinct_rows, pack_classes, pack_histogram, vector_bound
 
 
 @st.composite

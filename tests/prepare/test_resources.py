@@ -8,12 +8,12 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from tests.flat_words import prepare
+from tests.flat_words import dry_run, prepare
 
 from packhorse.cli import main
 from packhorse.client import connect
 from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared
-from packhorse.prepare import Resource, dry_run
+from packhorse.prepare import Resource
 
 NUM, MAX_SEQ_LEN, CAP = 500, 512, 6
 DRAW = np.random.default_rng(3)
@@ -33,7 +33,7 @@ TILES_UP_TO_CAP = Resource(name="tiles", column="tiles", cap=CAP)
 
 
 def prepared(folder, **words):
-    given = {"lengths": TABLE, "resources": [TILES_UP_TO_CAP], **words}
+    given = {"lengths": TABLE, "resources": (TILES_UP_TO_CAP,), **words}
     options = {"length_column": "n", "max_seq_len": MAX_SEQ_LEN, "progress": False}
     return prepare(**{**options, **given}, output=folder)
 
@@ -76,7 +76,7 @@ def test_every_kind_of_input_gives_the_same_bins(tmp_path):
     prepared(tmp_path / "array", lengths=array)
     for column in ("each", "grids"):
         factor = 4 if column == "grids" else 1
-        prepared(tmp_path / column, resources=[Resource(name="tiles", column=column, cap=factor * CAP)])
+        prepared(tmp_path / column, resources=(Resource(name="tiles", column=column, cap=factor * CAP),))
     folders = [folder for folder in tmp_path.iterdir() if folder.is_dir()]
     found = {json.dumps(bins_of(folder)) for folder in folders}
     assert len(folders) == 7
@@ -84,7 +84,7 @@ def test_every_kind_of_input_gives_the_same_bins(tmp_path):
 
 
 def test_the_manifest_and_the_service_tell_what_there_is(tmp_path):
-    prepared(tmp_path / "set", resources=[TILES_UP_TO_CAP, Resource(name="patches", column="grids")])
+    prepared(tmp_path / "set", resources=(TILES_UP_TO_CAP, Resource(name="patches", column="grids")))
     tiles, patches = open_prepared(tmp_path / "set").manifest.resources
     assert (tiles.name, tiles.cap, tiles.total, tiles.most) == ("tiles", CAP, TILES.sum(), TILES.max())
     assert (patches.name, patches.cap, patches.total, patches.most) == ("patches", None, 4 * TILES.sum(), 16)
@@ -100,7 +100,7 @@ def test_the_manifest_and_the_service_tell_what_there_is(tmp_path):
 
 
 def test_a_dataset_without_resources_is_what_it_was(tmp_path):
-    plain = prepared(tmp_path / "plain", resources=[])
+    plain = prepared(tmp_path / "plain", resources=())
     assert "resources" not in json.loads((tmp_path / "plain" / MANIFEST).read_text())
     assert (
         plain.digest == prepare(lengths=LENGTHS, max_seq_len=MAX_SEQ_LEN, output=tmp_path / "x", progress=False).digest
@@ -109,7 +109,7 @@ def test_a_dataset_without_resources_is_what_it_was(tmp_path):
 
 def test_another_cap_is_another_dataset(tmp_path):
     digests = {
-        prepared(tmp_path / str(cap), resources=[Resource(name="tiles", column="tiles", cap=cap)]).digest
+        prepared(tmp_path / str(cap), resources=(Resource(name="tiles", column="tiles", cap=cap),)).digest
         for cap in (CAP, CAP + 1, None)
     }
     assert len(digests) == 3
@@ -120,7 +120,7 @@ def test_groups_share_a_bin_and_its_budgets(tmp_path):
         tmp_path / "set",
         max_seq_len=1024,
         group_column="pair",
-        resources=[Resource(name="tiles", column="tiles", cap=12)],
+        resources=(Resource(name="tiles", column="tiles", cap=12),),
     )
     dataset = open_prepared(tmp_path / "set")
     bins = dataset.epoch(0, seed=1).bins(range(manifest.n_bins))
@@ -137,15 +137,15 @@ def test_groups_share_a_bin_and_its_budgets(tmp_path):
 def test_what_does_not_fit_is_refused_or_left_out_and_counted(tmp_path):
     small = Resource(name="tiles", column="tiles", cap=2)
     with pytest.raises(ValueError, match=r"sequence \d+ \(row \d+\) takes \d of resource 'tiles', over its cap of 2"):
-        prepared(tmp_path / "set", resources=[small])
+        prepared(tmp_path / "set", resources=(small,))
     assert not (tmp_path / "set").exists()
-    manifest = prepared(tmp_path / "set", resources=[small], over_length="drop")
+    manifest = prepared(tmp_path / "set", resources=(small,), over_length="drop")
     assert manifest.over_length.sequences == (TILES > 2).sum()
     assert manifest.over_length.tokens == LENGTHS[TILES > 2].sum()
     left = open_prepared(tmp_path / "set").over_length()
     assert left[:, 0].tolist() == np.flatnonzero(TILES > 2).tolist()
     dry = dry_run(
-        lengths=TABLE, length_column="n", max_seq_len=MAX_SEQ_LEN, resources=[TILES_UP_TO_CAP], output=tmp_path / "dry"
+        lengths=TABLE, length_column="n", max_seq_len=MAX_SEQ_LEN, resources=(TILES_UP_TO_CAP,), output=tmp_path / "dry"
     )
     whole = prepared(tmp_path / "whole")
     assert (dry.stats.n_bins, dry.stats.total_tokens) == (whole.n_bins, whole.total_tokens)

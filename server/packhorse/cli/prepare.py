@@ -7,6 +7,7 @@ import shlex
 import time
 import warnings
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -115,9 +116,8 @@ def command(
             sources,
             output=output,
             plan=plan,
-            columns=columns,
+            columns=replace(columns, resources=tuple(Resource.parse(text) for text in resources)),
             grouping=grouping,
-            resources=[Resource.parse(text) for text in resources],
             execution=execution,
             overwrite=overwrite,
             append=append,

@@ -421,25 +421,20 @@ class Manifest(Facts):
                 "groups are neither cut nor counted by sequence",
                 (options.over_length in ("error", "drop") and options.max_sequences_per_bin is None),
             )
-        yield (
-            "rounding_tokens are of resources",
-            self.rounding_tokens >= 0 and (not self.rounding_tokens or bool(self.resources)),
-        )
-        if self.resources:
-            yield "sequences with resources are in groups", self.groups is not None
-            caps = [each.cap for each in self.resources if each.cap is not None]
-            yield "caps are in [1, 2^31)", all(1 <= cap < 2**31 for cap in caps)
-            yield (
-                "no sequence takes more than a cap",
-                all(
-                    0 <= each.most <= each.total and (each.cap is None or each.most <= each.cap <= _MOST)
-                    for each in self.resources
-                ),
-            )
+        yield from self._rules_of_resources()
         if (keys := self.keys) is not None:
             yield "keys have a byte each, and at least one is there", 1 <= keys.n_keys <= keys.n_bytes <= _MOST
         yield "checksums are SHA-256", all(_SHA256.fullmatch(checksum) for checksum in self.checksums.values())
         yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
+
+    def _rules_of_resources(self) -> Iterator[tuple[str, bool]]:
+        is_rounded = self.rounding_tokens > 0
+        yield "rounding_tokens are of resources", self.rounding_tokens >= 0 and bool(self.resources or not is_rounded)
+        yield "sequences with resources are in groups", self.groups is not None or not self.resources
+        for each in self.resources:
+            yield "caps are in [1, 2^31)", each.cap is None or 1 <= each.cap < 2**31
+            yield "no sequence takes more than there is", 0 <= each.most <= each.total
+            yield "no sequence takes more than a cap", each.cap is None or each.most <= each.cap
 
 
 def _inputs(content: dict[str, Any]) -> Inputs:

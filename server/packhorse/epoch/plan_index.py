@@ -247,15 +247,7 @@ class PlanIndex:
         first_bin, first_repeat, sizes = [0], [0], []
         repeats: list[tuple[int, int, int]] = []
         for template, multiplicity in canonical_templates(templates):
-            if not template or multiplicity < 1 or any(a < b for a, b in pairwise(template)):
-                raise ValueError(
-                    f"template {list(template)[:8]} × {multiplicity} is not a descending list of lengths used at "
-                    "least once"
-                )
-            if budgets is not None:
-                budgets.check(template)
-            elif sum(template) > max_seq_len:
-                raise ValueError(f"template {list(template)[:8]} has {sum(template)} tokens, over {max_seq_len}")
+            _check_template(template, multiplicity, max_seq_len, budgets)
             for length, group in groupby(template):
                 if length not in index_of:
                     raise ValueError(f"template {list(template)[:8]} uses length {length}, which no sequence has")
@@ -296,3 +288,14 @@ class PlanIndex:
             rooms=lengths if budgets is None else budgets.sizes[lengths - 1, 0].astype(np.int32),
             pool_size=int(counts_array.sum()),
         )
+
+
+def _check_template(template: Template, multiplicity: int, max_seq_len: int, budgets: Budgets | None) -> None:
+    if not template or multiplicity < 1 or any(a < b for a, b in pairwise(template)):
+        raise ValueError(
+            f"template {list(template)[:8]} × {multiplicity} is not a descending list of lengths used at least once"
+        )
+    if budgets is not None:
+        budgets.check(template)
+    elif sum(template) > max_seq_len:
+        raise ValueError(f"template {list(template)[:8]} has {sum(template)} tokens, over {max_seq_len}")

@@ -6,10 +6,9 @@ Only re-exports. Start with `prepare`.
 from packhorse.dataset import PlanOptions, load_prepared
 from packhorse.jobs import Execution
 from packhorse.prepare.grouping import Grouping
-from packhorse.prepare.input import READERS, InputColumns, OnBadRow
+from packhorse.prepare.input import READERS, InputColumns, OnBadRow, Resource
 from packhorse.prepare.job import Layout
 from packhorse.prepare.pipeline import DryRun, dry_run, prepare
-from packhorse.prepare.resources import Resource
 from packhorse.prepare.shard import shard
 
 __all__ = [

@@ -33,13 +33,12 @@ from packhorse.dataset import (
     write_entries,
 )
 from packhorse.jobs import Progress
-from packhorse.packing import PackingPlan, PackingStats, Template
-from packhorse.packing.vectors import SizeClasses, pack_classes
+from packhorse.packing import PackingPlan, PackingStats, SizeClasses, Template, pack_classes
 from packhorse.prepare._counting import exact_sum, facts_of, find_rows
 from packhorse.prepare._merging import duplicate_error
+from packhorse.prepare._resources import SizeCounts, sizes_of
 from packhorse.prepare.grouping import Grouping, WholeGroups, groups_of_version, whole_groups
-from packhorse.prepare.input import InputColumns, Opened, RawRows, RowRange, cut, map_array
-from packhorse.prepare.resources import Resource, SizeCounts, sizes_of
+from packhorse.prepare.input import InputColumns, Opened, RawRows, Resource, RowRange, cut, map_array
 from packhorse.topology import RoomRule
 from packhorse.wire import ids_sum
 
@@ -162,7 +161,6 @@ def gather_groups(
     folder: Path,
     progress: Progress,
     before: PreparedDataset | None = None,
-    resources: tuple[Resource, ...] = (),
 ) -> Grouped:
     """Reads every row once, in order, and writes the tables of groups and members.
 
@@ -176,13 +174,13 @@ def gather_groups(
             over_length.npy are written.
         progress: shows rows.
         before: the grouped version to whose groups these are added.
-        resources: what sequences take beside tokens.
 
     Raises:
         ValueError: a group is too long, its rows are apart, the version before holds some of them or left the group
             out, an id comes twice, or nothing is left.
     """
     grouping.check_rows(opened.num_rows)
+    resources = opened.columns.resources
     tally = _Tally(options, before, resources)
     num_before = tally.read(opened, grouping, folder, progress)
     opened.check_files()

@@ -7,7 +7,7 @@ Owns what the arguments must fulfil, alone and together. Leaves what names an in
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -30,7 +30,6 @@ from packhorse.prepare._sort import Sort
 from packhorse.prepare._work import record_of
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import Found, InputColumns, Opened, find_inputs, open_held
-from packhorse.prepare.resources import Resource, checked_resources
 from packhorse.storage import JobRecord, refuse_url
 from packhorse.topology import ContextRule, checked_integer
 
@@ -57,8 +56,6 @@ class Job:
     """The version that is appended to."""
     grouping: Grouping | None = None
     """Which sequences are a group; with resources each is one, if nothing else is said."""
-    resources: tuple[Resource, ...] = ()
-    """What sequences take of a bin beside tokens."""
     adds: bool = True
     """Whether the input holds new sequences only; else it holds those of the version before, too."""
     record: JobRecord | None = None
@@ -77,7 +74,7 @@ class Job:
             grouped = None
             if self.grouping is not None:
                 before = self.before if self.adds else None
-                grouped = gather_groups(self.opened, self.grouping, self.options, folder, shown, before, self.resources)
+                grouped = gather_groups(self.opened, self.grouping, self.options, folder, shown, before)
             yield Sort(
                 engine=engine,
                 progress=shown,
@@ -100,7 +97,6 @@ def checked_job(
     plan: PlanOptions,
     columns: InputColumns,
     grouping: Grouping | None,
-    resources: Iterable[Resource],
     execution: Execution,
     overwrite: bool,
     append: bool,
@@ -109,8 +105,7 @@ def checked_job(
     """Checks the arguments of `prepare`, alone and together, and finds the input."""
     _check_output(plan, output, format)
     _check_input(input, lengths, grouping, execution)
-    resources = checked_resources(resources)
-    if resources:
+    if columns.resources:
         _refuse_with_resources(plan, append=append, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
         grouping = grouping or Grouping(size=1)
     elif grouping is not None:
@@ -123,11 +118,7 @@ def checked_job(
     before = _version_before(folder) if append else None
     if not append:
         refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
-    columns = replace(
-        columns,
-        group=grouping.column if grouping else None,
-        resources=tuple(each.column for each in resources),
-    )
+    columns = replace(columns, group=grouping.column if grouping else None)
     record, adds = None, True
     if input is None:
         opened = open_held(lengths, columns)
@@ -137,13 +128,7 @@ def checked_job(
         found = find_inputs(sources)
         _refuse_holding(folder, [*sources, *(file.path for file in grouping.files)] if grouping else sources, found)
         opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone
-        record = record_of(
-            opened,
-            plan,
-            grouping,
-            appended_to=before.manifest.digest if before else None,
-            resources=[asdict(each) for each in resources],
-        )
+        record = record_of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
     _check_opened(opened, source, format)
     if before is not None:
         refuse_growth(before, opened, plan, groups_by=grouping.said if grouping else None, adds=adds)
@@ -158,7 +143,6 @@ def checked_job(
         overwrite=overwrite,
         before=before,
         grouping=grouping,
-        resources=resources,
         adds=adds,
         record=record,
         workers=execution.workers or default_workers(opened.num_rows),

@@ -35,7 +35,6 @@ from packhorse.prepare._work import working
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import InputColumns, changed
 from packhorse.prepare.job import Job, Layout, checked_job, plan_and_columns
-from packhorse.prepare.resources import Resource
 
 _OURS = ".packhorse"
 _LARGE_ALIGN = 16
@@ -54,7 +53,6 @@ def prepare(
     plan: PlanOptions | None = None,
     columns: InputColumns | None = None,
     grouping: Grouping | None = None,
-    resources: Iterable[Resource] = (),
     execution: Execution | None = None,
     overwrite: bool = False,
     append: bool = False,
@@ -87,9 +85,8 @@ def prepare(
         max_seq_len: a bin's capacity in tokens, in [1, 2^31); instead of `plan`.
         length_column: the column of lengths or tokens; instead of `columns`.
         plan: what shapes the plan: max_seq_len, packer, over-length policy, alignment.
-        columns: which columns hold lengths and ids, and what is done with bad rows.
+        columns: which columns hold lengths, ids and resources, and what is done with bad rows.
         grouping: which rows are a group, whose sequences always share a bin. By default there are no groups.
-        resources: what sequences take of a bin beside tokens, such as image tiles; with a cap, no bin takes more.
         execution: engine, workers, progress, and whether to resume an interrupted call.
         overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else is ever
             replaced: no file, no folder with other files, and none that holds an input or the working directory.
@@ -124,7 +121,6 @@ def prepare(
         plan=options,
         columns=columns,
         grouping=grouping,
-        resources=resources,
         execution=execution or Execution(),
         overwrite=overwrite,
         append=append,

@@ -149,7 +149,7 @@ class RowRange(ABC):
             column, values = self.columns.group, raw.groups
         if fault >= Fault.NULL_RESOURCE and raw.resources is not None:
             which = _which_resource(raw, index)
-            column, values = self.columns.resources[which], raw.resources[:, which]
+            column, values = self.columns.amounts[which], raw.resources[:, which]
         what, value = f"column {column!r}" if column is not None else "length", values[index]
         short = "an empty list" if self.is_list else value
         said = {

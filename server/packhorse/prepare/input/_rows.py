@@ -6,18 +6,59 @@ Owns the checks that every row has to pass whatever it was read from, and what a
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from packhorse.topology import checked_integer
 
 _INT64_MAX = 2**63 - 1
 
 MOST_RESOURCE = 2**31 - 1
 """Of one sequence."""
+_MOST_RESOURCES = 4
 
 OnBadRow = Literal["error", "skip"]
 """Treatment of a row that cannot be planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What sequences take beside tokens, and how much of it a bin holds.
+
+    Example:
+        >>> Resource.parse("tiles=num_tiles:48")
+        Resource(name='tiles', column='num_tiles', cap=48)
+    """
+
+    name: str
+    """Of the resource, such as "tiles"."""
+    column: str
+    """The column of the input that says how much of it each row takes, in [0, 2^31): integers; lists of integers, whose
+    sum counts, such as the tiles of each image; or lists of grids (t, h, w), whose products are summed, such as
+    `image_grid_thw`."""
+    cap: int | None = None
+    """The most of it that a bin holds. By default there is no limit, and it is only counted."""
+
+    def __post_init__(self) -> None:
+        """Checks the fields; a ValueError where one is wrong."""
+        for name in ("name", "column"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
+        if self.cap is not None:
+            checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_RESOURCE)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads NAME=COLUMN or NAME=COLUMN:CAP; a ValueError where it is something else."""
+        name, is_named, rest = text.partition("=")
+        column, _, cap = rest.rpartition(":") if rest.rpartition(":")[2].isdecimal() else (rest, "", "")
+        if not (is_named and name and column):
+            raise ValueError(
+                f"resource must be NAME=COLUMN or NAME=COLUMN:CAP, such as tiles=num_tiles:48, got {text!r:.60}"
+            )
+        return cls(name=name, column=column, cap=int(cap) if cap else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +78,8 @@ class InputColumns:
     manifest names it. Ids that occur twice are refused in any case."""
     group: str | None = None
     """Set from a `Grouping`: groups; None where no column says which rows are one."""
-    resources: tuple[str, ...] = ()
-    """Set from resources: the column of each."""
+    resources: tuple[Resource, ...] = ()
+    """What sequences take of a bin beside tokens, such as image tiles; with a cap, no bin takes more."""
     key: str | None = None
     """Set where `id` names keys, which a pass of their own reads. Ids are rows then."""
 
@@ -49,6 +90,11 @@ class InputColumns:
                 raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
         if self.on_bad_row not in get_args(OnBadRow):
             raise ValueError(f"on_bad_row must be one of {', '.join(get_args(OnBadRow))}, got {self.on_bad_row!r}")
+        if not isinstance(self.resources, tuple) or not all(isinstance(each, Resource) for each in self.resources):
+            raise ValueError(f"resources must be a tuple of Resource, got {self.resources!r:.60}")
+        names = [each.name for each in self.resources]
+        if len(set(names)) < len(names) or len(names) > _MOST_RESOURCES:
+            raise ValueError(f"resources must be at most {_MOST_RESOURCES} of distinct names, got {', '.join(names)}")
 
     @property
     def integers(self) -> tuple[str | None, str | None]:
@@ -56,9 +102,14 @@ class InputColumns:
         return self.id, self.group
 
     @property
+    def amounts(self) -> list[str]:
+        """Those of resources."""
+        return [each.column for each in self.resources]
+
+    @property
     def names(self) -> list[str]:
         """All that are read, each once."""
-        names = (self.length, *self.integers, *self.resources)
+        names = (self.length, *self.integers, *self.amounts)
         return list(dict.fromkeys(name for name in names if name is not None))
 
 

@@ -184,7 +184,7 @@ class MdsRows(RowRange):
         ids, groups = (
             None if name is None else self.shards.shard_integers(self.number, name) for name in self.columns.integers
         )
-        amounts = [self.shards.shard_integers(self.number, name) for name in self.columns.resources]
+        amounts = [self.shards.shard_integers(self.number, name) for name in self.columns.amounts]
         resources = np.stack([as_amounts(each) for each in amounts], axis=1) if amounts else None
         yield RawRows(lengths, ids=ids, groups=groups, resources=resources)
 
@@ -259,7 +259,7 @@ def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
         )
     integers = [
         *zip(("ids", "groups"), columns.integers, strict=True),
-        *(("resources", name) for name in columns.resources),
+        *(("resources", name) for name in columns.amounts),
     ]
     for what, column in integers:
         if column is not None and shards.columns[column] not in INTEGERS:

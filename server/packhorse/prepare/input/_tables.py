@@ -55,7 +55,7 @@ def chosen_columns(
             f"{where}: column {columns.group!r} holds {group_kind}, but groups are integers: number them, for example "
             "by `pandas.factorize`"
         )
-    for name in columns.resources:
+    for name in columns.amounts:
         if not is_amount(amount_kind := column_type(schema, name, where)):
             raise ValueError(
                 f"{where}: column {name!r} holds {amount_kind}, but a resource is a column of integers, of lists of "
@@ -254,7 +254,7 @@ def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
     rows = rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
     if not columns.resources:
         return rows
-    amounts, nulls = zip(*(amounts_of(_joined(table, name)) for name in columns.resources), strict=True)
+    amounts, nulls = zip(*(amounts_of(_joined(table, name)) for name in columns.amounts), strict=True)
     is_null = [
         np.zeros(len(values), dtype=np.bool_) if null is None else null
         for values, null in zip(amounts, nulls, strict=True)

@@ -1,73 +1,16 @@
-"""Resources: what sequences take of a bin beside tokens, such as the tiles or patches of their images.
+"""Resources: counting what groups take of a bin beside tokens, such as the tiles or patches of their images.
 
-Owns what a user says of one, and counting the sizes of groups for the plan. Leaves classes of sizes, and packing them,
-to `packhorse.packing.vectors`.
+Leaves what a user says of a resource to `input`, and classes of sizes, and packing them, to `packhorse.packing`.
 """
-
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import ResourceRecord
-from packhorse.packing.vectors import SizeClasses, distinct_rows, vector_bound
-from packhorse.prepare.input import MOST_RESOURCE
-from packhorse.topology import checked_integer
+from packhorse.packing import SizeClasses, distinct_rows, vector_bound
+from packhorse.prepare.input import Resource
 
-_MOST_RESOURCES = 4
 _ROWS_KEPT = 1 << 21
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resource:
-    """What sequences take beside tokens, and how much of it a bin holds.
-
-    Example:
-        >>> Resource.parse("tiles=num_tiles:48")
-        Resource(name='tiles', column='num_tiles', cap=48)
-    """
-
-    name: str
-    """Of the resource, such as "tiles"."""
-    column: str
-    """The column of the input that says how much of it each row takes, in [0, 2^31): integers; lists of integers, whose
-    sum counts, such as the tiles of each image; or lists of grids (t, h, w), whose products are summed, such as
-    `image_grid_thw`."""
-    cap: int | None = None
-    """The most of it that a bin holds. By default there is no limit, and it is only counted."""
-
-    def __post_init__(self) -> None:
-        """Checks the fields; a ValueError where one is wrong."""
-        for name in ("name", "column"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
-        if self.cap is not None:
-            checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_RESOURCE)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Reads NAME=COLUMN or NAME=COLUMN:CAP; a ValueError where it is something else."""
-        name, is_named, rest = text.partition("=")
-        column, _, cap = rest.rpartition(":") if rest.rpartition(":")[2].isdecimal() else (rest, "", "")
-        if not (is_named and name and column):
-            raise ValueError(
-                f"resource must be NAME=COLUMN or NAME=COLUMN:CAP, such as tiles=num_tiles:48, got {text!r:.60}"
-            )
-        return cls(name=name, column=column, cap=int(cap) if cap else None)
-
-
-def checked_resources(resources: Iterable[Resource]) -> tuple[Resource, ...]:
-    """Returns resources of distinct names; a ValueError where they are something else."""
-    given = tuple(resources)
-    for each in given:
-        if not isinstance(each, Resource):
-            raise ValueError(f"resources must be a list of Resource, got {each!r:.60} in it")
-    names = [each.name for each in given]
-    if len(set(names)) < len(names) or len(names) > _MOST_RESOURCES:
-        raise ValueError(f"resources must be at most {_MOST_RESOURCES} of distinct names, got {', '.join(names)}")
-    return given
 
 
 def sizes_of(rooms: NDArray[np.int64], amounts: NDArray[np.int64], is_capped: NDArray[np.bool_]) -> NDArray[np.int64]:
