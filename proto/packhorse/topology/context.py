@@ -86,7 +86,10 @@ class ContextRule:
 
     def num_ranks(self, room: int) -> int:
         """Returns on how many ranks a sequence begins a part."""
-        return self._fewest_ranks(room, self.cost_per_rank)
+        ranks, cost, most = 1, self.cost(room), self.cost_per_rank
+        while ranks < self.max_context_parallel and (room > ranks * self.tokens_per_rank or cost > ranks * most):
+            ranks *= 2
+        return ranks
 
     def fits(self, tokens: int, cost: int) -> int:
         """Returns the longest room for which so many tokens and so much cost are left; 0 for none."""
@@ -135,25 +138,25 @@ class ContextRule:
         self._check(rooms)
         costs = [self.cost(room) for room in rooms]
         mean = sum(costs) / self.max_context_parallel
-        num_ranks = [self._fewest_ranks(room, mean) for room in rooms]
-        loads = [(0.0, 0)]  # of each block of ranks, with the first of them: a heap
         size = self.max_context_parallel
+        loads = [(0.0, 0)]  # of each block of so many ranks, with the first of them: a heap
         parts: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}  # by (ranks, first rank), with tokens left
-        for index in sorted(range(len(rooms)), key=lambda index: (-num_ranks[index], -rooms[index], index)):
-            ranks, room = num_ranks[index], rooms[index]
-            if ranks < size:
-                loads = [(load, first + at) for load, first in loads for at in range(0, size, ranks)]
+        for index in sorted(range(len(rooms)), key=lambda index: -rooms[index]):  # those on many ranks come first
+            room, cost = rooms[index], costs[index]
+            while size > 1 and 2 * room <= size * self.tokens_per_rank and 2 * cost <= size * mean:
+                size //= 2
+                loads = [(load, first + at) for load, first in loads for at in (0, size)]
                 heapify(loads)
-                size = ranks
             load, first = loads[0]
-            heapreplace(loads, (load + costs[index] / ranks, first))
-            of_block = parts.setdefault((ranks, first), [])
-            at = next((at for at, (left, _) in enumerate(of_block) if left >= room), len(of_block))
-            if at == len(of_block):
-                of_block.append((ranks * self.tokens_per_rank, []))
-            left, indices = of_block[at]
-            indices.append(index)
-            of_block[at] = (left - room, indices)
+            heapreplace(loads, (load + cost / size, first))
+            of_block = parts.setdefault((size, first), [])
+            for at, (left, indices) in enumerate(of_block):
+                if room <= left:
+                    indices.append(index)
+                    of_block[at] = (left - room, indices)
+                    break
+            else:
+                of_block.append((size * self.tokens_per_rank - room, [index]))
         dealt: list[list[ContextPart]] = [[] for _ in range(self.max_context_parallel)]
         for (ranks, first), of_block in parts.items():
             for _, indices in of_block:
@@ -216,13 +219,6 @@ class ContextRule:
             tokens, cost = tokens - room, cost - self.cost(room)
             insort(left, (self.fits(tokens, cost), tokens, cost, ranks, number))
         return parts
-
-    def _fewest_ranks(self, room: int, most: float) -> int:
-        """The fewest ranks that hold a room and of which none has more than `most` of its cost."""
-        ranks, cost = 1, self.cost(room)
-        while ranks < self.max_context_parallel and (room > ranks * self.tokens_per_rank or cost > ranks * most):
-            ranks *= 2
-        return ranks
 
     def _check(self, rooms: Sequence[int]) -> None:
         if max(rooms, default=0) > self.max_seq_len:

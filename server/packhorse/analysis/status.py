@@ -136,7 +136,7 @@ def _data_url(script: str) -> str:
 
 def _lengths(dataset: PreparedDataset) -> dict[str, list[float]]:
     plan = dataset.plan
-    counts, edges = np.histogram(plan.lengths, bins=_LENGTH_BINS, weights=plan.counts)
+    counts, edges = np.histogram(plan.rooms, bins=_LENGTH_BINS, weights=plan.counts)
     return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 

@@ -16,7 +16,7 @@ from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 
 @click.group("plan")
 def command() -> None:
-    """Plan without preparing: compare packers, or ways to share bins, on a dataset."""
+    """Plan without preparing: compare packers, or ways to share bins."""
 
 
 @command.command("compare", context_settings={"show_default": True})
@@ -136,10 +136,10 @@ def compare(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def context(dataset: Path, max_seq_len: int | None, align: int | None, *, as_json: bool, **values: Any) -> None:
-    """Compare for DATASET how many ranks share a bin: waiting at micro-steps, and communication.
+    """Compare how many ranks to share a bin between.
 
-    DATASET is as for `packhorse plan compare`. Every plan is for the same ranks, and for optimizer steps of as many
-    bins.
+    Shows waiting at micro-steps and communication. DATASET is as for `packhorse plan compare`. Every plan is for the
+    same ranks, and for optimizer steps of as many bins.
     """
     source = read_histogram(dataset)
     plans = compare_context_plans(source, options_for(source, max_seq_len=max_seq_len, align=align), **values)
