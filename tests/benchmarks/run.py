@@ -42,6 +42,7 @@ import bench_streaming
 import bench_tls
 import bench_tokenize
 import bench_training
+import bench_two_budgets
 import bench_waiting
 from harness import Row, as_json, environment, markdown, recorded_run, recorded_runs, show, without_outdated
 from workload import FULL, QUICK, Workspace
@@ -63,6 +64,7 @@ BENCHMARKS = {
     "tls": bench_tls,
     "waiting": bench_waiting,
     "context-plans": bench_context_plans,
+    "two-budgets": bench_two_budgets,
     "assembling": bench_assembling,
     "training": bench_training,
     "random-access": bench_random_access,

@@ -110,7 +110,7 @@ def dataset_report(
     return DatasetReport(
         dataset=dataset,
         stats=stats_of(manifest, dataset.templates),
-        quantiles={q: int(plan.lengths[np.searchsorted(ends, q * ends[-1])]) for q in _QUANTILES},
+        quantiles={q: int(plan.rooms[np.searchsorted(ends, q * ends[-1])]) for q in _QUANTILES},
         mean_room=manifest.total_tokens / plan.num_sequences,
         real_token_efficiency=manifest.own_tokens / manifest.total_capacity,
         bin_mates_again=bin_mates_again(plan),
@@ -161,6 +161,8 @@ def stats_of(manifest: Manifest, templates: Mapping[Template, int]) -> PackingSt
         max_sequences_per_bin=manifest.options.max_sequences_per_bin,
         proven_bound=manifest.lower_bound,
     )
+    if manifest.resources:
+        stats = stats.with_tokens(manifest.total_tokens, manifest.lower_bound)
     return replace(stats, n_sequences=manifest.n_sequences)
 
 

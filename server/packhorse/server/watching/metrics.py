@@ -334,7 +334,7 @@ def _datasets_of(dataset: PreparedDataset | MixtureDataset) -> Sequence[Prepared
 
 def _measured(dataset: PreparedDataset | MixtureDataset, topology: Topology) -> Waiting | None:
     """Measures a run; of a mixture, an epoch that lies in its last stage. None if it is longer than its epoch."""
-    if isinstance(dataset, PreparedDataset) and not dataset.has_groups:
+    if isinstance(dataset, PreparedDataset) and dataset.has_templates:
         waiting = waiting_of_plan(dataset.plan, topology, [topology.balance])
     else:  # bins of groups cost what their members do, and a mixture has no plan of its own
         number = 0 if isinstance(dataset, PreparedDataset) else dataset.settled_epoch
