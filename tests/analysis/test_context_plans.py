@@ -74,6 +74,8 @@ def test_inspect_tells_who_waits_and_what_is_sent(folder: Path) -> None:
     for said in ("waiting at every micro-step, balance micro-step, accumulation 8, at 100 GB/s", "too few bins"):
         assert said in " ".join(shown.split())
     assert "waiting: give --world-size" not in shown
+    served = run(inspect, folder.name, "--target", f"embedded:{folder.parent}")
+    assert served.endswith("\nlong: 8 ranks with 512 tokens each share a bin, cost cap 300 %\n")
     with pytest.raises(ValueError, match="world_size 12 is no multiple of 8, the ranks that share a bin"):
         run(inspect, str(folder), "--world-size", "12")
 

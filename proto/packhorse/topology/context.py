@@ -70,6 +70,13 @@ class ContextRule:
         if ranks & (ranks - 1):
             raise ValueError(f"max_context_parallel must be a power of two, got {ranks}")
 
+    def __str__(self) -> str:
+        """The rule in one line."""
+        return (
+            f"{self.max_context_parallel} ranks with {self.tokens_per_rank:,} tokens each share a bin, cost cap "
+            f"{self.cost_cap_percent} %"
+        )
+
     @property
     def max_seq_len(self) -> int:
         """A bin's capacity in tokens."""

@@ -200,7 +200,11 @@ def _print_served(target: str, timeout_seconds: float | None, dataset: str | Non
             rows.append((*row, *(() if streams is None else (str(streams[info.name, digest]),))))
     columns = ("dataset", "digest", "max_seq_len", "sequences", "bins", "tokens", "efficiency")
     last = () if streams is None else ("streams",)
-    output_console().print(table(*columns, *last, rows=rows, left=("digest",), is_plain=True))
+    console = output_console()
+    console.print(table(*columns, *last, rows=rows, left=("digest",), is_plain=True))
+    for info in datasets:
+        if info.context_rule is not None:
+            console.print(f"{info.name}: {info.context_rule}", markup=False)
 
 
 def _digests_of(info: DatasetInfo) -> list[str]:

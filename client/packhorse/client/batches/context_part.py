@@ -123,7 +123,7 @@ def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
         raise ValueError("batch must have PackedBatch's own keys: take no preset")
     if (planned := ContextRule(*batch.get("context_rule", astuple(rule)))) != rule:
         raise ValueError(
-            f"rule is {rule}, but the dataset was prepared with {planned}: take the dataset's own, "
+            f"rule is {rule!r}, but the dataset was prepared with {planned!r}: take the dataset's own, "
             "Client.get_dataset(name).context_rule"
         )
     return where

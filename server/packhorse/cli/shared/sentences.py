@@ -36,10 +36,7 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
         f"{dataset.max_sequences_per_bin:,} sequences in a bin"
     )
     if (rule := manifest.options.context) is not None:
-        yield (
-            f"shared bins: {rule.max_context_parallel} ranks with {rule.tokens_per_rank:,} tokens each share a bin, "
-            f"cost cap {rule.cost_cap_percent} %"
-        )
+        yield f"shared bins: {rule}"
     yield (
         f"bin-mates: {report.bin_mates_again:.1%} of the {items_of(report)} that share a bin do so again an epoch later"
     )
