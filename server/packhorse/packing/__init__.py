@@ -31,8 +31,9 @@ from packhorse.packing.plan import (
 )
 from packhorse.packing.reference import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
-from packhorse.packing.sequences import PackedSequences, compile_kernels, pack_sequences
+from packhorse.packing.sequences import PackedSequences, compile_kernels, pack_sequences, pack_sizes
 from packhorse.packing.stats import PackingStats
+from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
 
 if TYPE_CHECKING:
     from packhorse.packing.online import OnlineBin, OnlinePacker
@@ -57,6 +58,7 @@ __all__ = [
     "PackedSequences",
     "PackingPlan",
     "PackingStats",
+    "SizeClasses",
     "Template",
     "canonical_templates",
     "check_certificate",
@@ -64,22 +66,26 @@ __all__ = [
     "checked_rule",
     "compile_kernels",
     "counts_of_templates",
+    "distinct_rows",
     "greedy_pack_sequences",
     "halve_into",
     "heap_pack_sequences",
     "laid_end_to_end",
     "length_histogram_from_lengths",
     "lower_bound",
+    "pack_classes",
     "pack_context",
     "pack_histogram",
     "pack_length_histogram",
     "pack_length_histogram_batched",
     "pack_sequences",
+    "pack_sizes",
     "rooms_of_lengths",
     "seed_from_components",
     "shuffle_bins",
     "sort_indices_by_length",
     "split_to_multiple",
+    "vector_bound",
 ]
 
 
