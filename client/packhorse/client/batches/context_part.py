@@ -120,6 +120,8 @@ def _layout_of(batch: Mapping[str, Any]) -> PackLayout:
     where = batch.get("layout")
     if not isinstance(where, PackLayout) or "input_ids" not in batch:
         raise ValueError("batch must have PackedBatch's own keys: take no preset")
+    if "media" in batch:
+        raise ValueError("a batch with media cannot be shared by ranks: its images belong to it as a whole")
     return where
 
 
