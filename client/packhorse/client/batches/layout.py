@@ -388,7 +388,8 @@ def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if not isinstance(value, np.ndarray):
             return value
         shape = value.shape if value.ndim > 1 else ()
-        return arrays.setdefault(id(value), (value.dtype.str, value.tobytes(), *shape))
+        content = value.tobytes() or None  # of bytes, `torch.load` refuses those that are empty
+        return arrays.setdefault(id(value), (value.dtype.str, content, *shape))
 
     return restored, (type(instance), {field.name: plain(getattr(instance, field.name)) for field in fields(instance)})
 
@@ -402,7 +403,7 @@ def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
             return value
         if id(value) not in arrays:
             dtype, content, *shape = value
-            array = np.frombuffer(content, dtype=dtype).copy()  # a copy may be written to
+            array = np.frombuffer(content or b"", dtype=dtype).copy()  # a copy may be written to
             arrays[id(value)] = array.reshape(shape) if shape else array
         return arrays[id(value)]
 
