@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -29,6 +30,11 @@ def test_every_option_has_help_and_every_command_a_sentence():
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{name} {parameter.opts}"
+
+
+@pytest.mark.parametrize("group", ["plan", "mixture", "token"])
+def test_no_line_about_a_subcommand_is_cut(packhorse, group):
+    assert "..." not in packhorse(group, "--help").stdout.partition("Commands:")[2]
 
 
 def test_every_flag_of_serve_is_an_environment_variable():
@@ -82,7 +88,7 @@ def test_stream_into_a_closed_pipe_ends_quietly(target):
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(60) == 1
+        assert process.wait(60) == 128 + signal.SIGPIPE
 
 
 def test_locate_tells_where_an_id_comes(packhorse, json_lines, target, client):
@@ -155,6 +161,42 @@ def test_output_may_be_closed(corpus, closed):
     command = f"{sys.executable} -m packhorse.cli inspect {corpus.root}/few {closed}"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("command", ["inspect", "show"])
+def test_a_reader_that_has_enough_is_no_failure(corpus, command):
+    """As after `| head`: status 141, what SIGPIPE gives other programs, and not a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "packhorse.cli", command, f"{corpus.root}/few"]
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=100)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("command", ["inspect", "show", "stream", "audit"])
+def test_a_mistyped_folder_does_not_wait_for_a_server_that_nothing_names(packhorse, command, monkeypatch):
+    (target,) = (each for each in main.get_command(click.Context(main), command).params if each.name == "target")
+    monkeypatch.setattr(target, "default", "127.0.0.1:1")
+    result = packhorse(command, "datasts")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: there is no prepared folder datasts here, and no server to ask for it: ")
+    assert result.stderr.count("\n") == 1
+    named = packhorse(command, "datasts", "--target", "127.0.0.1:1", "--timeout-seconds", "0.3")
+    assert "trying again for up to 0.3 s" in named.stderr
+
+
+@pytest.mark.parametrize("path", ["no/such/folder", "./folder"])
+def test_commands_say_alike_that_a_folder_is_missing(packhorse, path):
+    for command in ("show", "stream", "export"):
+        flags = ["--format", "jsonl", "--output", "x"] if command == "export" else []
+        result = packhorse(command, path, *flags)
+        assert (result.exit_code, result.stderr) == (
+            1,
+            f"Error: {path} is not a folder; `packhorse prepare` writes one\n",
+        )
+    inspected = packhorse("inspect", path)
+    assert (inspected.exit_code, inspected.stderr.replace("./", "")) == (1, result.stderr.replace("./", ""))
 
 
 def test_terminals_of_few_characters_show_the_rest(target):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -107,7 +108,8 @@ def test_a_tokenizer_beside_its_tokens_is_found(packhorse, dataset, corpus, word
         (["show", "rows", "--position", 99_999], r"--position 99999 is beyond the epoch's end; give one below \d+"),
         (["show", "rows", "--tokenizer", "t.json"], "--tokenizer decodes tokens; give --tokens as well"),
         (["show", "rows", "--id-column", "x"], "--id-column belongs to --tokens"),
-        (["show", "no/such/folder"], r"no/such/folder is not a prepared folder: it has no manifest\.json"),
+        (["show", "no/such/folder"], "no/such/folder is not a folder"),
+        (["show", f"{Path(__file__).parent}"], r"is not a prepared folder: it has no manifest\.json"),
         (["show", "rows", "--step", 99_999], r"step must be in \[0, \d+\), got 99999"),
         (["show", "rows", "--step", 0, "--rank", 1], "rank must be"),
         (["show", "nothing", "--step", 0], "nothing"),

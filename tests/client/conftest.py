@@ -1,7 +1,13 @@
 """What tests of batches share."""
 
+import sys
 from collections import Counter
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -27,6 +33,33 @@ def make_dataset(running_server, corpus, no_launcher):
         return packed_dataset(target, name, corpus.megatron if tokens is None else tokens, **(defaults | options))
 
     return make
+
+
+@pytest.fixture
+def module_alone(monkeypatch):
+    """Function: one module of an installed package that cannot be imported whole here, for want of CUDA, say.
+
+    Its packages are empty but for their folders, and stand-ins take the part of modules that it imports and that the
+    test does not need. Skips where the module is not installed.
+    """
+
+    def load(name, *stand_ins):
+        first, *inner = name.split(".")
+        spec = find_spec(first)
+        folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
+        if folder is None or not folder.joinpath(*inner).with_suffix(".py").is_file():
+            pytest.skip(f"{name} is not installed")
+        for depth in range(len(inner)):
+            package = ModuleType(".".join([first, *inner[:depth]]))
+            package.__spec__, package.__path__ = spec, [str(folder.joinpath(*inner[:depth]))]
+            monkeypatch.setitem(sys.modules, package.__name__, package)
+        for each in stand_ins:
+            monkeypatch.setitem(sys.modules, each, MagicMock())
+        monkeypatch.setitem(sys.modules, name, None)  # so that it goes again
+        del sys.modules[name]
+        return import_module(name)
+
+    return load
 
 
 @pytest.fixture(scope="session")

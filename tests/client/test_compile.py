@@ -1,5 +1,6 @@
 """torch.compile takes packed batches as they come: one whole graph, compiled once, for every batch of every path."""
 
+from functools import partial
 from itertools import islice, pairwise
 
 import pytest
@@ -176,14 +177,40 @@ def attend_by_offsets(module, query, key, value, attention_mask, scaling, cu_seq
     return out.transpose(1, 2).contiguous(), None
 
 
+STATIC = {
+    "padding-free": ("cu_seq_lens_q", "max_length_q", lambda plan: {"max_sequences": 2 * plan.max_sequences_per_bin}),
+    "megatron": (
+        *("cu_seqlens_q_padded", "max_seqlen_q"),
+        lambda plan: {"num_sequences": 2 * (plan.max_sequences_per_bin + 1)},
+    ),
+    "megatron-lm": ("cu_seqlens", "max_seqlen", lambda plan: {"max_sequences": plan.max_sequences_per_bin}),
+}
+"""Preset → where its offsets and longest length are, and the options that give them one size."""
+
+
+def inputs_of(batch, offsets, longest):
+    """A batch of any preset by the names of transformers, its tokens and targets in a vocabulary of 64."""
+    is_shifted = "tokens" in batch
+    labels = torch.where(batch["labels"] < 0, -100, batch["labels"] % 64).view(1, -1)
+    return {
+        "input_ids": batch["tokens" if is_shifted else "input_ids"].view(1, -1) % 64,
+        "labels": labels,
+        **({"shift_labels": labels} if is_shifted else {}),
+        "position_ids": batch["position_ids"].view(1, -1),
+        "cu_seq_lens_q": batch[offsets].view(-1),
+        "max_length_q": int(batch[longest]),
+    }
+
+
 @pytest.mark.filterwarnings("ignore:preset 'padding-free' lays all")
 @pytest.mark.parametrize("is_static", [True, False])
-def test_a_llama_trains_an_epoch_of_static_padding_free_batches_in_one_graph(is_static, corpus):
+@pytest.mark.parametrize("name", STATIC)
+def test_a_llama_trains_an_epoch_of_static_batches_in_one_graph(name, is_static, corpus):
     """Every batch of an epoch, forward and backward; without static shapes, the control, it compiles again."""
     from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
     from packhorse.client import PackedDataset, connect
-    from packhorse.client.presets import padding_free_preset
+    from packhorse.client.presets import megatron_lm_preset, megatron_preset, padding_free_preset
 
     AttentionInterface.register("compiled_by_offsets", attend_by_offsets)
     config = LlamaConfig(
@@ -197,9 +224,19 @@ def test_a_llama_trains_an_epoch_of_static_padding_free_batches_in_one_graph(is_
     model = LlamaForCausalLM(config)
     with connect(f"embedded:{corpus.root}") as client:
         plan = client.get_dataset("rows")
-    static = {"total_multiple_of": 2 * plan.max_seq_len, "max_sequences": 2 * plan.max_sequences_per_bin}
-    preset = padding_free_preset(**(static if is_static else {"total_multiple_of": 2 * plan.max_seq_len}))
-    dataset = PackedDataset(f"embedded:{corpus.root}", "rows", corpus.megatron, batch_size=2, preset=preset)
+    *keys, sizes = STATIC[name]
+    make = {
+        "padding-free": partial(padding_free_preset, total_multiple_of=2 * plan.max_seq_len),
+        "megatron": megatron_preset,
+        "megatron-lm": megatron_lm_preset,
+    }[name]
+    dataset = PackedDataset(
+        f"embedded:{corpus.root}",
+        "rows",
+        corpus.megatron,
+        batch_size=1 if name == "megatron-lm" else 2,
+        preset=make(**(sizes(plan) if is_static else {})),
+    )
 
     def loss(batch):
         return model(**batch, use_cache=False).loss
@@ -208,12 +245,8 @@ def test_a_llama_trains_an_epoch_of_static_padding_free_batches_in_one_graph(is_
     run = compiled(loss)
     num_sequences, num_batches = set(), 0
     for batch in dataset if is_static else islice(dataset, 5):
-        inputs = {
-            name: batch[name] for name in ("input_ids", "labels", "position_ids", "cu_seq_lens_q", "max_length_q")
-        }
-        inputs["input_ids"] = inputs["input_ids"] % 64
-        inputs["labels"] = torch.where(inputs["labels"] < 0, -100, inputs["labels"] % 64)
-        num_sequences.add(len(batch["cu_seq_lens_q"].unique()))
+        inputs = inputs_of(batch, *keys)
+        num_sequences.add(len(inputs["cu_seq_lens_q"].unique()))
         run(inputs).backward()
         num_batches += 1
     assert num_batches == (len(dataset) if is_static else 5)

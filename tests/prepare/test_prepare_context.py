@@ -1,17 +1,26 @@
 """Datasets planned for dynamic context parallelism: what they hold, what is refused, and streams under any groups."""
 
+import json
+import shutil
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from packhorse.client import Topology, connect
+from packhorse.cli.shared.flags import field_texts
+from packhorse.client import PackedDataset, Topology, connect
 from packhorse.dataset import PlanOptions, open_prepared
 from packhorse.prepare import Grouping, prepare
+from packhorse.topology import DEFAULT_COST_CAP_PERCENT, ContextRule
 
 RULE = PlanOptions(max_seq_len=512, tokens_per_rank=64, align=16, cost_cap_percent=105)
 NAME = "long"
+DIGEST = "1a355dcdebadcb56-0880217c067c986f-d8ec2e650eb29993-3a7b9db48d1f0cd2"
+"""Whatever the default cap is: the manifest says the dataset's own."""
 
 
 def lengths() -> np.ndarray:
@@ -28,6 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_manifest_says_how_bins_are_laid_out(root: Path) -> None:
     manifest = open_prepared(root / NAME).manifest
     assert manifest.options == RULE
+    assert manifest.digest == DIGEST
     assert manifest.algorithm == "context"
     assert manifest.options.context is not None
     assert manifest.options.context.max_context_parallel == 8
@@ -37,6 +47,36 @@ def test_a_plain_plan_says_nothing_of_it(tmp_path: Path) -> None:
     prepare(lengths=lengths(), output=tmp_path / "plain", max_seq_len=512)
     assert b"tokens_per_rank" not in (tmp_path / "plain" / "manifest.json").read_bytes()
     assert b"cost_cap_percent" not in (tmp_path / "plain" / "manifest.json").read_bytes()
+
+
+def test_the_default_cap_is_written_down(tmp_path: Path) -> None:
+    """So a later release may have another."""
+    assert f"By default {DEFAULT_COST_CAP_PERCENT}." in field_texts(PlanOptions)["cost_cap_percent"]
+    options = PlanOptions(max_seq_len=512, tokens_per_rank=64)
+    prepare(lengths=lengths(), output=tmp_path / NAME, plan=options)
+    content = json.loads((tmp_path / NAME / "manifest.json").read_text())
+    assert content["options"]["cost_cap_percent"] == DEFAULT_COST_CAP_PERCENT
+
+
+def test_a_server_tells_the_rule_and_batches_know_it(root: Path, make_server: Callable[..., Any]) -> None:
+    with make_server(root) as server, connect(server.target) as client:
+        assert client.get_dataset(NAME).context_rule == RULE.context
+        with client.stream_bins(NAME) as stream:
+            assert stream.header.context_rule == RULE.context
+        tokens = [np.zeros(length, dtype=np.int64) for length in lengths()]
+        batch = next(iter(PackedDataset(server.target, NAME, tokens, batch_size=1)))
+        assert ContextRule(*batch["context_rule"]) == RULE.context
+
+
+def test_a_mixture_has_a_rule_where_its_components_share_it(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / NAME, tmp_path / "one")
+    shutil.copytree(root / NAME, tmp_path / "two")
+    prepare(lengths=lengths(), output=tmp_path / "other", plan=replace(RULE, tokens_per_rank=128))
+    for name, second in (("alike", "two"), ("unlike", "other")):
+        (tmp_path / f"{name}.mixture.toml").write_text(f"[[stages]]\nweights = {{one = 1, {second} = 1}}\n")
+    with connect(f"embedded:{tmp_path}") as client:
+        assert client.get_dataset("alike").context_rule == RULE.context
+        assert client.get_dataset("unlike").context_rule is None
 
 
 def test_every_sequence_comes_once_and_in_its_part_whatever_the_number_of_groups(root: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from packhorse.topology import Skips
+from packhorse.topology import ContextRule, Skips
 from packhorse.types import Component, DatasetInfo, Redaction, Stage, StreamHeader, Takedown, TakenPositions
 from packhorse.v1 import packing_pb2 as pb
 
@@ -31,6 +31,7 @@ def test_what_is_unset_is_the_default_and_what_is_zero_by_choice_stays():
     info = DatasetInfo.from_proto(pb.Dataset(components=[pb.Component(name="web")], stages=[pb.Stage()]))
     assert (info.align, info.keep, info.takedown, info.max_seq_len) == (1, "head", None, 0)
     assert (info.components[0].rows_per_bin, info.components[0].keep, info.stages[0].bins_per_draw) == (1, "head", 1)
+    assert info.context_rule is None
     assert Redaction.from_proto(pb.Redaction()).token is None
     assert Redaction.from_proto(pb.Redaction(token=0, seed=0)) == Redaction(num_ids=0, token=0, seed=0)
 
@@ -45,5 +46,9 @@ def test_messages_inside_messages_are_facts_too():
         redactions=(Redaction(num_ids=2, token=7),),
         skips=(TakenPositions(positions=Skips(((3, 5),)), epoch=0, reason="private"),),
     )
+    rule = {"tokens_per_rank": 256, "max_context_parallel": 4, "cost_cap_percent": 120, "cost_linear": 5}
+    for kind in (DatasetInfo, StreamHeader):
+        message = kind.MESSAGE(context_rule=pb.ContextRule(**rule))
+        assert kind.from_proto(message).context_rule == ContextRule(**rule)
     header = StreamHeader.from_proto(pb.StreamHeader(align=8, skipped=[pb.PositionRange(first=1, end=4)]))
     assert (header.align, header.skipped) == (8, Skips(((1, 4),)))

@@ -124,10 +124,8 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
 def read_arrow(file: Any, where: str, *, columns: Sequence[int] | None = None) -> Any:
     """Returns a reader of the record batches of an open file, such as a `RangeFile`; it reads what is needed.
 
-    Args:
-        file: open.
-        where: its path or URL, for messages.
-        columns: see `open_arrow`.
+    `where` is its path or URL, for messages.
+
 
     Raises:
         ValueError: it is not an Arrow IPC file.

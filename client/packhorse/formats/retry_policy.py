@@ -158,10 +158,7 @@ class StoreAttempts:
     def wait(self, what: str, why: str, *, is_known: bool) -> bool:
         """Waits for the next attempt; returns False where there is no time for one.
 
-        Args:
-            what: what failed, for messages.
-            why: the reason.
-            is_known: whether the address has answered before, or may be right in spite of the failure.
+        `is_known`: the address has answered before, or may be right in spite of the failure.
         """
         self.failures += 1
         limit, delay = self.policy.limit_seconds(is_known=is_known), self.policy.delay_seconds(self.failures)

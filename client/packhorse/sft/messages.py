@@ -1,7 +1,7 @@
-"""Messages as a chat template may see them.
+"""Messages as a chat template may see them, and which of them are trained on.
 
-Owns checking a conversation, reading ShareGPT's form (`{"from": "human", "value": "…"}`), and which messages are
-trained on; leaves rendering to `sft.template`.
+Owns checking a conversation, and reading ShareGPT's form (`{"from": "human", "value": "…"}`). Leaves rendering to
+`sft.template`.
 """
 
 import json

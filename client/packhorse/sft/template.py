@@ -57,12 +57,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = False,
     ) -> str:
-        """Returns the text of a conversation.
-
-        Args:
-            messages: plain data.
-            variables: the template's others: tools, special tokens, options of its own.
-            add_generation_prompt: whether the header of an assistant's turn follows.
+        """Returns the text of a conversation. `variables` are its tools, special tokens and own options.
 
         Raises:
             TemplateRefusal: the template raises an error.

@@ -43,13 +43,7 @@ class RenderedChat:
 def render_chat(
     template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], special_texts: Sequence[str]
 ) -> RenderedChat:
-    """Renders a conversation and finds the model's turns in it.
-
-    Args:
-        template: compiled.
-        chat: checked.
-        variables: the template's, beside the messages.
-        special_texts: texts of special tokens; one of them ends a turn.
+    """Renders a conversation and finds the model's turns in it. A special token's text ends a turn.
 
     Raises:
         TemplateRefusal: the template does not render the conversation.
@@ -87,7 +81,7 @@ class _Search:
     def turn(self, number: int) -> Range:
         """Returns the range of a message's turn, end-of-turn token included."""
         begin = self._begin_by_prefix(number)
-        end = self._end_by_prefix(number)
+        end = self._prefix(number + 1, add_generation_prompt=False)
         if begin is None or end is None:
             said = self._checked_words(number)
             begin = said[0] if begin is None else begin
@@ -112,9 +106,6 @@ class _Search:
         begin = self._prefix(number, add_generation_prompt=True)
         # Where the prompt adds nothing, the header would count as part of the turn.
         return begin if begin != self._prefix(number, add_generation_prompt=False) else None
-
-    def _end_by_prefix(self, number: int) -> int | None:
-        return self._prefix(number + 1, add_generation_prompt=False)
 
     def _prefix(self, count: int, *, add_generation_prompt: bool) -> int | None:
         """Length of the rendering of the first messages, where the text begins with it."""

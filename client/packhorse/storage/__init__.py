@@ -7,6 +7,7 @@ from packhorse.storage.caches import BoundedCache
 from packhorse.storage.locks import LockHeldError, hold_lock, try_lock
 from packhorse.storage.replacing import (
     AtomicFiles,
+    JobRecord,
     Records,
     read_record,
     refuse_existing,
@@ -20,6 +21,7 @@ from packhorse.storage.watched import Stamp, Watched, stamp_of
 __all__ = [
     "AtomicFiles",
     "BoundedCache",
+    "JobRecord",
     "LockHeldError",
     "Records",
     "Stamp",

@@ -1,7 +1,7 @@
 """Files that appear whole or not at all: written under another name, synced, then renamed.
 
-Owns one file, several that belong together, and the records by which interrupted work resumes; removes what killed
-processes left. Leaves whole folders to `packhorse.dataset`, and contents to their formats.
+Owns one file, several that belong together, and the records of a job and its finished tasks, by which interrupted work
+resumes; removes what killed processes left. Leaves whole folders to `packhorse.dataset`, and contents to their formats.
 """
 
 import glob
@@ -9,9 +9,10 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Generic, TypeVar
@@ -24,6 +25,7 @@ _Result = TypeVar("_Result")
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
 """What a URL begins with, also one that was made a path, which has one slash."""
+_MOST_NAMED = 4
 _LOG = logging.getLogger(__name__)
 
 
@@ -248,3 +250,56 @@ class Records(Generic[_Result]):
 
     def _path(self, task: int) -> Path:
         return self.folder / f"{task:06}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """The input and options of a job: two jobs with equal records have the same tasks, with the same results.
+
+    Example:
+        >>> began, now = (JobRecord(options={"length": length}, files={}) for length in (8, 16))
+        >>> now.differences(asdict(began))
+        ['length was 8 and is 16']
+    """
+
+    options: Mapping[str, Any]
+    """Parameter → value, as JSON can hold it."""
+    files: Mapping[str, list[int | str]]
+    """Path or URL → what tells one state of it from another, such as size and time of change; in order."""
+    release: str = version("packhorse")
+    """Of Packhorse: another may cut tasks otherwise."""
+
+    def write(self, path: Path) -> None:
+        """Records with what the work begins."""
+        write_record(path, asdict(self))
+
+    def is_begun(self, path: Path, way_out: str) -> bool:
+        """Whether the job was recorded at the path; a ValueError, which ends with the way out, if another one was."""
+        begun = read_record(path)
+        if begun is not None and (differences := self.differences(begun)):
+            raise ValueError(
+                f"resume cannot continue the work of an interrupted call: {'; '.join(differences)}. Give the same "
+                f"input and options, or {way_out}"
+            )
+        return begun is not None
+
+    def differences(self, begun: Mapping[str, Any]) -> list[str]:
+        """Returns a sentence for each difference from what `read_record` read of the record with which work began."""
+        if begun.get("release") != self.release:
+            return [f"it was begun by release {begun.get('release')}, and this is {self.release}"]
+        options, files = begun["options"], begun["files"]
+        said = [
+            f"{name} was {options.get(name)!s:.80} and is {value!s:.80}"
+            for name, value in self.options.items()
+            if options.get(name) != value
+        ]
+        for what, paths in (
+            ("changed since", [path for path in self.files if path in files and self.files[path] != files[path]]),
+            ("was not read then", [path for path in self.files if path not in files]),
+            ("is not read any more", [path for path in files if path not in self.files]),
+        ):
+            said += [f"{path} {what}" for path in paths[:_MOST_NAMED]]
+            said += [f"{len(paths) - _MOST_NAMED:,} more files, too"] * (len(paths) > _MOST_NAMED)
+        if not said and list(files) != list(self.files):
+            said.append("the files come in another order")
+        return said

@@ -4,7 +4,7 @@ Plain Python without a dependency, so that server, client and command line share
 """
 
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
-from packhorse.topology.context import ContextPart, ContextRule
+from packhorse.topology.context import DEFAULT_COST_CAP_PERCENT, ContextPart, ContextRule
 from packhorse.topology.rooms import RoomRule
 from packhorse.topology.schedule import BatchPhase, BatchSchedule
 from packhorse.topology.skips import Skips
@@ -12,6 +12,7 @@ from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Stretch, Top
 
 __all__ = [
     "ADDED",
+    "DEFAULT_COST_CAP_PERCENT",
     "DEFAULT_COST_LINEAR",
     "Balance",
     "BatchPhase",

@@ -13,6 +13,9 @@ from math import isqrt
 from packhorse.topology.choices import checked_integer
 from packhorse.topology.topology import DEFAULT_COST_LINEAR
 
+DEFAULT_COST_CAP_PERCENT = 110
+"""See `ContextRule.cost_cap_percent`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPart:
@@ -51,7 +54,7 @@ class ContextRule:
     """Tokens that each rank computes in a micro-step; at least 1."""
     max_context_parallel: int
     """Ranks in a group; a power of two."""
-    cost_cap_percent: int = 110
+    cost_cap_percent: int = DEFAULT_COST_CAP_PERCENT
     """The most that a part may cost on each of its ranks, in percent of a rank full of short sequences; at least
     100."""
     cost_linear: int = DEFAULT_COST_LINEAR

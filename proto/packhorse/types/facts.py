@@ -6,7 +6,7 @@ Owns the classes, and `Fact`, which reads each from its message by the names of 
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-from packhorse.topology import Skips
+from packhorse.topology import ContextRule, Skips
 from packhorse.topology.choices import counted
 from packhorse.v1 import packing_pb2 as pb
 
@@ -259,11 +259,13 @@ class DatasetInfo(Fact):
     """Of a mixture, its stages."""
     takedown: Takedown | None = None
     """Its takedown file; None where there is none."""
+    context_rule: ContextRule | None = None
+    """How several ranks share a bin; None where a rank takes a bin, and of a mixture whose components differ in it."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
         """Returns what the message holds in another form."""
-        return {"ids_sum": (message.ids_sum_a, message.ids_sum_b)}
+        return {"ids_sum": (message.ids_sum_a, message.ids_sum_b), "context_rule": _context_rule(message)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,8 +307,17 @@ class StreamHeader(Fact):
     """Of a mixture, its components, with the bins that the epoch takes of each; empty for a prepared dataset."""
     skipped: Skips = field(default_factory=Skips)
     """Positions that are left out of the epoch: those of the request and those of a takedown file."""
+    context_rule: ContextRule | None = None
+    """As in `DatasetInfo`."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
         """Returns what the message holds in another form."""
-        return {"skipped": Skips.of((each.first, each.end) for each in message.skipped)}
+        skipped = Skips.of((each.first, each.end) for each in message.skipped)
+        return {"skipped": skipped, "context_rule": _context_rule(message)}
+
+
+def _context_rule(message: Any) -> ContextRule | None:
+    if not message.HasField("context_rule"):
+        return None
+    return ContextRule(**{each.name: getattr(message.context_rule, each.name) for each in fields(ContextRule)})

@@ -91,6 +91,7 @@ class HeaderChecksums:
                 header.id_column,
                 *(field for component in header.components for field in _component(component)),
                 *([_ranges(header.skipped)] if header.skipped else []),
+                *(_context_rule(header.context_rule) if header.HasField("context_rule") else []),
             )
         )
 
@@ -246,6 +247,10 @@ def _component(component: pb.Component) -> tuple[str | int, ...]:
         component.num_taken,
         *([component.rows_per_bin] if component.rows_per_bin else []),
     )
+
+
+def _context_rule(rule: pb.ContextRule) -> tuple[int, ...]:
+    return (rule.tokens_per_rank, rule.max_context_parallel, rule.cost_cap_percent, rule.cost_linear)
 
 
 def is_of_version_1(bins: pb.Bins, context: int = 0) -> bool:

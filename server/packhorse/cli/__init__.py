@@ -241,8 +241,8 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
-        except BrokenPipeError:  # of `packhorse stream | head`: click ends quietly
-            raise
+        except BrokenPipeError:
+            _end_like_sigpipe(ctx)
         except Exception as error:
             from packhorse.client import PackhorseError  # imported late: most commands need no client
 
@@ -257,6 +257,12 @@ class LazyGroup(click.Group):
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
         for each in [] if command is None else [command, *getattr(command, "commands", {}).values()]:
             yield from each.params
+
+
+def _end_like_sigpipe(ctx: click.Context) -> NoReturn:
+    """Ends `packhorse stream | head` as SIGPIPE ends other programs: quietly, and with neither success nor failure."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it flushes at its end
+    ctx.exit(128 + signal.SIGPIPE)
 
 
 def _say_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

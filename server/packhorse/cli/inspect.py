@@ -1,6 +1,7 @@
 """`packhorse inspect`: what a server serves, or what a prepared folder holds.
 
-Leaves a folder's figures to `packhorse.analysis`, whose packages only a folder needs.
+Owns the columns of what is served. Leaves a folder's figures to `packhorse.analysis`, whose packages only a folder
+needs, and its tables to `shared.reports`.
 """
 
 import json
@@ -14,9 +15,8 @@ import click
 
 from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.printing import output_console, table
-from packhorse.cli.shared.service import access_of_command, asking, timeout_option
+from packhorse.cli.shared.service import access_of_command, asking, asking_for, is_path, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
-from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.proof import ask_activity
 from packhorse.formats import require
 from packhorse.storage import replace_bytes
@@ -83,12 +83,8 @@ def command(
 
     Without DATASET, or where it is a name, the datasets of --target are listed with their digests, sizes and streams.
     """
-    if dataset is None or not (Path(dataset).exists() or len(Path(dataset).parts) > 1):
-        try:
-            _print_served(target, timeout_seconds, dataset, as_json=as_json)
-        except ServerUnavailableError as error:
-            missing = "" if dataset is None else f"there is no folder {dataset} here, and no server has this dataset: "
-            raise click.ClickException(f"{missing}{error}") from None
+    if dataset is None or not (Path(dataset).exists() or is_path(dataset)):
+        _print_served(target, timeout_seconds, dataset, as_json=as_json)
         return
     if find_spec("numba") is None:
         raise click.ClickException(
@@ -162,8 +158,12 @@ def _print_served(target: str, timeout_seconds: float | None, dataset: str | Non
     Older digests of a folder that was replaced while it was served follow: runs that began with one of them continue
     with it. The number of streams of each is shown where the token grants GetActivity.
     """
-    with asking(target, timeout_seconds) as client:
-        datasets = client.list_datasets() if dataset is None else [client.get_dataset(dataset)]
+    if dataset is None:
+        with asking(target, timeout_seconds) as client:
+            datasets = client.list_datasets()
+    else:
+        with asking_for(target, timeout_seconds, dataset) as (client, name):
+            datasets = [client.get_dataset(name)]
     streams = _streams_by_digest(target)
     if as_json:
         facts = [

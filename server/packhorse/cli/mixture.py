@@ -29,7 +29,10 @@ def command() -> None:
 @timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -> None:
-    """Show the mixture NAME: its components, and the share of the bins that each has from which position of the run."""
+    """Show the components of the mixture NAME and their shares.
+
+    A stage is a range of positions of the run; each has shares of its own.
+    """
     with asking(target, timeout_seconds) as client:
         info = client.get_dataset(name)
     if not info.components:
@@ -101,7 +104,9 @@ def append(
     by: str,
     replace: bool,
 ) -> None:
-    """Append a stage to the mixture NAME: other weights from a position of the run on; nothing before it changes.
+    """Append a stage to the mixture NAME, with other weights.
+
+    It begins at a position of the run; nothing before that changes.
 
     --replace replaces or removes a stage that no run has reached.
 

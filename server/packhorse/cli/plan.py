@@ -64,7 +64,7 @@ def compare(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Run packers on DATASET and compare their plans, with each other and with training without packing.
+    """Compare packers on DATASET, and with training without packing.
 
     DATASET is a prepared folder or a histogram as JSON: an object of length -> count, or a list whose entry i counts
     length i + 1. A folder's over-length policy is applied again for another --max-seq-len.

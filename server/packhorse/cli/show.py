@@ -49,13 +49,6 @@ def print_locations(client: Client, name: str, names: Iterable[str], *, as_json:
     A mixture has a row for each component that has the id, and for each time that it comes. A bin that a skip or a
     takedown leaves out has no position: the table says "left out", and JSON -1. The command exits with 1 if the dataset
     lacks one of the sequences.
-
-    Args:
-        client: connected to the dataset.
-        name: of the dataset.
-        names: ids and keys, as people write them.
-        as_json: print JSON lines instead of a table.
-        which: epoch, seed, topology and skip of the run.
     """
     ids, keys = ids_and_keys("\n".join(names), "ID|KEY")
     locations = [asdict(location) for location in client.locate(name, ids=ids, keys=keys, **which)]

@@ -35,11 +35,7 @@ def ask_for_huge_pages(mapped: mmap.mmap) -> None:
 
 
 def memory_bytes(control_group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns how much memory this process may use: the machine's, or its container's where that is less.
-
-    Args:
-        control_group: where it is mounted.
-    """
+    """Returns how much memory this process may use: the machine's, or its container's where that is less."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in _LIMITS:
         with suppress(OSError, ValueError):  # no such file, or "max"

@@ -160,11 +160,7 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
-    """Reads a plain file whole.
-
-    Args:
-        path: the file.
-        most_bytes: what it can have; a larger one is refused unread.
+    """Reads a plain file whole; one of more than `most_bytes` is refused unread.
 
     Raises:
         PreparedDatasetError: see `open_file`; or it is too large.

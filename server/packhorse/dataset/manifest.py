@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from packhorse.dataset._fields import LATER, as_object, check_fields
 from packhorse.dataset.layout import PreparedDatasetError
-from packhorse.topology import ContextRule, RoomRule
+from packhorse.topology import DEFAULT_COST_CAP_PERCENT, ContextRule, RoomRule
 
 FORMAT_VERSION = 1
 """Version of the folder's layout."""
@@ -55,11 +55,11 @@ class PlanOptions:
     extra_tokens: int = 0
     """Tokens kept free for each sequence beside its own, before rounding (BOS, EOS)."""
     tokens_per_rank: int | None = field(default=None, metadata=LATER)
-    """Plans for dynamic context parallelism: each rank computes this many tokens at a time, and a group of
-    max_seq_len / tokens_per_rank ranks, a power of two, takes a bin. By default a rank takes a bin."""
-    cost_cap_percent: int = field(default=110, metadata=LATER)
+    """Plans for dynamic context parallelism: each rank computes this many tokens at a time, and max_seq_len /
+    tokens_per_rank ranks, a power of two, share a bin. By default a rank takes a bin."""
+    cost_cap_percent: int | None = field(default=None, metadata=LATER)
     """With `tokens_per_rank`: the most that sequences may cost on each of their ranks, in percent of a rank full of
-    short sequences. Below it, a long sequence gets more ranks than its tokens need."""
+    short sequences. A long sequence above it gets more ranks than its tokens need. By default 110."""
 
     @property
     def context(self) -> ContextRule | None:
@@ -75,7 +75,8 @@ class PlanOptions:
                 f"max_seq_len {self.max_seq_len} must be a power of two times tokens_per_rank {self.tokens_per_rank}"
             )
         ranks = self.max_seq_len // self.tokens_per_rank
-        return ContextRule(self.tokens_per_rank, ranks, self.cost_cap_percent)
+        cap = DEFAULT_COST_CAP_PERCENT if self.cost_cap_percent is None else self.cost_cap_percent
+        return ContextRule(self.tokens_per_rank, ranks, cap)
 
     @property
     def rooms(self) -> RoomRule:
@@ -345,6 +346,10 @@ class Manifest(Facts):
         yield "align is in [1, max_seq_len]", 1 <= options.align <= options.max_seq_len
         yield "extra_tokens is in [0, max_seq_len)", 0 <= options.extra_tokens < options.max_seq_len
         yield "a sequence can have a token of its own in a bin", options.rooms.longest >= 1
+        yield (
+            "cost_cap_percent is said where tokens_per_rank is, and only there",
+            (options.tokens_per_rank is None) == (options.cost_cap_percent is None),
+        )
         yield "max_seq_len is a power of two times tokens_per_rank", _is_context_sound(options)
         yield "only over_length 'truncate' keeps a tail", options.over_length == "truncate" or not is_tail
         yield "n_sequences is in [1, 2^63)", 1 <= self.n_sequences <= _MOST
@@ -407,6 +412,7 @@ def _render(content: dict[str, Any]) -> bytes:
 
 def _is_context_sound(options: PlanOptions) -> bool:
     try:
-        return options.context is not None or options.cost_cap_percent == 110
+        _ = options.context
     except ValueError:
         return False
+    return True

@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all, and takes the name of an older one in one step.
+"""A folder that is locked while it is written, and takes its name, also from an older one, in one step or never.
 
 Owns the lock of whoever writes it, the order of writing beside, making durable and renaming, and which folders may be
 replaced. Leaves files by themselves to `packhorse.storage`.

@@ -1,4 +1,4 @@
-"""The last step of preparing: everything beside the pool, and the manifest that seals the folder.
+"""The last step of preparing: everything beside the pool, the digest, and the manifest that seals the folder.
 
 Owns which facts the manifest states; leaves reading data and filling the pool to `prepare`.
 """

@@ -1,4 +1,4 @@
-"""The first pass: each task counts the lengths of its rows and checks every row; then the counts are added up.
+"""The first pass: each task checks its rows, applies the over-length policy and counts lengths; counts are added up.
 
 Owns what a task is, and what is counted in one and in all of them. A task pickles small, needs memory for its histogram
 only, and may run on any engine, anywhere, any number of times. Leaves reading to `input`, the second pass to `_spills`,

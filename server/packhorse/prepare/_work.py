@@ -1,16 +1,15 @@
 """The work folder, hidden beside the output: unfinished files, and records of finished tasks.
 
-Owns which interrupted work may be resumed. Leaves what tasks write to `_spills` and `_merging`, and the lock, and how
-the output gets its name, to `packhorse.dataset`.
+Owns which interrupted work may be resumed. Leaves the form of records to `packhorse.storage`, what tasks write to
+`_spills` and `_merging`, and the lock, and how the output gets its name, to `packhorse.dataset`.
 """
 
 import errno
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,12 +19,12 @@ from packhorse.jobs import held_signals
 from packhorse.packing import PackingPlan
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import Opened
-from packhorse.storage import Records, read_record, write_record
+from packhorse.storage import JobRecord, Records, read_record, write_record
 
 _Result = TypeVar("_Result")
 
 _JOB, _PARTS = "job", "parts"
-_MOST_NAMES = 4
+_START_OVER = "leave out resume=True to start over"
 _REFUSALS = (ValueError, TypeError, ImportError, FileExistsError)
 
 
@@ -78,65 +77,32 @@ class WorkFolder:
         return Records(self.path / name, save, load)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRecord:
-    """The input and options of a job: two jobs with equal records have the same tasks, with the same results."""
-
-    options: Mapping[str, Any]
-    """Parameter → value."""
-    files: Mapping[str, list[int | str]]
-    """Path or URL → size in bytes, time of change in nanoseconds, what a store calls its version, and rows; in the
-    order that numbers rows."""
-    release: str = version("packhorse")
-    """Of Packhorse: another may cut tasks otherwise."""
-
-    @classmethod
-    def of(
-        cls, opened: Opened, options: PlanOptions, grouping: Grouping | None, *, appended_to: str | None
-    ) -> "JobRecord":
-        """Returns the record of a job.
-
-        Args:
-            opened: its input.
-            options: what shapes its plan.
-            grouping: which rows are a group.
-            appended_to: digest of the dataset that it appends to.
-        """
-        columns = opened.columns
-        return cls(
-            options={
-                **asdict(options),
-                "length_column": columns.length,
-                "id_column": columns.id or columns.key,
-                "group_column": columns.group,
-                "on_bad_row": columns.on_bad_row,
-                "append": appended_to,
-                "group_size": grouping.size if grouping else None,
-            },
-            files={
-                absolute(file.path): [file.stamp.size_bytes, file.stamp.modified_ns, file.stamp.version, file.num_rows]
-                for file in (*opened.files, *(grouping.files if grouping else ()))
-            },
-        )
-
-    def differences(self, now: "JobRecord") -> list[str]:
-        """Returns a sentence for each difference from when the work began."""
-        said = [
-            f"{name} was {self.options.get(name)} and is {value}"
-            for name, value in now.options.items()
-            if self.options.get(name) != value
-        ]
-        changed = [path for path in now.files if path in self.files and now.files[path] != self.files[path]]
-        for what, paths in (
-            ("changed since", changed),
-            ("was not read then", [path for path in now.files if path not in self.files]),
-            ("is not read any more", [path for path in self.files if path not in now.files]),
-        ):
-            said += [f"{path} {what}" for path in paths[:_MOST_NAMES]]
-            said += [f"{len(paths) - _MOST_NAMES:,} more files, too"] * (len(paths) > _MOST_NAMES)
-        if not said and list(self.files) != list(now.files):
-            said.append("the files come in another order")
-        return said
+def record_of(
+    opened: Opened,
+    options: PlanOptions,
+    grouping: Grouping | None = None,
+    *,
+    appended_to: str | None = None,
+    **also: Any,
+) -> JobRecord:
+    """Returns the record of a job, which may append to the dataset of a digest; `also` has further options."""
+    columns = opened.columns
+    return JobRecord(
+        options={
+            **asdict(options),
+            "length_column": columns.length,
+            "id_column": columns.id or columns.key,
+            "group_column": columns.group,
+            "on_bad_row": columns.on_bad_row,
+            "append": appended_to,
+            "group_size": grouping.size if grouping else None,
+            **also,
+        },
+        files={
+            absolute(file.path): [file.stamp.size_bytes, file.stamp.modified_ns, file.stamp.version, file.num_rows]
+            for file in (*opened.files, *(grouping.files if grouping else ()))
+        },
+    )
 
 
 @contextmanager
@@ -157,12 +123,12 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
     """
     with locked(output) as folder:
         work, before = WorkFolder(folder), _inode(output)
-        goes_on = job is not None and resume and _is_begun(work, job)
+        goes_on = job is not None and resume and job.is_begun(folder / _JOB, _START_OVER)
         try:
             if not goes_on:
                 _clear(folder)
             if job is not None:
-                write_record(folder / _JOB, asdict(job))
+                job.write(folder / _JOB)
             shutil.rmtree(work.partial, ignore_errors=True)
             work.spills.mkdir(exist_ok=True)
             yield work
@@ -171,23 +137,6 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
                 _clear(folder)
             raise
         _clear(folder)
-
-
-def _is_begun(work: WorkFolder, job: JobRecord) -> bool:
-    """Whether there is work to continue; a ValueError where it is of another job."""
-    content = read_record(work.path / _JOB)
-    if content is None:
-        return False
-    if content.get("release") == job.release:
-        differences = JobRecord(**content).differences(job)
-    else:
-        differences = [f"it was begun by release {content.get('release')}, and this is {job.release}"]
-    if differences:
-        raise ValueError(
-            f"resume cannot continue the work of an interrupted call: {'; '.join(differences)}. Give the same input "
-            "and options, or leave out resume=True to start over"
-        )
-    return True
 
 
 def _inode(folder: Path) -> int | None:

@@ -27,11 +27,11 @@ from packhorse.prepare._append import continued, refuse_growth
 from packhorse.prepare._groups import gather_groups, options_of_groups
 from packhorse.prepare._records import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.prepare._sort import Sort
-from packhorse.prepare._work import JobRecord
+from packhorse.prepare._work import record_of
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import Found, InputColumns, Opened, find_inputs, open_held
-from packhorse.storage import refuse_url
-from packhorse.topology import checked_integer
+from packhorse.storage import JobRecord, refuse_url
+from packhorse.topology import ContextRule, checked_integer
 
 Layout = Literal["packhorse", "seqpack"]
 """Layout of the folder."""
@@ -125,7 +125,7 @@ def checked_job(
         found = find_inputs(sources)
         _refuse_holding(folder, [*sources, *(file.path for file in grouping.files)] if grouping else sources, found)
         opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone
-        record = JobRecord.of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
+        record = record_of(opened, plan, grouping, appended_to=before.manifest.digest if before else None)
     _check_opened(opened, source, format)
     if before is not None:
         refuse_growth(before, opened, plan, groups_by=grouping.said if grouping else None, adds=adds)
@@ -237,7 +237,7 @@ def checked_options(options: PlanOptions) -> PlanOptions:
         raise ValueError(f"keep 'tail' is for over_length 'truncate'; with {options.over_length!r} nothing is cut off")
     if options.algorithm != "auto" and options.algorithm not in PACKERS:
         raise ValueError(f"unknown algorithm {options.algorithm!r}; there are: auto, {', '.join(sorted(PACKERS))}")
-    _check_context(options)
+    context = _checked_context(options)
     most = options.max_sequences_per_bin
     rooms = checked_rule(options.max_seq_len, options.align, options.extra_tokens)
     if rooms.longest < 1:
@@ -251,21 +251,22 @@ def checked_options(options: PlanOptions) -> PlanOptions:
         align=rooms.align,
         extra_tokens=rooms.extra_tokens,
         max_sequences_per_bin=None if most is None else checked_integer("max_sequences_per_bin", most, 1),
+        cost_cap_percent=None if context is None else context.cost_cap_percent,  # whatever a later default is
     )
 
 
-def _check_context(options: PlanOptions) -> None:
-    """Refuses what does not go with a context plan; a ValueError."""
+def _checked_context(options: PlanOptions) -> ContextRule | None:
+    """Returns the rule of a context plan, None for another; a ValueError where something does not go with it."""
     if options.tokens_per_rank is None:
-        if options.cost_cap_percent != PlanOptions.cost_cap_percent:
+        if options.cost_cap_percent is not None:
             raise ValueError("cost_cap_percent is for plans with tokens_per_rank: give that too, or leave it out")
-        return
+        return None
     checked_integer("tokens_per_rank", options.tokens_per_rank, 1)
-    _ = options.context
     if options.algorithm != "auto":
         raise ValueError("tokens_per_rank has a packer of its own: leave algorithm out")
     if options.max_sequences_per_bin is not None:
         raise ValueError("max_sequences_per_bin does not go with tokens_per_rank: leave it out")
+    return options.context
 
 
 def plan_and_columns(

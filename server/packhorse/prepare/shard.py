@@ -31,7 +31,7 @@ from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Execution, Progress, open_chosen_engine, show_progress
 from packhorse.prepare._records import gather_keys, name_of_inputs, paths_of_inputs
-from packhorse.prepare._work import JobRecord, working
+from packhorse.prepare._work import record_of, working
 from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
 from packhorse.prepare.job import Job, default_workers, plan_and_columns
 from packhorse.prepare.pipeline import write_job
@@ -113,8 +113,7 @@ def shard(
         raise FileExistsError(
             f"{there[0]} exists already; continue interrupted shards by resume=True, or replace them by overwrite=True"
         )
-    record = JobRecord.of(opened, options, None, appended_to=None)
-    record = replace(record, options={**record.options, "by": by, "sequences": sequences})
+    record = record_of(opened, options, by=by, sequences=sequences)
     workers = min(execution.workers or default_workers(opened.num_rows), len(shards))
     root.mkdir(parents=True, exist_ok=True)
     manifests = {}

@@ -1,7 +1,7 @@
 """Tokenizing part by part, in several processes, so that finished parts survive an interruption.
 
-Owns the folder `X.tokenizing` beside the output, with a description of its job and the finished parts. Leaves the
-content of a part to the recipes of `text` and `fine_tuning`.
+Owns the folder `X.tokenizing` beside the output, with a record of its job and the finished parts. Leaves the content of
+a part to the recipes of `text` and `fine_tuning`.
 """
 
 import errno
@@ -18,7 +18,7 @@ from packhorse.formats import megatron_paths
 from packhorse.formats.files import FileStamp, absolute, as_path
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, Progress, open_chosen_engine
-from packhorse.storage import LockHeldError, hold_lock, refuse_url, replace_bytes
+from packhorse.storage import JobRecord, LockHeldError, Records, hold_lock, refuse_url
 from packhorse.tokenize._parts import FileRange, Part, Weighed
 from packhorse.tokenize._rows import MOST_NAMED, Skipped
 
@@ -98,8 +98,8 @@ class Tally:
         self.dropped_named = [*self.dropped_named, *other.dropped_named][:MOST_NAMED]
 
 
-_JOB, _LOCK = "job.json", "lock"
-_FORMAT = 1
+_JOB, _PARTS, _LOCK = "job", "parts", "lock"
+_START_OVER = "start over with overwrite=True and without resume=True"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MANY_BYTES = 1 << 26
 """Input from which processes save more time than they take to start."""
@@ -121,12 +121,13 @@ class Job:
     options: Mapping[str, Any]
     """Everything else that shapes the output: JSON values."""
 
-    def describe(self) -> dict[str, Any]:
-        """Returns the description by which an interrupted call is recognised."""
+    def record(self) -> JobRecord:
+        """Returns the record by which an interrupted call is recognised, with the files as they are now."""
         paths = [file.range.path for file in self.files]
-        inputs = [[absolute(path), *astuple(FileStamp.of(path))] for path in paths]
-        description = {"format": _FORMAT, "inputs": inputs, "options": dict(self.options)}
-        return json.loads(json.dumps(description))
+        return JobRecord(
+            options=json.loads(json.dumps(dict(self.options))),
+            files={absolute(path): list(astuple(FileStamp.of(path))) for path in paths},
+        )
 
 
 def check_execution(execution: Execution) -> None:
@@ -155,10 +156,10 @@ def _processes(execution: Execution, size_bytes: int, num_parts: int) -> tuple[i
 class Work:
     """Finished parts, and a folder for further ones. Made by `open_work`."""
 
-    def __init__(self, folder: Path, job: Job, description: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, job: Job, record: JobRecord) -> None:
         self._folder = folder.absolute()  # a cluster's processes have another working directory
         self._job = job
-        self._description = description
+        self._record = record
 
     @property
     def tokenizer_path(self) -> Path:
@@ -169,18 +170,14 @@ class Work:
         """Returns the prefix of a part's token files."""
         return self._folder / f"{number:06}"
 
-    def finished(self, number: int) -> Tally | None:
-        """Returns the counts of a finished part; None for an unfinished one."""
-        report = _report_path(self.prefix(number))
-        return Tally(**json.loads(report.read_bytes())) if report.exists() else None
-
     def write_parts(self, parts: Sequence[Part], recipe: Recipe, execution: Execution, progress: Progress) -> Tally:
         """Writes the unfinished ones of a job's parts, and returns the counts of all.
 
         Raises:
             ValueError: an input changed meanwhile.
         """
-        tallies = [self.finished(number) for number in range(len(parts))]
+        finished = _finished_parts(self._folder)
+        tallies = [finished.of(number) for number in range(len(parts))]
         todo = [number for number, tally in enumerate(tallies) if tally is None]
         size_bytes = sum(parts[number].size_bytes for number in todo)
         workers, threads = _processes(execution, size_bytes, len(todo))
@@ -197,10 +194,8 @@ class Work:
                 read_bytes += parts[number].size_bytes
                 tokens += tally.tokens
                 advance(tally.tokens)
-        if self._job.describe() != self._description:
-            raise ValueError(
-                f"{_what_changed(self._description, self._job.describe())} while it was read; run it again"
-            )
+        if differences := self._job.record().differences(asdict(self._record)):
+            raise ValueError(f"an input changed while it was read: {'; '.join(differences)}; run it again")
         whole = Tally()
         for part_tally in tallies:
             assert part_tally is not None
@@ -221,29 +216,23 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
         ValueError: the finished parts are of another job.
     """
     folder = prefix_paths(output)[1].with_suffix(".tokenizing")
-    description = job.describe()
+    record = job.record()
     with _locked(folder):
-        kept = json.loads((folder / _JOB).read_bytes()) if (folder / _JOB).exists() else None
-        if kept is None and any(not entry.name.startswith((_LOCK, f".{_JOB}.")) for entry in folder.iterdir()):
+        names = [entry.name for entry in folder.iterdir()]
+        if _JOB not in names and any(not name.startswith((_LOCK, f"{_JOB}.")) for name in names):
             raise FileExistsError(f"{folder} holds files that tokenizing did not write; choose another output")
-        if kept is not None and resume:
-            if kept != description:
-                raise ValueError(
-                    f"{_what_changed(kept, description)} since the interrupted call whose parts {folder} holds; undo "
-                    "that, or start over with overwrite=True and without resume=True"
+        if not (resume and record.is_begun(folder / _JOB, _START_OVER)):
+            if _JOB in names and not (overwrite or resume):
+                raise FileExistsError(
+                    f"{folder} holds the finished parts of an interrupted call; continue with resume=True, or "
+                    f"{_START_OVER}"
                 )
-        elif kept is not None and not overwrite:
-            raise FileExistsError(
-                f"{folder} holds the finished parts of an interrupted call; continue with resume=True, or start over "
-                "with overwrite=True"
-            )
-        else:
             _clear(folder)
-            replace_bytes(folder / _JOB, json.dumps(description).encode())
+            record.write(folder / _JOB)
         try:
-            yield Work(folder, job, description)
+            yield Work(folder, job, record)
         except BaseException as error:
-            if isinstance(error, ValueError) or not any(folder.glob("[0-9]*.json")):
+            if isinstance(error, ValueError) or not _finished_parts(folder).all():
                 shutil.rmtree(folder)
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise _disk_full(folder) from None
@@ -277,30 +266,20 @@ def _run(task: _Task) -> Tally:
         os.environ["TOKENIZERS_PARALLELISM"] = "false" if task.threads == 1 else "true"
         os.environ["RAYON_NUM_THREADS"] = str(task.threads)
     tally = task.recipe.write(task.ranges, task.prefix)
-    replace_bytes(_report_path(task.prefix), json.dumps(asdict(tally)).encode())  # last: the others are there now
+    _finished_parts(task.prefix.parent).add(int(task.prefix.name), tally)  # last: its files are there now
     return tally
 
 
-def _report_path(prefix: Path) -> Path:
-    return prefix.with_suffix(".json")
-
-
-def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Names the first difference between two descriptions of jobs."""
-    for name in [*now["options"], *before["options"]]:
-        old, new = before["options"].get(name), now["options"].get(name)
-        if old != new:
-            return f"{name} changed from {old!r:.80} to {new!r:.80}"
-    old_inputs, new_inputs = ({name: stamp for name, *stamp in job["inputs"]} for job in (before, now))
-    for name in [*old_inputs, *new_inputs]:
-        if old_inputs.get(name) != new_inputs.get(name):
-            return f"{name} {'changed' if name in old_inputs else 'was added'}"
-    return "the order of the inputs changed"
+def _finished_parts(folder: Path) -> Records[Tally]:
+    """Returns the counts of finished parts, by their numbers."""
+    return Records(folder / _PARTS, asdict, lambda content: Tally(**content))
 
 
 def _clear(folder: Path) -> None:
     for entry in folder.iterdir():
-        if entry.name != _LOCK:
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != _LOCK:
             entry.unlink()
 
 

@@ -1,8 +1,12 @@
 """A rank's part of a bin: every token on one rank, labels shifted within sequences, ranks without work, refusals."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch.utils.data import default_convert
 
 from packhorse.client import BatchAssembler, BinBlock, PackedBatch
 from packhorse.client.batches import ContextBatch, context_batch, context_batches
@@ -18,7 +22,7 @@ def bin_of(lengths: list[int], max_seq_len: int = 64) -> PackedBatch:
     return step_of([lengths], max_seq_len)
 
 
-def step_of(bins: list[list[int]], max_seq_len: int = 64) -> PackedBatch:
+def step_of(bins: list[list[int]], max_seq_len: int = 64, rule: ContextRule | None = None) -> PackedBatch:
     lengths = [length for each in bins for length in each]
     tokens = [np.arange(length) + 100 * id for id, length in enumerate(lengths)]
     block = BinBlock(
@@ -27,7 +31,7 @@ def step_of(bins: list[list[int]], max_seq_len: int = 64) -> PackedBatch:
         bin_ends=np.cumsum([len(each) for each in bins]),
         positions=np.arange(len(bins)),
     )
-    return BatchAssembler(max_seq_len).assemble(block, IndexableSource(tokens))
+    return BatchAssembler(max_seq_len, context_rule=rule).assemble(block, IndexableSource(tokens))
 
 
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
@@ -113,3 +117,20 @@ def test_what_cannot_be_cut_is_refused() -> None:
         context_batch({"tokens": torch.zeros(1, 64)}, RULE, 0)
     with pytest.raises(ValueError, match="must hold one bin, got 2: take batch_size 1"):
         context_batch(step_of([[8], [8]]), RULE, 0)
+
+
+def test_another_rule_than_the_dataset_s_is_refused() -> None:
+    batch, other = step_of([LENGTHS], rule=RULE), ContextRule(32, 2)
+    assert ContextRule(*batch["context_rule"]) == RULE
+    assert context_batch(batch, RULE, 1).cp_size == 2
+    for cut in (context_batch, context_batches):
+        with pytest.raises(ValueError, match=r"tokens_per_rank=32, .* prepared with ContextRule\(tokens_per_rank=16"):
+            cut(batch, other, 1)
+
+
+def test_the_rule_goes_where_batches_go(tmp_path: Path) -> None:
+    batch = step_of([LENGTHS], rule=RULE)
+    torch.save(batch, tmp_path / "batch.pt")
+    assert context_batch(torch.load(tmp_path / "batch.pt", weights_only=True), RULE, 0).cp_size == 2
+    assert apply_to_collection(batch, torch.Tensor, torch.clone)["context_rule"] == batch["context_rule"]
+    assert context_batch(default_convert(batch), RULE, 0).cp_size == 2

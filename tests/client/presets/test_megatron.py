@@ -77,6 +77,9 @@ def test_rows_by_hand(assemble, as_lists):
     assert batch["cu_seqlens"].tolist() == [[0, 3, 5, 8], [0, 8, 8, 8], [0, 8, 8, 8], [0, 1, 8, 8]]
     assert batch["max_seqlen"].tolist() == [3, 8, 8, 7]
     assert torch.equal(batch["padding_mask"], plain["attention_mask"] == 0)
+    static = megatron_lm_preset(max_sequences=3).convert(plain)
+    assert static["cu_seqlens"].tolist() == [[0, 3, 5, 8, 8], [0, 8, 8, 8, 8], [0, 8, 8, 8, 8], [0, 1, 8, 8, 8]]
+    assert static["max_seqlen"].tolist() == [8, 8, 8, 8]
 
 
 @pytest.mark.parametrize(
@@ -99,9 +102,19 @@ def test_too_many_segments_for_static_shapes_are_refused(assemble):
     assert megatron_preset(num_sequences=7).convert(assemble(BINS, 8, shift_labels=True))
     with pytest.raises(ValueError, match=r"has 7 segments, more than num_sequences 6.*max_sequences_per_bin"):
         megatron_preset(num_sequences=6).convert(assemble(BINS, 8, shift_labels=True))
+    with pytest.raises(ValueError, match=r"a row has 3 segments, more than max_sequences 1 .*max_sequences_per_bin"):
+        megatron_lm_preset(max_sequences=1).convert(assemble(BINS, 8, shift_labels=True))
 
 
-@pytest.mark.parametrize("name", ["context_parallel_size", "tensor_parallel_size", "num_sequences"])
-def test_sizes_below_1_are_refused(name):
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (megatron_preset, "context_parallel_size"),
+        (megatron_preset, "tensor_parallel_size"),
+        (megatron_preset, "num_sequences"),
+        (megatron_lm_preset, "max_sequences"),
+    ],
+)
+def test_sizes_below_1_are_refused(make, name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        megatron_preset(**{name: 0})
+        make(**{name: 0})

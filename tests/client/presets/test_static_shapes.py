@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packhorse.client import BatchFormat, MemoryDatasets, PackedDataset
-from packhorse.client.presets import alignment_for, get_preset, megatron_preset, padding_free_preset
+from packhorse.client.presets import (
+    alignment_for,
+    get_preset,
+    megatron_lm_preset,
+    megatron_preset,
+    padding_free_preset,
+)
 from packhorse.packing import pack_sequences
 
 BINS = [[[1, 2, 3], [4, 5]], [[6, 7, 8, 9]], [], [[14]]]
@@ -90,8 +96,13 @@ def test_totals_are_what_megatron_asks_for(recipe):
 @pytest.mark.parametrize(
     ("preset", "batch_size", "match"),
     [
-        (padding_free_preset(max_sequences=3), 2, r"max_sequences 3, but .*largest bins needs 4: 2 bins of 2 seq"),
-        (megatron_preset(num_sequences=5), 2, r"num_sequences 5, but .* needs 6: 2 bins of 2 .* each row; take num_s"),
+        (padding_free_preset(max_sequences=3), 2, r"max_sequences 3, but .*largest bins need 4: 2 bins of 2 seq"),
+        (megatron_preset(num_sequences=5), 2, r"num_sequences 5, but .* need 6: 2 bins of 2 .* each row; take num_s"),
+        (
+            megatron_lm_preset(max_sequences=1),
+            2,
+            r"max_sequences 1, but .* need 2: 1 bin of 2 .*; take max_sequences=2",
+        ),
     ],
 )
 def test_a_plan_with_larger_bins_is_refused_before_the_first_batch(preset, batch_size, match):

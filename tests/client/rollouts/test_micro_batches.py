@@ -1,6 +1,7 @@
 """Index lists of micro-batches: within the token limit, and as many for every rank, where other packers failed."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,66 @@ def test_every_rollout_comes_once_within_the_limit_and_ranks_take_as_many_steps(
     for of_rank in of_ranks:
         for micro_batch in of_rank:
             assert sum(lengths[i] for i in micro_batch) <= 16 * batch_size
+
+
+def rows_of(of_rank):
+    """What a trainer that gives each rank its rollouts alone needs, as the guide says it: those, and lists of rows."""
+    rollouts = [number for micro_batch in of_rank for number in micro_batch]
+    row_of = {number: row for row, number in enumerate(rollouts)}
+    return rollouts, [[row_of[number] for number in micro_batch] for micro_batch in of_rank]
+
+
+LENGTHS = [10, 3, 9, 2, 2, 7, 10, 4, 6, 5, 3, 8]
+
+
+def test_verl_puts_outputs_back_in_order():
+    """`restore_dynamic_batch` of verl 0.9.1, by which it undoes its own lists."""
+    balancing = pytest.importorskip("verl.utils.seqlen_balancing", exc_type=ImportError)
+    for of_rank in micro_batches(LENGTHS, 10, world_size=2):
+        rollouts, rows = rows_of(of_rank)
+        lengths = torch.tensor(LENGTHS)[rollouts]
+        outputs = torch.cat([lengths[each] for each in rows])
+        assert balancing.restore_dynamic_batch(outputs, rows).tolist() == lengths.tolist()
+
+
+def test_skyrl_s_iterator_takes_the_lists_of_a_rank(module_alone):
+    """`TokenBasedBatchIterator` of SkyRL 0.3.0, with these lists in place of its packer's."""
+    prefix = "skyrl.backends.skyrl_train"
+    module_alone(f"{prefix}.training_batch")
+    utils = module_alone(
+        f"{prefix}.workers.worker_utils",
+        f"{prefix}.distributed.strategy",
+        f"{prefix}.utils.torch_utils",
+        "skyrl.train.dataset.bin_packing",
+        "skyrl.train.dataset.replay_buffer",
+    )
+    for of_rank in micro_batches(LENGTHS, 10, world_size=2):
+        rollouts, rows = rows_of(of_rank)
+        utils.make_seq_packer.return_value.pack.return_value = rows
+        mask = (torch.arange(10) < torch.tensor(LENGTHS)[rollouts][:, None]).long()
+        data = utils.TrainingInputBatch({"sequences": torch.tensor(rollouts)[:, None] * mask, "attention_mask": mask})
+        data.metadata = {"response_length": 1}
+        iterator = utils.TokenBasedBatchIterator(data, 10)
+        batches = list(iterator)
+        assert len(batches) == len(iterator) == len(rows)
+        assert all(batch["attention_mask"].sum() <= 10 for batch in batches)
+        assert torch.equal(iterator.reorder_and_combine_batches(batches)["sequences"], data["sequences"])
+
+
+def test_slime_s_iterator_takes_the_lists_of_a_rank(module_alone):
+    """`DataIterator` of slime (August 2026; no release on PyPI), whose lists are of a rank's own samples."""
+    data = module_alone(
+        "slime.backends.megatron_utils.data", "slime.utils.accelerator", "slime.backends.megatron_utils.cp_utils"
+    )
+    came = []
+    for of_rank in micro_batches(LENGTHS, 10, world_size=2):
+        rollouts, rows = rows_of(of_rank)
+        iterator = data.DataIterator({"tokens": [LENGTHS[number] for number in rollouts], "rollout": rollouts}, rows)
+        for _ in rows:
+            micro_batch = iterator.get_next(["tokens", "rollout"])
+            assert sum(micro_batch["tokens"]) <= 10
+            came += micro_batch["rollout"]
+    assert sorted(came) == [*range(len(LENGTHS))]
 
 
 def test_the_limit_holds_where_the_sum_asks_for_fewer_micro_batches():

@@ -27,7 +27,7 @@ from megatron.core.transformer import TransformerConfig  # noqa: E402
 
 from packhorse.client import BatchFormat, LoaderOptions, PackedDataset  # noqa: E402
 from packhorse.client.trainers import PackedData, create_megatron_iterator, get_megatron_batch  # noqa: E402
-from packhorse.topology import ContextRule, Topology  # noqa: E402
+from packhorse.topology import Topology  # noqa: E402
 
 WORLD_SIZE = 4
 CASES = {
@@ -36,10 +36,10 @@ CASES = {
     "pp4": {"pipeline_model_parallel_size": 4},
 }
 SHARED = {
-    "dynamic": ({}, ContextRule(64, 4)),
-    "dynamic-tp2": ({"tensor_model_parallel_size": 2}, ContextRule(128, 2)),
+    "dynamic": ({}, "shared-by-4"),
+    "dynamic-tp2": ({"tensor_model_parallel_size": 2}, "shared-by-2"),
 }
-"""Parallel state, and the rule by which its ranks share bins of 256 tokens."""
+"""Parallel state, and the dataset whose bins of 256 tokens its ranks share."""
 COLLECTIVES = [
     *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single"),
     *("barrier", "broadcast", "broadcast_object_list", "gather", "irecv", "isend", "recv", "reduce"),
@@ -72,13 +72,13 @@ def of_case(arguments):
     }
 
 
-def of_shared_bins(arguments, rule):
+def of_shared_bins(arguments, dataset):
     """What this rank computes of an epoch under dynamic context parallelism, and how often our code met other ranks."""
     target, _, tokens = arguments
     topology = Topology(balance="micro-step", accumulation=3)
-    data = PackedData(target, "shared", tokens, topology=topology, loader=LoaderOptions(num_workers=0, device="cpu"))
+    data = PackedData(target, dataset, tokens, topology=topology, loader=LoaderOptions(num_workers=0, device="cpu"))
     iterator = create_megatron_iterator(
-        data, micro_batch_size=1, seq_length=256, sequence_parallel=True, dynamic_context_parallel=rule
+        data, micro_batch_size=1, seq_length=256, sequence_parallel=True, dynamic_context_parallel=True
     )
     tensor_group, came, num_steps, counted = parallel_state.get_tensor_model_parallel_group(), [], [], []
     while not num_steps or num_steps[-1] > 0:
@@ -223,9 +223,9 @@ def main(rank, folder, arguments):
         parallel_state.initialize_model_parallel(**sizes)
         torch.save(of_case(arguments), folder / f"{name}-{rank}.pt")
         parallel_state.destroy_model_parallel()
-    for name, (sizes, rule) in SHARED.items():
+    for name, (sizes, dataset) in SHARED.items():
         parallel_state.initialize_model_parallel(**sizes, hybrid_context_parallel=True)
-        torch.save(of_shared_bins(arguments, rule), folder / f"{name}-{rank}.pt")
+        torch.save(of_shared_bins(arguments, dataset), folder / f"{name}-{rank}.pt")
         parallel_state.destroy_model_parallel()
         parallel_state._HYBRID_DP_CP_GROUPS.clear()  # which Megatron leaves
     parallel_state.initialize_model_parallel()

@@ -131,7 +131,7 @@ def test_shared_bins_come_once_over_a_kill_and_a_resume(make_server, tmp_path, c
         loader = LoaderOptions(num_workers=0, device="cpu", rank=(rank, num_ranks))
         topology = Topology(balance="micro-step", accumulation=2)
         data = PackedData(server.target, "shared", corpus.megatron, seed=5, topology=topology, loader=loader)
-        iterator = create_megatron_iterator(data, micro_batch_size=1, dynamic_context_parallel=RULE)
+        iterator = create_megatron_iterator(data, micro_batch_size=1, dynamic_context_parallel=True)
         if state is not None:
             iterator.load_state_dict(state)
         while True:
@@ -172,6 +172,8 @@ def test_what_dynamic_context_parallelism_cannot_have_is_refused(make_iterator):
         make_iterator(dynamic_context_parallel=RULE, micro_batch_size=1)
     with pytest.raises(ValueError, match="bins of the rule have 256 tokens, and seq_length is 96"):
         make_iterator(dynamic_context_parallel=RULE, micro_batch_size=1, world_size=4, seq_length=96)
+    with pytest.raises(ValueError, match="dynamic_context_parallel needs a dataset prepared with tokens_per_rank"):
+        make_iterator(dynamic_context_parallel=True, micro_batch_size=1)
     with pytest.raises(ValueError, match="next_step needs an iterator made with dynamic_context_parallel"):
         make_iterator().next_step()
 
@@ -192,8 +194,9 @@ def of_ranks(corpus, tmp_path_factory):
         align=4,
         progress=False,
     )
-    plan = PlanOptions(max_seq_len=256, tokens_per_rank=64, align=8)
-    prepare_with_options(lengths=lengths, output=folder / "root" / "shared", plan=plan)
+    for ranks in (2, 4):
+        plan = PlanOptions(max_seq_len=256, tokens_per_rank=256 // ranks, align=8)
+        prepare_with_options(lengths=lengths, output=folder / "root" / f"shared-by-{ranks}", plan=plan)
     script = Path(__file__).with_name("megatron_ranks.py")
     arguments = (f"embedded:{folder / 'root'}", "aligned", corpus.megatron)
     done = subprocess.run(

@@ -23,7 +23,7 @@ from packhorse.dataset import POOLS, PreparedDatasetError, open_prepared
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets import catalog as catalog_module
 from packhorse.server.datasets.catalog import Catalog
-from packhorse.server.datasets.versions import ArrayStamps, stamps_of
+from packhorse.server.datasets.stamps import ArrayStamps, stamps_of
 
 
 def flip_a_bit(path, at=-3):

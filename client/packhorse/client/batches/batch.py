@@ -5,7 +5,7 @@ Owns the order of the steps from bins to a batch; leaves a batch's keys and memo
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,7 +29,7 @@ from packhorse.client.batches.packed_batch import BatchBuffers, PackedBatch
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.sources import TokenSource
 from packhorse.client.streams.blocks import BinBlock
-from packhorse.topology import RoomRule
+from packhorse.topology import ContextRule, RoomRule
 
 _BATCHES_AT_ONCE = 16
 """Enough that array operations on offsets cost next to nothing for each batch, and few enough for little delay."""
@@ -73,6 +73,8 @@ class BatchAssembler(RowFormat):
     """What the dataset was planned with: tokens kept free in each room."""
     components: tuple[MixedComponent, ...] = ()
     """Of a mixture, its components; `truncate` is then ignored."""
+    context_rule: ContextRule | None = None
+    """What the dataset was planned with: how several ranks share a bin."""
     pin_memory: bool = False
     """Whether tensors are in page-locked memory, which needs CUDA in this process; not for dataloader workers."""
 
@@ -221,6 +223,8 @@ class BatchAssembler(RowFormat):
         )
         if layout.group_ids is not None:
             batch["group_ids"] = torch.from_numpy(layout.group_ids.copy())
+        if self.context_rule is not None:
+            batch["context_rule"] = astuple(self.context_rule)  # Lightning refuses batches with frozen dataclasses
         batch.update(of_mixture)
         if images is not None:
             batch.update(images.keys(tensors.position_ids, layout))

@@ -6,7 +6,7 @@ exchanges keys and values; nothing here does.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -70,15 +70,16 @@ def context_batch(
 
     Args:
         batch: one bin, with the keys of `PackedBatch`: batch_size 1, without a preset. Its labels are not shifted yet.
-        rule: as the dataset was prepared: `ContextRule(tokens_per_rank, max_context_parallel, cost_cap_percent)`.
+        rule: the dataset's own, `Client.get_dataset(name).context_rule`; batches of a prepared dataset know it too.
         rank: this one, counted over all ranks.
         layout: as in `context_parallel_indices`. `zigzag` needs rooms that are multiples of 2·K (`prepare --align`).
             None leaves sequences whole, for trainers that cut them themselves.
 
     Raises:
-        ValueError: the batch has another form, holds more than the rule's max_seq_len, or cannot be cut.
+        ValueError: the batch has another form, is of a dataset with another rule, holds more than the rule's
+            max_seq_len, or cannot be cut.
     """
-    where = _layout_of(batch)
+    where = _layout_of(batch, rule)
     if where.num_rows != 1:
         raise ValueError(f"batch must hold one bin, got {where.num_rows}: take batch_size 1")
     in_group = checked_integer("rank", rank, 0) % rule.max_context_parallel
@@ -108,20 +109,25 @@ def context_batches(
         layout: as in `context_batch`.
 
     Raises:
-        ValueError: the batch has another form, or cannot be cut.
+        ValueError: the batch has another form, is of a dataset with another rule, or cannot be cut.
     """
-    where = _layout_of(batch)
+    where = _layout_of(batch, rule)
     in_group = checked_integer("rank", rank, 0) % rule.max_context_parallel
     mine: Sequence[ContextPart | None] = rule.deal(where.rooms.tolist())[in_group]
     return [_part_of(batch, where, rule, rank, part, layout) for part in mine or (None,)]
 
 
-def _layout_of(batch: Mapping[str, Any]) -> PackLayout:
+def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
     where = batch.get("layout")
     if not isinstance(where, PackLayout) or "input_ids" not in batch:
         raise ValueError("batch must have PackedBatch's own keys: take no preset")
     if "media" in batch:
         raise ValueError("a batch with media cannot be shared by ranks: its images belong to it as a whole")
+    if (planned := ContextRule(*batch.get("context_rule", astuple(rule)))) != rule:
+        raise ValueError(
+            f"rule is {rule}, but the dataset was prepared with {planned}: take the dataset's own, "
+            "Client.get_dataset(name).context_rule"
+        )
     return where
 
 

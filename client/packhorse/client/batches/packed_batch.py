@@ -76,6 +76,8 @@ class PackedBatch(dict[str, Any]):
     media: MediaLayout
     """With media, where each image lies, in host memory. The tensors of images are beside it under the names that the
     model's processor gives them (`pixel_values` and the like); a batch without images has none."""
+    context_rule: Sequence[int]
+    """Of a dataset with `tokens_per_rank`, the fields of its `ContextRule`, in order."""
     cursor: Any
     """Where training is after this batch; added by the dataset."""
 

@@ -68,6 +68,7 @@ class BatchMaker:
             align=plan.align,
             extra_tokens=plan.extra_tokens,
             components=tuple(_mixed(component, plan) for component in plan.components),
+            context_rule=plan.context_rule,
             pin_memory=pin_memory,
             **self.form.rows(),
         )

@@ -83,11 +83,7 @@ def with_prefixes(pairs: torch.Tensor, layout: PackLayout) -> torch.Tensor:
 
 
 def pairs_of_equals(labels: torch.Tensor, band: Band) -> torch.Tensor:
-    """Returns which positions of a row have equal labels, at an allowed distance.
-
-    Args:
-        labels: integers [B, L], on any device.
-        band: allowed distances.
+    """Returns which positions of a row have equal labels, integers [B, L], at an allowed distance.
 
     Returns:
         bool [B, L, L]: query, then key.

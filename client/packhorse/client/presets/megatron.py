@@ -179,7 +179,9 @@ def _offsets(lengths: NDArray[np.int64]) -> torch.Tensor:
     return torch.from_numpy(np.cumsum(np.insert(lengths, 0, 0), dtype=np.int32))
 
 
-def megatron_lm_preset(*, context_parallel_size: int = 1, tensor_parallel_size: int = 1) -> Preset:
+def megatron_lm_preset(
+    *, context_parallel_size: int = 1, tensor_parallel_size: int = 1, max_sequences: int | None = None
+) -> Preset:
     """Makes the preset of Megatron-LM's `pretrain_gpt.py` with `--sft` (packed sequences).
 
     Legend: B rows (the micro-batch), L tokens in a row. Keys: `tokens`, `labels` and `position_ids` int64 [B, L];
@@ -204,10 +206,15 @@ def megatron_lm_preset(*, context_parallel_size: int = 1, tensor_parallel_size: 
     Args:
         context_parallel_size: CP.
         tensor_parallel_size: TP where sequence parallelism is used, else 1.
+        max_sequences: the most sequences in a row, for static shapes: `cu_seqlens` has max_sequences + 2 entries for
+            each row, and `max_seqlen` is L. The plan is checked when it is opened. None: as many as there are.
 
     Raises:
         ValueError: a number is below 1.
     """
+    if max_sequences is not None and max_sequences < 1:
+        raise ValueError(f"max_sequences must be at least 1, got {max_sequences}")
+    num_segments = None if max_sequences is None else max_sequences + 1
     return Preset(
         name="megatron-lm",
         trainer="get_batch of Megatron-LM (core 0.16 to 0.20) with --sft",
@@ -215,16 +222,31 @@ def megatron_lm_preset(*, context_parallel_size: int = 1, tensor_parallel_size: 
         labels="shifted; -100, and loss_mask 0, on the last token of each sequence and on padding",
         flatten=False,
         padding="in the offsets; the rest of a row is a segment of its own",
-        build=partial(_build_megatron_lm, align=megatron_alignment(context_parallel_size, tensor_parallel_size)),
+        num_segments=num_segments,
+        has_rows=max_sequences is not None,
+        build=partial(
+            _build_megatron_lm,
+            align=megatron_alignment(context_parallel_size, tensor_parallel_size),
+            num_segments=num_segments,
+        ),
     )
 
 
-def _build_megatron_lm(batch: PackedBatch, *, align: int) -> dict[str, Any]:
+def _build_megatron_lm(batch: PackedBatch, *, align: int, num_segments: int | None) -> dict[str, Any]:
     layout = batch["layout"]
     check_segments(layout.extent_lengths, align)
     row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)  # in runs: each row has one more, what is left of it
     rows = [segments[segments > 0] for segments in np.split(layout.extent_lengths, row_ends[:-1])][: layout.num_rows]
-    cu_seqlens = np.full((layout.num_rows, 1 + max(map(len, rows), default=0)), layout.row_tokens, dtype=np.int32)
+    most = max(map(len, rows), default=0)
+    max_seqlen = [int(segments.max()) for segments in rows]
+    if num_segments is not None:
+        if most > num_segments:
+            raise ValueError(
+                f"a row has {most} segments, more than max_sequences {num_segments - 1} and what is left of it; give "
+                "it at least the plan's max_sequences_per_bin"
+            )
+        most, max_seqlen = num_segments, [layout.row_tokens] * len(rows)
+    cu_seqlens = np.full((layout.num_rows, 1 + most), layout.row_tokens, dtype=np.int32)
     for offsets, segments in zip(cu_seqlens, rows, strict=True):
         offsets[0] = 0
         offsets[1 : len(segments) + 1] = segments.cumsum()
@@ -234,6 +256,6 @@ def _build_megatron_lm(batch: PackedBatch, *, align: int) -> dict[str, Any]:
         "loss_mask": (batch["labels"] != IGNORE_INDEX).float(),
         "position_ids": batch["position_ids"],
         "cu_seqlens": torch.from_numpy(cu_seqlens),
-        "max_seqlen": torch.tensor([int(segments.max()) for segments in rows], dtype=torch.int32),
+        "max_seqlen": torch.tensor(max_seqlen, dtype=torch.int32),
         "padding_mask": batch["attention_mask"] == 0,
     }

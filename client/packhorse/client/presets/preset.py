@@ -13,6 +13,7 @@ from typing import Any
 from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.masks.visibility import refuse_prefixes
+from packhorse.topology.choices import counted
 
 _FLASH_ATTENTION = ("flash_attn", "flash_attn_interface", "flash_attn_3", "kernels")
 """Packages by which transformers finds FlashAttention."""
@@ -49,7 +50,8 @@ class Preset:
     total_multiple_of: int = 1
     """What the tokens of a flat batch are padded to a multiple of, once at its end."""
     num_segments: int | None = None
-    """Segments for which every batch has offsets, its padding among them; None where their number varies."""
+    """Segments for which every batch (every row, with `has_rows`) has offsets, its padding among them; None where their
+    number varies."""
     is_quadratic: bool = False
     """Whether attention costs the square of all tokens of a batch where no FlashAttention is there."""
     build: Callable[[PackedBatch], dict[str, Any]]
@@ -98,15 +100,17 @@ class Preset:
         """
         if self.num_segments is None:
             return
-        name, of_bin = ("max_sequences", 0) if self.flatten else ("num_sequences", 1)
-        given = self.num_segments - int(self.flatten)  # one more is for the padding at the end of a flat batch
+        pads_once = self.flatten or self.has_rows  # one segment more is for the padding at the end
+        name, of_bin = ("max_sequences", 0) if pads_once else ("num_sequences", 1)
+        given = self.num_segments - int(pads_once)
+        batch_size = 1 if self.has_rows else batch_size
         needed = batch_size * (max_sequences_per_bin + of_bin)
         if needed > given:
             rests = " and what is left of each row" if of_bin else ""
             raise ValueError(
-                f"preset {self.name!r} has {name} {given}, but a batch of this plan's largest bins needs {needed}: "
-                f"{batch_size} bins of {max_sequences_per_bin} sequences{rests}; take {name}={needed}, or prepare the "
-                "dataset with a smaller max_sequences_per_bin"
+                f"preset {self.name!r} has {name} {given}, but this plan's largest bins need {needed}: "
+                f"{counted(batch_size, 'bin')} of {max_sequences_per_bin} sequences{rests}; take {name}={needed}, or "
+                "prepare the dataset with a smaller max_sequences_per_bin"
             )
 
     def refuse_media(self) -> None:

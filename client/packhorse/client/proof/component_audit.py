@@ -88,14 +88,11 @@ def times_of(component: Component) -> tuple[int, int]:
 
 
 def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
-    """Returns how many sequences a takedown masks from the loss, and how many it replaces.
+    """Returns how many of a block's redactions, int64 [S] or None, mask a sequence, and how many replace one.
 
     Example:
         >>> num_redacted(np.array([MASKED, 17, 0]))  # two are replaced, by the tokens 17 and 0
         (1, 2)
-
-    Args:
-        redactions: as in a `BinBlock`, int64 [S] or None.
     """
     if redactions is None:
         return 0, 0

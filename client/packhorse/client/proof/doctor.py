@@ -43,6 +43,7 @@ SOON_DAYS = 14
 
 _MOST_NAMES = 5
 _ANOTHER_TOKEN = "make another with `packhorse token new` at the server"
+_FIRST_TOKEN = f"`packhorse token new` at the server makes one; set {variable_of('token_file')} to its file"
 _SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
 
 
@@ -272,7 +273,7 @@ class _Examination:
             with self._transport() as transport:
                 self._listed = transport.answer(LIST_DATASETS, pb.ListDatasetsRequest(), self._seconds)
         except UnauthenticatedError as error:
-            where = _ANOTHER_TOKEN if sends else _where_tokens_come_from()
+            where = _ANOTHER_TOKEN if sends else _FIRST_TOKEN
             raise _FailedError(f"{error}; {where}") from None
         except AccessDeniedError as error:
             if error.metadata.get("cause") != "method":
@@ -346,10 +347,6 @@ class _Examination:
 
     def _transport(self) -> "closing[GrpcTransport]":
         return closing(GrpcTransport(self._host, access=self._access))
-
-
-def _where_tokens_come_from() -> str:
-    return f"`packhorse token new` at the server makes one; set {variable_of('token_file')} to its file"
 
 
 def _some(names: list[str]) -> str:

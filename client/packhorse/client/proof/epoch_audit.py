@@ -124,18 +124,13 @@ def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> 
 
 
 def named_ids(client: Client, dataset: DatasetInfo, ids: NDArray[np.int64]) -> list[str]:
-    """Returns ids as an audit names them: with their keys, where the dataset has keys.
+    """Returns ids of a prepared dataset, int64 [n], as an audit names them: with their keys, where it has keys.
 
     Example:
         >>> from packhorse.client import connect
         >>> with connect("embedded:datasets") as client:
         ...     named_ids(client, client.get_dataset("corpus"), np.array([3, 2]))
         ['3', '2']
-
-    Args:
-        client: open.
-        dataset: prepared, not a mixture.
-        ids: int64 [n].
     """
     keys = client.keys(dataset.name, ids) if dataset.key_column else [""] * len(ids)
     return [

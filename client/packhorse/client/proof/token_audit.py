@@ -311,8 +311,7 @@ class _Row:
     def differences(self, tensors: Mapping[str, NDArray[np.integer]]) -> Iterator[str]:
         """Yields the first wrong token of each sequence that differs, and of padding.
 
-        Args:
-            tensors: of a batch, name → integers [capacity]; sequence_ids and position_ids are not compared on padding.
+        On padding, sequence_ids and position_ids are not compared.
         """
         starts = np.array([start for _, start, _ in self._sequences], dtype=np.int64)
         named: set[int] = set()

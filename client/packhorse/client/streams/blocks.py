@@ -33,7 +33,7 @@ class Templates:
     def __init__(self) -> None:
         self._begins = np.zeros(0, dtype=np.int64)  # in _lengths, by number
         self._sizes = np.zeros(0, dtype=np.int64)  # -1 where none is defined
-        self._datasets = np.zeros(0, dtype=np.int32)  # by number, -1 where none is said
+        self._components = np.zeros(0, dtype=np.int32)  # by number, -1 where none is said
         self._is_mixture = False
         self._lengths = np.zeros(0, dtype=np.int32)  # of all that are defined, and room for more
         self._num_lengths = 0
@@ -48,7 +48,7 @@ class Templates:
         defined_lengths: NDArray[np.int32],
         defined_components: NDArray[np.uint32],
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32] | None]:
-        """Takes in a message's definitions, and returns the lengths of its sequences, and its bins' ends and datasets.
+        """Takes in a message's definitions, and returns its sequences' lengths, and its bins' ends and components.
 
         Args:
             numbers: every bin's template: uint32 [N].
@@ -87,7 +87,7 @@ class Templates:
                 defined_lengths[:end_kept],
                 of_defined[:num_kept],
             )
-        begins, sizes, lengths, datasets = self._begins, self._sizes, self._lengths, self._datasets
+        begins, sizes, lengths, components = self._begins, self._sizes, self._lengths, self._components
         if num_kept < len(defined):  # the others are put behind, for this message
             is_other = numbers >= KEPT_TEMPLATES
             if (numbers[~is_other] >= len(sizes)).any() or int(defined[-1]) - KEPT_TEMPLATES >= len(defined) - num_kept:
@@ -97,7 +97,7 @@ class Templates:
             begins = np.concatenate((begins, len(lengths) + ends[num_kept:] - others - end_kept))
             sizes = np.concatenate((sizes, others))
             lengths = np.concatenate((lengths, defined_lengths[end_kept:]))
-            datasets = np.concatenate((datasets, of_defined[num_kept:]))
+            components = np.concatenate((components, of_defined[num_kept:]))
         if len(numbers) and int(numbers.max()) >= len(sizes):
             raise DamagedAnswerError("the bins are of templates that were not defined")
         which = numbers.astype(np.intp)  # once: an index of another type is converted each time
@@ -106,7 +106,7 @@ class Templates:
         if (sizes < 0).any() or (int(bin_ends[-1]) if len(bin_ends) else 0) != num_sequences:
             raise DamagedAnswerError("the templates of the bins do not have as many lengths as there are ids")
         own_lengths = lengths.take(_members(begins.take(which), sizes, bin_ends))
-        return own_lengths, bin_ends, datasets.take(which) if self._is_mixture else None
+        return own_lengths, bin_ends, components.take(which) if self._is_mixture else None
 
     def _keep(
         self,
@@ -114,19 +114,19 @@ class Templates:
         begins: NDArray[np.int64],
         sizes: NDArray[np.int64],
         lengths: NDArray[np.int32],
-        datasets: NDArray[np.int32],
+        components: NDArray[np.int32],
     ) -> None:
         """Remembers templates below KEPT_TEMPLATES until the stream ends."""
         if (missing := int(numbers[-1]) + 1 - len(self._sizes)) > 0:
             self._begins = _grown(self._begins, missing, 0)
             self._sizes = _grown(self._sizes, missing, -1)
-            self._datasets = _grown(self._datasets, missing, -1)
+            self._components = _grown(self._components, missing, -1)
         end = self._num_lengths + len(lengths)
         if end > len(self._lengths):
             self._lengths = _grown(self._lengths, 2 * end - len(self._lengths), 0)
         self._begins[numbers] = self._num_lengths + begins
         self._sizes[numbers] = sizes
-        self._datasets[numbers] = datasets
+        self._components[numbers] = components
         self._lengths[self._num_lengths : end] = lengths
         self._num_lengths = end
 
@@ -248,11 +248,11 @@ class BinBlock:
             lengths=self.lengths[start:end],
             bin_ends=self.bin_ends[first:last] - start,
             positions=self.positions[first:last],
-            first_tokens=None if self.first_tokens is None else self.first_tokens[start:end],
-            component_ids=None if self.component_ids is None else self.component_ids[first:last],
-            group_ids=None if self.group_ids is None else self.group_ids[start:end],
-            redactions=None if self.redactions is None else self.redactions[start:end],
-            rows=None if self.rows is None else self.rows[start:end],
+            first_tokens=_part(self.first_tokens, start, end),
+            component_ids=_part(self.component_ids, first, last),
+            group_ids=_part(self.group_ids, start, end),
+            redactions=_part(self.redactions, start, end),
+            rows=_part(self.rows, start, end),
         )
 
     def split(self, num_bins: int) -> Iterator["BinBlock"]:
@@ -278,11 +278,11 @@ class BinBlock:
                 ends[first:last],
                 self.positions[first:last],
                 range(0),
-                None if self.first_tokens is None else self.first_tokens[start:end],
-                None if self.component_ids is None else self.component_ids[first:last],
-                None if self.group_ids is None else self.group_ids[start:end],
-                None if self.redactions is None else self.redactions[start:end],
-                None if self.rows is None else self.rows[start:end],
+                _part(self.first_tokens, start, end),
+                _part(self.component_ids, first, last),
+                _part(self.group_ids, start, end),
+                _part(self.redactions, start, end),
+                _part(self.rows, start, end),
             )
 
     def padded(self, num_bins: int) -> "BinBlock":
@@ -299,61 +299,36 @@ class BinBlock:
         )
 
 
-def joined(blocks: Sequence[BinBlock]) -> BinBlock:
-    """Lays the bins of some blocks of one dataset end to end; their steps are left out.
+def _part(array: NDArray[Any] | None, first: int, last: int) -> NDArray[Any] | None:
+    return None if array is None else array[first:last]
 
-    Args:
-        blocks: at least one.
-    """
+
+def joined(blocks: Sequence[BinBlock]) -> BinBlock:
+    """Lays the bins of at least one block of a dataset end to end; their steps are left out."""
     if len(blocks) == 1:
         return replace(blocks[0], steps=range(0))
-    ends, num_before = [], 0
-    for block in blocks:
-        ends.append(block.bin_ends + num_before)
-        num_before += len(block.ids)
-    firsts = [block.first_tokens for block in blocks if block.first_tokens is not None]
-    datasets = _joined_component_ids(blocks)
-    groups = None
-    if any(block.group_ids is not None for block in blocks):
-        groups = np.concatenate(
-            [np.full(len(block.ids), -1) if block.group_ids is None else block.group_ids for block in blocks]
-        )
-    rows = None
-    if any(block.rows is not None for block in blocks):
-        none = np.zeros(max(len(block.ids) for block in blocks), np.uint16)
-        rows = np.concatenate([none[: len(block.ids)] if block.rows is None else block.rows for block in blocks])
+    num_before = np.cumsum([0, *(len(block.ids) for block in blocks)])
     return BinBlock(
         ids=np.concatenate([block.ids for block in blocks]),
         lengths=np.concatenate([block.lengths for block in blocks]),
-        bin_ends=np.concatenate(ends),
+        bin_ends=np.concatenate([block.bin_ends + before for block, before in zip(blocks, num_before, strict=False)]),
         positions=np.concatenate([block.positions for block in blocks]),
-        first_tokens=np.concatenate(firsts) if firsts else None,
-        component_ids=datasets,
-        group_ids=groups,
-        redactions=_joined_redactions(blocks),
-        rows=rows,
+        first_tokens=_joined(blocks, "first_tokens", np.int64(0)),
+        component_ids=_joined(blocks, "component_ids", np.int32(-1)),
+        group_ids=_joined(blocks, "group_ids", np.int64(-1)),
+        redactions=_joined(blocks, "redactions", np.int64(AS_IT_IS)),
+        rows=_joined(blocks, "rows", np.uint16(0)),
     )
 
 
-def _joined_redactions(blocks: Sequence[BinBlock]) -> NDArray[np.int64] | None:
-    """Joins those of blocks, of some of which nothing is taken away."""
-    if all(block.redactions is None for block in blocks):
+def _joined(blocks: Sequence[BinBlock], name: str, missing: np.integer[Any]) -> NDArray[Any] | None:
+    """Joins an array of each block, with the value `missing` for one that lacks it; None where all do."""
+    arrays = [getattr(block, name) for block in blocks]
+    if all(array is None for array in arrays):
         return None
+    sizes = [len(block if name == "component_ids" else block.ids) for block in blocks]
     return np.concatenate(
-        [np.full(len(block.ids), AS_IT_IS) if block.redactions is None else block.redactions for block in blocks]
-    )
-
-
-def _joined_component_ids(blocks: Sequence[BinBlock]) -> NDArray[np.int32] | None:
-    """Joins those of blocks; empty bins that were added are of no dataset."""
-    if all(block.component_ids is None for block in blocks):
-        return None
-    none = [np.full(len(block), -1, dtype=np.int32) for block in blocks]
-    return np.concatenate(
-        [
-            other if block.component_ids is None else block.component_ids
-            for block, other in zip(blocks, none, strict=True)
-        ]
+        [np.full(size, missing) if array is None else array for array, size in zip(arrays, sizes, strict=True)]
     )
 
 
@@ -411,7 +386,9 @@ def decode_bins(
         ids=ids.astype(np.int64),
         lengths=lengths,
         bin_ends=bin_ends,
-        positions=_positions(offsets, bins.base_position) if len(offsets) else positions(len(bin_ends)),
+        positions=np.where(offsets == ADDED_OFFSET, ADDED, bins.base_position + offsets.astype(np.int64))
+        if len(offsets)
+        else positions(len(bin_ends)),
         steps=steps,
         first_tokens=first_tokens,
         component_ids=component_ids,
@@ -437,28 +414,17 @@ def _redactions(
     return redactions
 
 
-def _positions(offsets: NDArray[np.uint32], base_position: int) -> NDArray[np.int64]:
-    return np.where(offsets == ADDED_OFFSET, ADDED, base_position + offsets.astype(np.int64))
-
-
 def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
     if len(data) % dtype.itemsize:
         raise DamagedAnswerError(f"the bins' {name} hold {len(data)} bytes, no multiple of {dtype.itemsize}")
     return np.frombuffer(data, dtype=dtype)
 
 
-"""What an over-length policy means for whoever fills rooms with tokens."""
-
-
 def cuts_ends(over_length: str, keep: str) -> bool:
-    """Whether a sequence may go on behind what is in its room: it was cut off there, or split.
+    """Whether a sequence may go on after what is in its room, by prepare's options: it was cut off there, or split.
 
     Example:
         >>> cuts_ends("truncate", "head"), cuts_ends("truncate", "tail"), cuts_ends("split", "head")
         (True, False, True)
-
-    Args:
-        over_length: what was done at prepare with sequences that do not fit a bin.
-        keep: which end of a truncated one was kept.
     """
     return over_length == "split" or (over_length, keep) == ("truncate", "head")

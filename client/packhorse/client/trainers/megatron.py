@@ -15,9 +15,10 @@ import torch
 from packhorse.client.batches.context_part import context_batch
 from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.connecting import as_server
 from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.loading.ranks import find_rank, megatron_state
-from packhorse.client.options import LoaderOptions
+from packhorse.client.options import LoaderOptions, as_run
 from packhorse.client.presets import megatron_lm_preset
 from packhorse.client.presets.megatron import check_segments, megatron_alignment
 from packhorse.client.streams.cursor import Resume
@@ -257,7 +258,7 @@ def create_megatron_iterator(
     seq_length: int | None = None,
     sequence_parallel: bool = False,
     consumed_samples: int = 0,
-    dynamic_context_parallel: ContextRule | None = None,
+    dynamic_context_parallel: ContextRule | bool = False,
 ) -> MegatronIterator | None:
     """Returns an iterator of packed micro-batches for Megatron, on ranks that read data; None on the others.
 
@@ -293,12 +294,15 @@ def create_megatron_iterator(
         seq_length: Megatron's; must equal the dataset's max_seq_len. None skips the check.
         sequence_parallel: whether Megatron runs with `--sequence-parallel`, which asks more of `prepare --align`.
         consumed_samples: continue after this many; see `MegatronIterator.skip_samples`.
-        dynamic_context_parallel: the rule by which the dataset was prepared with `tokens_per_rank`, where each
-            micro-batch chooses its context-parallel size. `max_context_parallel` neighbours among the ranks of data and
-            context parallelism then share bins, and micro_batch_size is 1.
+        dynamic_context_parallel: True for a dataset prepared with `tokens_per_rank`, where each micro-batch chooses its
+            context-parallel size: the server is asked for the dataset's rule. A ContextRule for any other dataset.
+            `max_context_parallel` neighbours among the ranks of data and context parallelism then share bins, and
+            micro_batch_size is 1.
 
     Raises:
-        ValueError: an argument is out of range, or the data has a preset, a batch size or a batch schedule.
+        ValueError: an argument is out of range, the data has a preset, a batch size or a batch schedule, or its dataset
+            has no rule.
+        PackhorseError: no server answers, or it lacks the dataset.
     """
     if data.preset is not None or (data.batch is not None and data.batch.preset is not None):
         raise ValueError("create_megatron_iterator sets the preset itself; leave preset out")
@@ -314,12 +318,13 @@ def create_megatron_iterator(
     tensor_parallel_size = state.get_tensor_model_parallel_world_size() if state is not None else 1
     if not sequence_parallel:
         tensor_parallel_size = 1
-    if dynamic_context_parallel is not None:
+    if dynamic_context_parallel:
         if micro_batch_size != 1 or consumed_samples:
             raise ValueError(
                 "dynamic_context_parallel takes micro_batch_size 1, and load_saved instead of consumed_samples"
             )
-        return _of_shared_bins(data, dynamic_context_parallel, state, tensor_parallel_size, seq_length)
+        rule = _rule_of(data) if dynamic_context_parallel is True else dynamic_context_parallel
+        return _of_shared_bins(data, rule, state, tensor_parallel_size, seq_length)
     preset = megatron_lm_preset(
         context_parallel_size=state.get_context_parallel_world_size() if state is not None else 1,
         tensor_parallel_size=tensor_parallel_size,
@@ -329,6 +334,23 @@ def create_megatron_iterator(
     if consumed_samples:
         iterator.skip_samples(consumed_samples)
     return iterator
+
+
+def _rule_of(data: PackedData) -> ContextRule:
+    """Asks the server how the dataset's bins are shared."""
+    server, name = as_server(data.target), as_run(data.dataset).dataset
+
+    def ask() -> ContextRule | None:
+        with server.open() as client:
+            return client.get_dataset(name).context_rule
+
+    rule = server.ask(ask)
+    if rule is None:
+        raise ValueError(
+            f"dynamic_context_parallel needs a dataset prepared with tokens_per_rank, and {name} was not: prepare it "
+            "so, or give a ContextRule"
+        )
+    return rule
 
 
 def _of_shared_bins(

@@ -321,9 +321,10 @@ class PackedTrainerMixin(_AnyTrainer):
         if sees:
             raise ValueError(
                 f"packed sequences would see each other in {model} with attn_implementation="
-                f"{self.model.config._attn_implementation!r}: it does not find their borders in position_ids. "
-                "Take FlashAttention if the model has it (attn_implementation='flash_attention_2'), or give a loop of "
-                "your own attention_mask=build_packing_attention_bias(…); a subclass of the trainer with "
+                f"{self.model.config._attn_implementation!r}: it does not find their borders in preset {name!r}. "
+                "Take FlashAttention if the model has it (attn_implementation='flash_attention_2'), or "
+                "PackedData(preset='padding-free') if it has linear attention, or give a loop of your own "
+                "attention_mask=build_packing_attention_bias(…); a subclass of the trainer with "
                 "may_see_other_sequences = True trains it as it is"
             )
 

@@ -89,12 +89,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 def refusal_of(host: str, port: int, server_name: str, access: Access, *, uses_tls: bool) -> AccessDeniedError | None:
     """Returns why a server or this client refuses the other; None where certificates are not the cause.
 
-    Args:
-        host: name or address to connect to.
-        port: to connect to.
-        server_name: that the certificate must be for.
-        access: the client's files.
-        uses_tls: whether the client uses TLS.
+    The certificate must be for `server_name`.
     """
     try:
         if not uses_tls:

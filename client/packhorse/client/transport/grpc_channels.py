@@ -257,13 +257,7 @@ class GrpcTransport:
         *,
         most_replicas: int | None = None,
     ) -> _Answer:
-        """Asks each replica at most once, and returns the first answer.
-
-        Args:
-            ask: takes a replica and the seconds that it may take; raises what `_failure` returns.
-            timeout_seconds: for all of them.
-            most_seconds: for each of them.
-            most_replicas: how many are asked; None for all.
+        """Asks each replica at most once, for `most_seconds`, and returns the first answer within `timeout_seconds`.
 
         Raises:
             TransientError: one could not answer, and might not have refused.

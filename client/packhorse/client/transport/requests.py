@@ -98,13 +98,7 @@ _Message = TypeVar("_Message")
 
 
 def message(kind: Callable[..., _Message], *, within: str = "", **fields: Any) -> _Message:
-    """Returns a message of the given fields; an InvalidRequestError names the one that does not fit.
-
-    Args:
-        kind: the message's class.
-        within: the field that will hold this message, with a dot.
-        fields: by name.
-    """
+    """Returns a message of the given fields; an InvalidRequestError names one that does not fit, in `within`."""
     try:
         return kind(**fields)
     except (ValueError, TypeError, OverflowError):  # protobuf does not tell which field

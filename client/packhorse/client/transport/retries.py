@@ -93,9 +93,7 @@ class Attempts:
     def run(self, attempt: Callable[[], _Result], *, let_go: Callable[[], None] = lambda: None) -> _Result:
         """Returns the result of the first attempt that succeeds; a TransientError once the deadline has passed.
 
-        Args:
-            attempt: one attempt.
-            let_go: called after every TransientError.
+        `let_go` is called after every TransientError.
         """
         while True:
             try:
@@ -128,10 +126,7 @@ def with_retries(
 ) -> _Result:
     """Returns the result of the first attempt that succeeds; a TransientError once the deadline has passed.
 
-    Args:
-        policy: how long and how often.
-        attempt: takes the seconds that it may last.
-        has_answered: whether the service has ever answered.
+    An attempt takes the seconds that it may last; `has_answered` says whether the service has ever answered.
     """
     attempts = Attempts(policy, has_answered=has_answered)
     attempts.begin()

@@ -42,10 +42,7 @@ def python_corpus(limit_documents: int | None = None) -> Iterator[str]:
 
 
 def source_documents(source: bytes) -> Iterator[str]:
-    """Yields the functions and classes of one module, as `python_corpus` cuts them.
-
-    Args:
-        source: the module's text, in the encoding that it declares (UTF-8 unless it says otherwise).
+    """Yields the functions and classes of one module, in its declared encoding, as `python_corpus` cuts them.
 
     Raises:
         SyntaxError: the text is not Python, or declares an unknown encoding.

@@ -74,11 +74,7 @@ class Measured:
 
 
 def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
-    """Opens all streams at once and reads them.
-
-    Args:
-        load: the streams, and how they read.
-        num_processes: processes that share the streams.
+    """Opens all streams of a load at once, in several processes, and reads them.
 
     Returns:
         What each stream measured, and the processor time in seconds of all of them together.

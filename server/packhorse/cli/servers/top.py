@@ -23,13 +23,7 @@ _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def view_of(facts: dict[str, Any], limit: int, trouble: str = "") -> RenderableType:
-    """Returns the tables of what `activity_between` returned.
-
-    Args:
-        facts: from `activity_between`.
-        limit: streams to show.
-        trouble: a warning to show above, such as servers that do not answer; may be empty.
-    """
+    """Returns the tables of what `activity_between` returned, with at most `limit` streams, below a warning, if any."""
     parts: list[RenderableType] = [_servers_table(facts["servers"]), _datasets_table(facts["datasets"])]
     if any(server["most_open_files"] for server in facts["servers"]):
         parts.insert(1, _processes_table(facts["servers"]))

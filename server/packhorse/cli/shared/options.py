@@ -118,10 +118,7 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_profile(name: str) -> dict[str, Any]:
-    """Returns a profile's keys and values; paths in it are relative to the file.
-
-    Args:
-        name: of the profile, a table of the file.
+    """Returns the keys and values of a profile, a table of the file; paths in it are relative to the file.
 
     Raises:
         click.UsageError: the file, the profile or a key is missing or wrong; the message names it.

@@ -6,7 +6,7 @@ Owns how a table is laid out and shown where it is too wide for the terminal. Le
 
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
@@ -41,6 +41,10 @@ class OutputConsole(Console):
             super().rule(title, **options)
         else:
             self.print(f"--- {title}" if title else "---")
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Leaves it to the command line, which rich would end with 1, as if it had failed."""
+        raise BrokenPipeError
 
     def _fitting(self, table: Table) -> Table:
         if self.measure(table, options=self.options.update(max_width=_WIDTH_IN_FILES)).maximum <= self.width:

@@ -1,4 +1,4 @@
-"""The tables that `inspect` and `plan` print of a dataset or a plan.
+"""The tables that `inspect` and `plan` print of a prepared folder or a plan.
 
 Owns their columns. Leaves every figure to `packhorse.analysis`, wording to `sentences`, and layout to `printing`.
 """
@@ -73,12 +73,7 @@ def _context_lengths_table(report: DatasetReport) -> Table:
 
 
 def unpacked_table(ways: Sequence[Unpacked], packed_tokens: int) -> Table:
-    """Returns the table of ways without packing.
-
-    Args:
-        ways: what to show.
-        packed_tokens: tokens that a GPU computes in an epoch with packing, for comparison.
-    """
+    """Returns the table of ways without packing, compared with the tokens that a GPU computes with packing."""
     rows = (
         (
             _MEANINGS[way.way],

@@ -35,6 +35,11 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
         f"plan: {manifest.algorithm}, {manifest.distinct_templates:,} templates, at most "
         f"{dataset.max_sequences_per_bin:,} sequences in a bin"
     )
+    if (rule := manifest.options.context) is not None:
+        yield (
+            f"shared bins: {rule.max_context_parallel} ranks with {rule.tokens_per_rank:,} tokens each share a bin, "
+            f"cost cap {rule.cost_cap_percent} %"
+        )
     yield (
         f"bin-mates: {report.bin_mates_again:.1%} of the {items_of(report)} that share a bin do so again an epoch later"
     )
@@ -83,12 +88,7 @@ def items_of(report: DatasetReport) -> str:
 
 
 def advice(row: WaitingRow, topology: Topology) -> str:
-    """Returns what to do about waiting, in plain sentences.
-
-    Args:
-        row: of the run itself.
-        topology: its shape.
-    """
+    """Returns what a run of this topology can do about waiting, in plain sentences."""
     accumulation = topology.accumulation
     if row.waiting is None:
         bins = accumulation * topology.bins_per_step

@@ -1,6 +1,7 @@
 """How a command connects to a server or a folder, and the line on stderr while no server answers."""
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.file_proxy import FileProxy
 
 from packhorse.cli.shared.options import ACCESS_KEYS, PROFILE, remote_timeout_option
-from packhorse.client import Access, Client, connect
+from packhorse.client import Access, Client, RetryPolicy, connect
+from packhorse.client.errors import ServerUnavailableError
 from packhorse.topology.choices import counted
 
 _CLEAR_LINE = "\r\x1b[2K"
@@ -24,7 +27,7 @@ def timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --timeout-seconds."""
     says = (
         "How long to keep trying without an answer.  [default: 10 if the server has never answered, 120 if the "
-        "connection was lost]"
+        "connection was lost; a server that nothing names is asked once]"
     )
     return remote_timeout_option(command, says=says)
 
@@ -44,13 +47,15 @@ def _options_of_access() -> dict[str, Any]:
 def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
     """Connects a command to the service. While no server answers, stderr says so.
 
-    On a terminal that is one line, which is rewritten and then removed; elsewhere it is a line each time.
+    On a terminal that is one line, which is rewritten and then removed; elsewhere it is a line each time. A server that
+    neither the command nor the environment names may not be there at all, and is asked once.
     """
+    retry = None if timeout_seconds is not None or _is_target_named() else RetryPolicy(connect_seconds=0)
     line = _Line()
     logger = logging.getLogger("packhorse")
     logger.addHandler(line)
     try:
-        with connect(target, timeout_seconds=timeout_seconds, **_options_of_access()) as client:
+        with connect(target, timeout_seconds=timeout_seconds, retry=retry, **_options_of_access()) as client:
             yield client
     finally:
         logger.removeHandler(line)
@@ -61,25 +66,40 @@ def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
 def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iterator[tuple[Client, str]]:
     """Connects a command to a dataset: in the service, or in the prepared folder that the argument names.
 
-    Args:
-        target: of the service.
-        timeout_seconds: how long to keep trying without an answer.
-        dataset: the folder, the file of a mixture, or the name of either at the target.
-
     Yields:
         A client, and the dataset's name there.
+
+    Raises:
+        ClickException: nothing is prepared there, or there is neither a folder nor a server.
     """
-    folder = Path(dataset).resolve()
-    if (folder / _MANIFEST).is_file():
-        target, dataset = f"embedded:{folder.parent}", folder.name
-    elif folder.name.endswith(_MIXTURE_SUFFIX) and folder.is_file():
-        target, dataset = f"embedded:{folder.parent}", folder.name.removesuffix(_MIXTURE_SUFFIX)
-    elif len(Path(dataset).parts) > 1:
-        raise click.UsageError(
-            f"{dataset} is not a prepared folder: it has no {_MANIFEST}; `packhorse prepare` writes one"
-        )
+    path = Path(dataset).resolve()
+    if (path / _MANIFEST).is_file():
+        target, dataset = f"embedded:{path.parent}", path.name
+    elif path.name.endswith(_MIXTURE_SUFFIX) and path.is_file():
+        target, dataset = f"embedded:{path.parent}", path.name.removesuffix(_MIXTURE_SUFFIX)
+    elif is_path(dataset):
+        is_there = f"is not a prepared folder: it has no {_MANIFEST}" if path.is_dir() else "is not a folder"
+        raise click.ClickException(f"{dataset} {is_there}; `packhorse prepare` writes one")
     with asking(target, timeout_seconds) as client:
+        try:
+            client.get_dataset(dataset)
+        except ServerUnavailableError as error:
+            raise click.ClickException(
+                f"there is no prepared folder {dataset} here, and no server to ask for it: {error}"
+            ) from None
         yield client, dataset
+
+
+def is_path(dataset: str) -> bool:
+    """Whether an argument cannot be a dataset's name at a server."""
+    return os.sep in dataset
+
+
+def _is_target_named() -> bool:
+    """Whether the command line, the environment or a profile names the server."""
+    context = click.get_current_context()
+    is_default = context.get_parameter_source("target") is ParameterSource.DEFAULT
+    return not is_default or "target" in context.meta.get(PROFILE, {})
 
 
 class _Line(logging.Handler):

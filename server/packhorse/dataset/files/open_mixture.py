@@ -180,6 +180,9 @@ class MixtureDataset:
         """Mean facts of an epoch in the last stage; the ledger sums those of all components."""
         manifests = [dataset.manifest for dataset in self.datasets]
         first = manifests[0]
+        is_laid_alike = {each.options.context for each in manifests} == {first.options.context} and {
+            each.max_seq_len for each in manifests
+        } == {self.max_seq_len}
         ledgers = [manifest.over_length for manifest in manifests]
         given = self.mixture(0).epoch(self.settled_epoch).taken
 
@@ -202,6 +205,8 @@ class MixtureDataset:
                 keep=first.options.keep,
                 align=first.options.align,
                 extra_tokens=first.options.extra_tokens,
+                tokens_per_rank=first.options.tokens_per_rank if is_laid_alike else None,
+                cost_cap_percent=first.options.cost_cap_percent if is_laid_alike else None,
             ),
             algorithm="mixture",
             n_sequences=about(lambda each: each.n_sequences),

@@ -92,16 +92,12 @@ def table_header(name: str, inner: str) -> str:
 def line_of(text: str, field: str, header: str = "", number: int = 0) -> int:
     r"""Returns the line of a field, from 1; that of its table's header where the table lacks it.
 
+    `header` is the pattern of that header, empty for a field at the top; `number` says which of several tables.
+
     Example:
         >>> text = "[[skip]]\nepoch = 1\n[[skip]]\nepoch = 2"
         >>> line_of(text, "epoch", array_header("skip"), 1), line_of(text, "positions", array_header("skip"), 1)
         (4, 3)
-
-    Args:
-        text: of the file.
-        field: its key.
-        header: pattern of its table's header; empty for a field at the top.
-        number: which of the tables with such headers.
     """
     headers = list(re.finditer(header, text, re.MULTILINE)) if header else []
     begin = headers[number].end() if number < len(headers) else 0

@@ -187,10 +187,7 @@ class TokenFile:
         self._grants = grants
 
     def grant_of(self, authorization: str | None) -> Grant:
-        """Returns the grant of a call.
-
-        Args:
-            authorization: the header of that name; None if there was none.
+        """Returns the grant of a call by its authorization header; None if there was none.
 
         Raises:
             ServiceError: no token came, or one that is unknown or expired.

@@ -134,12 +134,9 @@ def main() -> None:
 async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> int:
     """Serves in `config.processes` processes until SIGTERM or SIGINT, as `running.serve` does in one; returns a status.
 
-    SIGTERM, SIGINT and SIGHUP are passed on. A process that dies otherwise is replaced.
+    SIGTERM, SIGINT and SIGHUP are passed on. A process that dies otherwise is replaced. `ready` is as for `serve`, and
+    is called once all processes serve.
 
-    Args:
-        config: the options.
-        ready: called once all processes serve, with the address listened on, the URL of the metrics or None, and the
-            datasets' names.
 
     Raises:
         ValueError: no dataset can be served.

@@ -250,9 +250,7 @@ def _prepare_process(config: ServeConfig) -> Accepting | None:
 async def _get_kernels(warm_up: WarmUp, stopping: asyncio.Event) -> None:
     """Gets kernels ready while the port answers, and logs it if it takes long; ends early when a signal comes.
 
-    Args:
-        warm_up: gets what every stream needs before this returns, and the rest afterwards.
-        stopping: set by a signal.
+    What every stream needs is there when this returns; the rest follows.
     """
     loop = asyncio.get_running_loop()
     are_ready: asyncio.Future[None] = loop.create_future()

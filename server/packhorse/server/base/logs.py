@@ -32,12 +32,7 @@ def fields(**values: Any) -> dict[str, dict[str, Any]]:
 
 
 def set_up_logging(form: str, level: str) -> None:
-    """Sends the log to stderr.
-
-    Args:
-        form: "text", or "json" for one object a line.
-        level: of packhorse's own lines, one of LEVELS; lines of other packages are logged from info on.
-    """
+    """Sends the log to stderr, as text or, for "json", an object a line. Other packages are logged from info on."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=max(logging.INFO, _number(level)), handlers=[handler])

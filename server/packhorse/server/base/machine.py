@@ -43,12 +43,7 @@ def available_cores() -> int:
 
 
 def quotas(groups: str, root: Path) -> list[float]:
-    """Returns the quotas of some control groups and their parents, in processors.
-
-    Args:
-        groups: as /proc/self/cgroup lists them.
-        root: where control groups are mounted.
-    """
+    """Returns the quotas of control groups, listed as in /proc/self/cgroup, and their parents, in processors."""
     all_quotas = []
     for version, folder in _folders_of(groups, "cpu", root):
         if version == 2:
@@ -65,10 +60,7 @@ def quotas(groups: str, root: Path) -> list[float]:
 def memory_limit(groups: str, machine: str, root: Path) -> int:
     """Returns how many bytes of memory this process and its control groups may have; 0 where unknown.
 
-    Args:
-        groups: as /proc/self/cgroup lists them.
-        machine: the text of /proc/meminfo.
-        root: where control groups are mounted.
+    `groups` and `machine` are the texts of /proc/self/cgroup and /proc/meminfo.
     """
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
     limits = [_text_of(folder / names[version]).strip() for version, folder in _folders_of(groups, "memory", root)]
@@ -78,12 +70,9 @@ def memory_limit(groups: str, machine: str, root: Path) -> int:
 
 
 def allow_descriptors(wanted: int) -> None:
-    """Raises the limit of open files as far as this process may, and warns where that is too few.
+    """Raises the limit of open files to `wanted` and OWN_FILES, as far as this process may, or warns.
 
     Shells and service managers start processes with 1,024 or so, and let each raise it.
-
-    Args:
-        wanted: connections at once, and files beside OWN_FILES.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

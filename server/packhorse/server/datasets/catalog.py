@@ -1,7 +1,7 @@
-"""The datasets of a server: every prepared folder below one root, by its folder's name.
+"""The datasets of a server: every prepared folder below one root, by its folder's name, in the version of a digest.
 
 Owns finding, opening and withdrawing them. Leaves the check of a folder to `packhorse.dataset`, and noticing that open
-files changed to `versions`.
+files changed to `stamps`.
 """
 
 import logging
@@ -22,7 +22,7 @@ from packhorse.dataset import (
     open_prepared,
 )
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.datasets.versions import (
+from packhorse.server.datasets.stamps import (
     ArrayStamps,
     OlderVersion,
     OpenDataset,
@@ -135,10 +135,7 @@ class Catalog:
     def get(self, name: str, digest: str = "", *, besides: Iterable[str] = ()) -> PreparedDataset:
         """Returns a dataset; a ServiceError if there is none of that name, or if it is corrupt.
 
-        Args:
-            name: of its folder.
-            digest: of the version wanted. If that is not kept, or if this is empty, the newest is returned.
-            besides: names of mixtures, which the error lists too.
+        Without a digest, or where its version is not kept, it is the newest. The error also lists `besides`, mixtures.
         """
         current = self._current.get(name)
         if digest and (current is None or current.dataset.manifest.digest != digest):
@@ -269,11 +266,7 @@ class Catalog:
             self.refuse_link(path, f"{folder.name}/{path.name}")
 
     def refuse_link(self, path: Path, name: str) -> None:
-        """Refuses a link that leads out of the root.
-
-        Args:
-            path: below the root.
-            name: of the path in a message.
+        """Refuses a link that leads out of the root; the message calls it `name`.
 
         Raises:
             PreparedDatasetError: it is such a link.

@@ -17,8 +17,8 @@ from packhorse.formats.megatron_writer import write_index
 from packhorse.prepare import Execution, Grouping, PlanOptions, prepare
 from packhorse.server.datasets.catalog import Catalog, no_dataset, no_mixture
 from packhorse.server.datasets.protocols import Dataset, StreamProgress
+from packhorse.server.datasets.stamps import Stamps
 from packhorse.server.datasets.takedowns import NOTHING
-from packhorse.server.datasets.versions import Stamps
 
 
 class MemoryCatalog:

@@ -98,12 +98,7 @@ class Datasets(Protocol):
         ...
 
     def confirm(self, dataset: Dataset, components: Iterable[int] = ()) -> None:
-        """Makes sure that bins came from the files that were checked; see `Catalog.confirm`.
-
-        Args:
-            dataset: of the bins.
-            components: of a mixture, those that were read.
-        """
+        """Makes sure that bins (of a mixture's components) came from files that were checked; see `Catalog.confirm`."""
         ...
 
     def append_stage(

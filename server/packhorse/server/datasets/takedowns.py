@@ -66,13 +66,7 @@ class _Read:
     """What is wrong with them now; empty if nothing is."""
 
     def refuse(self, stamps: Stamps, why: str, name: str) -> None:
-        """Leaves the content in force as it was, and logs once why; without any, the dataset is not served.
-
-        Args:
-            stamps: of the files.
-            why: they are refused.
-            name: of the dataset or mixture.
-        """
+        """Leaves the content in force as it was, and logs once why; without any, the dataset is not served."""
         if self.logged != stamps:
             self.logged = stamps
             if self.file is None:
@@ -319,10 +313,7 @@ class UnknownNames:
 def unknown_names(dataset: Dataset, redaction: Redaction, *, most: int | None = None) -> UnknownNames:
     """Returns the names in a redaction that its dataset, or its component of a mixture, does not have.
 
-    Args:
-        dataset: or mixture.
-        redaction: of a file that `put_together` accepts.
-        most: look up only this many ids, the lowest; None for all.
+    With `most`, only this many ids are looked up, the lowest.
     """
     resolved, keys = redaction.resolved(dataset.key_tables[redaction.component])
     if isinstance(dataset, MixtureDataset):

@@ -122,14 +122,7 @@ def _located(
     located: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
     at_once: int,
 ) -> Iterator[list[pb.SequenceLocation]]:
-    """Yields the locations of a request's ids, `at_once` of them together, then of its keys.
-
-    Args:
-        request: with both.
-        tables: the dataset's keys, by component.
-        located: locates ids.
-        at_once: how many ids it locates together.
-    """
+    """Yields the locations of a request's ids, `at_once` of them together, then of its keys."""
     ids = np.array(request.ids, dtype=np.int64)
     for first in range(0, len(ids), at_once):
         locations = list(located(ids[first : first + at_once]))

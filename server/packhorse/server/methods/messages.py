@@ -5,7 +5,7 @@ for all bins at once. Leaves when messages are sent to `backend` and `open_strea
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +63,14 @@ def dataset_message(dataset: Dataset) -> pb.Dataset:
         num_groups=manifest.groups.n_groups if manifest.groups else 0,
         components=components_of(dataset),
         stages=stages_of(dataset),
+        context_rule=context_rule_of(manifest),
     )
+
+
+def context_rule_of(manifest: Manifest) -> pb.ContextRule | None:
+    """Returns how several ranks share a bin; None where a rank takes a bin."""
+    rule = manifest.options.context
+    return None if rule is None else pb.ContextRule(**asdict(rule))
 
 
 def components_of(mixture: Dataset, epoch: object = None) -> Iterator[pb.Component]:

@@ -86,12 +86,10 @@ class OpenStream:
             yield 0
 
     def make(self, steps: range) -> pb.StreamBinsResponse | None:
-        """Makes the block of steps that were taken; None if the stream ends before it.
+        """Makes the block of steps from `take`; None if the stream ends before it.
 
         Blocks may be made at the same time; they wait for each other only to say in order which templates are new.
 
-        Args:
-            steps: from `take`.
 
         Raises:
             ServiceError: the dataset's files were altered.
@@ -171,15 +169,11 @@ def block_bytes(num_streams: int) -> int:
 
 
 def next_steps(num_steps: int, seconds: float) -> int:
-    """Returns how many steps a stream's next block may have.
+    """Returns how many steps a stream's next block may have, after one of `num_steps` that lasted for `seconds`.
 
     Example:
         >>> next_steps(64, 0.5), next_steps(64, 20.0), next_steps(64, 240.0)  # trainers that take ever longer
         (256, 96, 8)
-
-    Args:
-        num_steps: of the block before.
-        seconds: until the next block was requested.
     """
     return max(1, int(num_steps * min(GROWTH, BLOCK_SECONDS / max(seconds, 1e-9))))
 

@@ -244,12 +244,7 @@ def _packed(
 
 
 def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:
-    """Returns the ranks that a message packs for; a ServiceError names a field that is out of range.
-
-    Args:
-        message: with `num_bins_multiple_of`, `balance`, `cost_linear` and, of a stream, `accumulation`.
-        within: the field that holds the message, with a dot.
-    """
+    """Returns the ranks that a message packs for; a ServiceError names a field that is out of range, in `within`."""
     world_size = requests.integer(f"{within}num_bins_multiple_of", message.num_bins_multiple_of, 0, MAX_MULTIPLE) or 1
     accumulation = 1
     if isinstance(message, pb.PackStreamOptions):
@@ -263,13 +258,9 @@ def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within:
 
 
 def check_costs(ranks: Topology, num_tokens: int, longest: int, *, within: str = "") -> None:
-    """Refuses costs whose sum would not fit into 64 bits; a ServiceError names `cost_linear`.
+    """Refuses costs whose sum would not fit into 64 bits; a ServiceError names `cost_linear`, in `within`.
 
-    Args:
-        ranks: with their balance.
-        num_tokens: of all sequences that are balanced together.
-        longest: of them, in tokens.
-        within: the field that holds the message, with a dot.
+    `num_tokens` are of all sequences that are balanced together, `longest` of one.
     """
     if ranks.balance is not Balance.NONE and num_tokens * (ranks.cost_linear + longest) >= 1 << 62:
         raise invalid_field(

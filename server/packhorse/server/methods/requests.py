@@ -1,8 +1,7 @@
-"""From protocol messages to the epoch's own types, refusing what is out of range by field name.
+"""From protocol messages to the epoch's own types; which fields are out of range, and how large an answer may be.
 
-Owns the checks of what StreamBins, GetBins, LocateSequences and AppendStage ask for, and how large an answer may be.
-Leaves the fields of packing on demand to `pack` and `pack_stream`, and what is done with a request to
-`backend`.
+Owns the checks of what StreamBins, GetBins, LocateSequences and AppendStage ask for. Leaves the fields of packing on
+demand to `pack` and `pack_stream`, and what is done with a request to `backend`.
 """
 
 from collections.abc import Callable, Collection
@@ -120,11 +119,7 @@ def _version_mismatch(version: int, message: str) -> ServiceError:
 def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choice]) -> _Choice:
     """Returns the member of an enum for a value of the protocol; a ServiceError names the field if there is none.
 
-    Args:
-        field: its name in the request.
-        value: of an enum of the protocol.
-        names: returns a value's name there, which ends with the member's.
-        kind: the enum.
+    `names` returns a value's name there, which ends with the member's.
     """
     try:
         name = names(value)

@@ -15,7 +15,7 @@ from packhorse.epoch import Assignment, SkipSource, Source, independent_seed
 from packhorse.server.base.faults import invalid_field
 from packhorse.server.datasets.protocols import Dataset, Datasets, SizedSource, StreamProgress
 from packhorse.server.methods import requests
-from packhorse.server.methods.messages import ID_TYPES, MAX_POSITION_SPREAD, components_of
+from packhorse.server.methods.messages import ID_TYPES, MAX_POSITION_SPREAD, components_of, context_rule_of
 from packhorse.storage import BoundedCache
 from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -130,6 +130,7 @@ class _Run:
             keep=manifest.options.keep,
             id_column=manifest.id_column or "",
             components=components_of(dataset, epochs.whole(dataset, seed, request.epoch)),
+            context_rule=context_rule_of(manifest),
             skipped=[pb.PositionRange(first=first, end=end) for first, end in skips.within(num_whole_bins).ranges],
         )
         return cls(

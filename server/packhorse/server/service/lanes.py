@@ -54,12 +54,7 @@ class Lane:
         self._waiting, self._wait = metrics.lane_waiting.labels(self.name), metrics.lane_wait.labels(self.name)
 
     def submit(self, work: Callable[..., _Result], *arguments: Any) -> "asyncio.Future[_Result]":
-        """Runs one slice in a thread. Cancelled before a thread takes it, it never runs.
-
-        Args:
-            work: is called in the thread.
-            arguments: of it.
-        """
+        """Runs one slice, `work`, in a thread. Cancelled before a thread takes it, it never runs."""
         waiting, wait = self._waiting, self._wait
         if waiting is None or wait is None:
             return asyncio.wrap_future(self._executor.submit(work, *arguments))

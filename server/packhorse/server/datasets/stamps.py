@@ -1,7 +1,7 @@
-"""Versions of a dataset that are open or were refused, and whether their files changed since.
+"""Stamps of files that are open or were refused, by which a changed folder or altered data is noticed.
 
-Owns the stamps of a folder, by which a refused folder is tried again, and those of a dataset's open arrays, by which
-altered data is noticed. Leaves opening and withdrawing to `catalog`.
+Owns the stamps of a folder and of a dataset's open arrays, and the datasets that hold them. Leaves which version of a
+dataset a digest names, and opening and withdrawing, to `catalog`.
 """
 
 import hashlib
