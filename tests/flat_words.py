@@ -91,7 +91,7 @@ def packed_dataloader(target: Any, dataset: Any, tokens: Any, **words: Any) -> P
 
 
 _PLAN = ("algorithm", "max_sequences_per_bin", "over_length", "keep", "align", "extra_tokens")
-_COLUMNS = {"id_column": "id", "on_bad_row": "on_bad_row"}
+_COLUMNS = {"id_column": "id", "on_bad_row": "on_bad_row", "resources": "resources"}
 _GROUPING = {"group_column": "column", "group_size": "size", "groups": "numbers"}
 _EXECUTION = ("engine", "workers", "ray_address", "time_limit_seconds", "resume", "progress")
 

@@ -134,3 +134,19 @@ def test_other_words_are_left_alone(line: str) -> None:
 def test_every_exception_is_still_needed() -> None:
     surface = "\n".join([*(path.read_text() for path in SURFACE), *chain.from_iterable(map(exported, PACKAGES))])
     assert [name for name in ALLOWED if not re.search(rf"\b{re.escape(name)}\b", surface)] == []
+
+
+ABOUT_SHARED_BINS = (
+    "proto/packhorse/topology/context.py",
+    "server/packhorse/packing/context.py",
+    "server/packhorse/analysis/context_plans.py",
+    "client/packhorse/client/batches/context_part.py",
+    "client/guides/dynamic-context-parallelism.md",
+)
+
+
+@pytest.mark.parametrize("name", ABOUT_SHARED_BINS)
+def test_ranks_that_share_bins_are_a_context_parallel_group(name):
+    """A group is of sequences (`Grouping`); ranks make a context-parallel group, and torch's a process group."""
+    text = " ".join((REPOSITORY / name).read_text(encoding="utf-8").split())
+    assert re.findall(r"(?<!\w)(?<!context-parallel )(?<!process )groups?\b(?!=)", text) == []

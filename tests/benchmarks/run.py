@@ -35,11 +35,14 @@ import bench_prepare
 import bench_prepare_huge
 import bench_processes
 import bench_random_access
+import bench_rolling_restart
 import bench_sources
+import bench_status_page
 import bench_streaming
 import bench_tls
 import bench_tokenize
 import bench_training
+import bench_two_budgets
 import bench_waiting
 from harness import Row, as_json, environment, markdown, recorded_run, recorded_runs, show, without_outdated
 from workload import FULL, QUICK, Workspace
@@ -61,6 +64,7 @@ BENCHMARKS = {
     "tls": bench_tls,
     "waiting": bench_waiting,
     "context-plans": bench_context_plans,
+    "two-budgets": bench_two_budgets,
     "assembling": bench_assembling,
     "training": bench_training,
     "random-access": bench_random_access,
@@ -74,10 +78,20 @@ BENCHMARKS = {
     "prepare": bench_prepare,
     "prepare-huge": bench_prepare_huge,
     "many-streams": bench_many_streams,
+    "status-page": bench_status_page,
+    "rolling-restart": bench_rolling_restart,
     "endurance": bench_endurance,
     "peers-streaming": bench_peers_streaming,
 }
-ONLY_WHEN_NAMED = ("gpu", "prepare-huge", "many-streams", "endurance", "peers-streaming")
+ONLY_WHEN_NAMED = (
+    "gpu",
+    "prepare-huge",
+    "many-streams",
+    "status-page",
+    "rolling-restart",
+    "endurance",
+    "peers-streaming",
+)
 """What needs a GPU, takes minutes by itself, or much of a disk."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

@@ -64,12 +64,16 @@ class Readers:
         target: the server.
         dataset: of it.
         num_streams: threads.
+        steps_per_second: of each, as of a rank that trains; None for as fast as they come.
         access: what `connect` takes beside.
     """
 
-    def __init__(self, target, dataset="many", num_streams=NUM_STREAMS, **access):
+    def __init__(self, target, dataset="many", num_streams=NUM_STREAMS, *, steps_per_second=None, **access):
         self.num_sequences = 0
+        self.longest_wait_seconds = 0.0
+        """For a block, of all threads; set it to 0 where a measurement begins."""
         self.failures = []
+        self._steps_per_second = steps_per_second
         self._epochs = {}  # (epoch, rank) -> ids
         self._dataset, self._num_streams, self._access = dataset, num_streams, access
         self._lock = threading.Lock()
@@ -80,13 +84,17 @@ class Readers:
         try:
             with connect(target, retry=RetryPolicy(deadline_seconds=60), **self._access) as client:
                 for epoch in itertools.count():
-                    parts = []
+                    parts, asked = [], time.perf_counter()
                     for block in client.stream_bins(
                         self._dataset, epoch=epoch, rank=rank, topology=Topology(world_size=self._num_streams)
                     ):
                         parts.append(block.ids)
                         with self._lock:
                             self.num_sequences += len(block.ids)
+                            self.longest_wait_seconds = max(self.longest_wait_seconds, time.perf_counter() - asked)
+                        if self._steps_per_second is not None:
+                            time.sleep(len(block.steps) / self._steps_per_second)
+                        asked = time.perf_counter()
                     self._epochs[epoch, rank] = np.concatenate(parts)
                     if self._stopping.is_set():
                         return

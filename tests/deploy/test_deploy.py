@@ -339,6 +339,8 @@ def test_every_alert_says_what_to_do() -> None:
     for rule in rules:
         assert rule["labels"]["severity"] in {"critical", "warning"}
         assert rule["annotations"].keys() == {"summary", "description"}
+    night = (DEPLOY / "guides" / "serving.md").read_text().partition("## At 3 a.m.")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(Packhorse\w+)`", night)) == {rule["alert"] for rule in rules}
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_ends() -> None:

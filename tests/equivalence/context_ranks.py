@@ -17,7 +17,13 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 from packhorse.client import PackedDataset
-from packhorse.client.batches import context_batch, context_batches, context_parallel_indices, context_process_groups
+from packhorse.client.batches import (
+    ContextCounts,
+    context_batch,
+    context_batches,
+    context_parallel_indices,
+    context_process_groups,
+)
 from packhorse.topology import ContextRule
 
 VOCABULARY = 61
@@ -103,7 +109,13 @@ def parts_of_rank():
             yield context_batch(batch, rule, rank, layout=layout)
 
 
-for part in parts_of_rank():
+parts = list(parts_of_rank())
+counts = ContextCounts.of_parts(parts).all_reduce()
+assert counts.num_micro_steps == len(parts)
+assert counts.num_tokens == sum(LENGTHS)
+assert counts.sum_of_squares == sum(length**2 for length in LENGTHS)
+assert counts.num_targets == sum(LENGTHS) - len(LENGTHS)
+for part in parts:
     for _ in range(speed.randrange(4)):  # ranks are not equally fast
         torch.randn(300, 300).matmul(torch.randn(300, 300))
     attention.take(part, layout, groups)

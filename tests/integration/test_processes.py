@@ -1,6 +1,7 @@
 """A server of several processes: one address, one limit, one set of metrics, and no process that matters."""
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -13,12 +14,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
 from tests.faulty_server import Faults
 
+from packhorse.analysis import page_files
 from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, connect
-from packhorse.client.errors import TooManyStreamsError
+from packhorse.client.errors import DatasetNotFoundError, TooManyStreamsError
 from packhorse.server.access.config import ServeConfig
+from packhorse.server.app import processes
 from packhorse.topology import Topology
 
 PATIENT = RetryPolicy(deadline_seconds=60)
@@ -140,6 +144,45 @@ def test_what_the_processes_take_is_summed_and_health_is_that_of_any(server, wai
         wait_until(lambda: scraped(server)["packhorse_connections",] >= len(clients))
     with urllib.request.urlopen(server.metrics_url.replace("/metrics", "/healthz"), timeout=20) as answer:
         assert answer.read() == b"SERVING\n"
+
+
+@pytest.mark.long
+def test_one_status_page_shows_all_processes(corpus, make_server, wait_until):
+    lasting = Faults(steps_per_block=2, block_seconds=0.3)
+    every = Topology(world_size=8, mode="independent")
+    flags = ("--processes", "2", "--metrics-listen", "127.0.0.1:0")
+    with make_server(corpus.root, *flags, faults=lasting) as server, contextlib.ExitStack() as opened:
+
+        def document():
+            url = server.metrics_url.removesuffix("/metrics") + "/status.json"
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                return json.load(answer)
+
+        for rank in range(8):  # each over a connection of its own, which the kernel spreads over the processes
+            client = opened.enter_context(connect(server.target, retry=PATIENT))
+            next(opened.enter_context(client.stream_bins("rows", rank=rank, topology=every)))
+        with (
+            pytest.raises(DatasetNotFoundError),
+            connect(server.target, retry=RetryPolicy(deadline_seconds=0)) as client,
+        ):
+            client.get_dataset("nothing")
+        found = wait_until(lambda: len((seen := document())["activity"]["streams"]) == 8 and seen)
+        Draft202012Validator(json.loads(page_files()["status.schema.json"][1])).validate(found)
+        shown = found["activity"]["servers"]
+        assert len({each["process"] for each in shown}) == found["server"]["num_processes"] == 2
+        assert sum(each["streams"] for each in shown) == 8
+        (run,) = found["activity"]["runs"]
+        assert (run["open_ranks"], run["open_streams"]) == (8, 8)
+        assert found["server"]["is_serving"]
+        assert found["server"]["refused_calls"] == {"DATASET_NOT_FOUND": 1}
+        assert [each["name"] for each in found["datasets"]] == ["few", "named", "rows", "truncated"]
+
+
+def test_a_process_that_cannot_answer_its_parent_goes_on():
+    def fails():
+        raise TimeoutError("the loop is busy")  # an OSError, as that of a parent that is gone
+
+    assert processes._tried(fails) is None
 
 
 def test_many_streams_of_two_processes_are_one_epoch(server, embedded):

@@ -13,9 +13,10 @@ import pytest
 
 from packhorse.cli.shared.flags import field_texts
 from packhorse.client import PackedDataset, Topology, connect
+from packhorse.client.batches import context_batch
 from packhorse.dataset import PlanOptions, open_prepared
 from packhorse.prepare import Grouping, prepare
-from packhorse.topology import DEFAULT_COST_CAP_PERCENT, ContextRule
+from packhorse.topology import DEFAULT_COST_CAP_PERCENT, ContextRule, RemainderPolicy
 
 RULE = PlanOptions(max_seq_len=512, tokens_per_rank=64, align=16, cost_cap_percent=105)
 NAME = "long"
@@ -106,6 +107,36 @@ def test_every_sequence_comes_once_and_in_its_part_whatever_the_number_of_groups
         assert position < num_bins
     assert seen == Counter(range(400))
     assert set(parts) == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("remainder", list(RemainderPolicy))
+@pytest.mark.parametrize("groups", [1, 3, 5])
+def test_every_rank_has_something_in_every_micro_step(root: Path, groups: int, remainder: RemainderPolicy) -> None:
+    """However the last step of an epoch is filled, and as many micro-steps as every other rank."""
+    rule, ids = RULE.context, np.arange(400)
+    assert rule is not None
+    topology = Topology(remainder=remainder, accumulation=3, balance="micro-step")
+    tokens = [np.full(length, 1, dtype=np.int64) for length in lengths()]
+    seen, num_steps = Counter[int](), set()
+    for group in range(groups):
+        options = {"batch_size": 1, "rank": (group, groups), "topology": topology}
+        batches = list(PackedDataset(f"embedded:{root}", NAME, tokens, **options))
+        num_steps.add(len(batches))
+        for rank in range(group * rule.max_context_parallel, (group + 1) * rule.max_context_parallel):
+            for batch in batches:
+                part = context_batch(batch, rule, rank)
+                assert part.input_ids.numel() == part.labels.numel() >= 1
+                assert (
+                    part.input_ids.numel() * part.cp_size == part.cu_seqlens[-1] <= rule.tokens_per_rank * part.cp_size
+                )
+                assert part.first_rank + part.cp_rank == rank
+                if part.cp_rank == 0:
+                    seen.update(part.ids.tolist())
+    assert len(num_steps) == 1
+    counts = np.array([seen[id] for id in ids])
+    assert (counts == 1).all() or remainder in (RemainderPolicy.DROP, RemainderPolicy.REPEAT)
+    assert (counts <= 1).all() or remainder is RemainderPolicy.REPEAT
+    assert (counts >= 1).all() or remainder is RemainderPolicy.DROP
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class Watched(Generic[_Value]):
                     _LOG.error("%s changed and cannot be used: %s", self._name, self._trouble)
                 else:
                     self._trouble = ""
-                    _LOG.info("%s changed and was read again", self._name)
+                    _LOG.info("%s changed: read again", self._name)
             return self._value
 
     @property

@@ -1,4 +1,4 @@
-"""Context plans: how a bin is laid over a group of ranks, so that long sequences get many ranks and short ones get one.
+"""Context plans: how a bin is laid over several ranks, so that long sequences get many of them and short ones get one.
 
 Owns `ContextRule`, from a bin's rooms to its parts, and from those of an optimizer step to what each rank computes. It
 is a function of rooms alone, so the planner, every rank and an audit lay out a bin alike, and nothing but the bin has
@@ -8,12 +8,13 @@ to travel. Leaves which tokens of a part each of its ranks computes to the clien
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from math import isqrt
 
 from packhorse.topology.choices import checked_integer
 from packhorse.topology.topology import DEFAULT_COST_LINEAR
 
-DEFAULT_COST_CAP_PERCENT = 110
+DEFAULT_COST_CAP_PERCENT = 300
 """See `ContextRule.cost_cap_percent`."""
 
 
@@ -22,7 +23,7 @@ class ContextPart:
     """Sequences of a bin that are computed together, on ranks of their own."""
 
     first_rank: int
-    """The first of these ranks in the group; a multiple of `num_ranks`."""
+    """The first of these ranks in their context-parallel group; a multiple of `num_ranks`."""
     num_ranks: int
     """A power of two."""
     indices: tuple[int, ...]
@@ -31,15 +32,15 @@ class ContextPart:
 
 @dataclass(frozen=True, slots=True)
 class ContextRule:
-    """How the sequences of a bin share a group of ranks.
+    """How the sequences of a bin share the ranks of a context-parallel group.
 
-    A bin has room for `tokens_per_rank` tokens on each rank of a group. It is laid out as best-fit-decreasing packs:
+    A bin has room for `tokens_per_rank` tokens on each of these ranks. It is laid out as best-fit-decreasing packs:
     each sequence, longest first, joins the part that it fills best. Where it fits nowhere, it begins a part on the
-    fewest ranks that hold its tokens and, as far as the group has so many, keep its cost within the cap.
+    fewest ranks that hold its tokens and, as far as there are so many, keep its cost within the cap.
 
     The planner packs the whole dataset by the same steps and puts whole parts into bins. Best fit looks at nothing but
     the parts that are there, so laying out one bin finds its parts again. A bin that was planned otherwise, or halved,
-    may need more ranks than the group has; then all of it is one part.
+    may need more ranks than there are; then all of it is one part.
 
     Example:
         >>> rule = ContextRule(tokens_per_rank=8, max_context_parallel=4)
@@ -53,7 +54,7 @@ class ContextRule:
     tokens_per_rank: int
     """Tokens that each rank computes in a micro-step; at least 1."""
     max_context_parallel: int
-    """Ranks in a group; a power of two."""
+    """Ranks of a context-parallel group, which share a bin; a power of two."""
     cost_cap_percent: int = DEFAULT_COST_CAP_PERCENT
     """The most that a part may cost on each of its ranks, in percent of a rank full of short sequences; at least
     100."""
@@ -68,6 +69,13 @@ class ContextRule:
         ranks = checked_integer("max_context_parallel", self.max_context_parallel, 1)
         if ranks & (ranks - 1):
             raise ValueError(f"max_context_parallel must be a power of two, got {ranks}")
+
+    def __str__(self) -> str:
+        """The rule in one line."""
+        return (
+            f"{self.max_context_parallel} ranks with {self.tokens_per_rank:,} tokens each share a bin, cost cap "
+            f"{self.cost_cap_percent} %"
+        )
 
     @property
     def max_seq_len(self) -> int:
@@ -85,7 +93,10 @@ class ContextRule:
 
     def num_ranks(self, room: int) -> int:
         """Returns on how many ranks a sequence begins a part."""
-        return self._fewest_ranks(room, self.cost_per_rank)
+        ranks, cost, most = 1, self.cost(room), self.cost_per_rank
+        while ranks < self.max_context_parallel and (room > ranks * self.tokens_per_rank or cost > ranks * most):
+            ranks *= 2
+        return ranks
 
     def fits(self, tokens: int, cost: int) -> int:
         """Returns the longest room for which so many tokens and so much cost are left; 0 for none."""
@@ -103,7 +114,7 @@ class ContextRule:
             ValueError: they are more.
         """
         if sum(rooms) > self.max_seq_len:
-            raise ValueError(f"a bin of {sum(rooms)} tokens does not fit {self.max_seq_len}, the room of a group")
+            raise ValueError(f"a bin of {sum(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
         parts = [(ranks, indices) for ranks, _, indices in self._parts(rooms)]
         if sum(ranks for ranks, _ in parts) > self.max_context_parallel:
             parts = [(self.max_context_parallel, list(range(len(rooms))))]
@@ -132,25 +143,31 @@ class ContextRule:
             ValueError: a room is over `max_seq_len`.
         """
         self._check(rooms)
-        mean = sum(map(self.cost, rooms)) / self.max_context_parallel
-        num_ranks = [self._fewest_ranks(room, mean) for room in rooms]
-        loads = [0.0] * self.max_context_parallel
-        parts: dict[tuple[int, int], list[list[int]]] = {}  # by (ranks, first rank)
-        for index in sorted(range(len(rooms)), key=lambda index: (-num_ranks[index], -rooms[index], index)):
-            ranks, room = num_ranks[index], rooms[index]
-            first = min(range(0, len(loads), ranks), key=loads.__getitem__)
-            loads[first : first + ranks] = [loads[first] + self.cost(room) / ranks] * ranks
-            of_block = parts.setdefault((ranks, first), [])
-            most = ranks * self.tokens_per_rank - room
-            part = next((part for part in of_block if sum(rooms[each] for each in part) <= most), None)
-            if part is None:
-                of_block.append([index])
+        costs = [self.cost(room) for room in rooms]
+        mean = sum(costs) / self.max_context_parallel
+        size = self.max_context_parallel
+        loads = [(0.0, 0)]  # of each block of so many ranks, with the first of them: a heap
+        parts: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}  # by (ranks, first rank), with tokens left
+        for index in sorted(range(len(rooms)), key=lambda index: -rooms[index]):  # those on many ranks come first
+            room, cost = rooms[index], costs[index]
+            while size > 1 and 2 * room <= size * self.tokens_per_rank and 2 * cost <= size * mean:
+                size //= 2
+                loads = [(load, first + at) for load, first in loads for at in (0, size)]
+                heapify(loads)
+            load, first = loads[0]
+            heapreplace(loads, (load + cost / size, first))
+            of_block = parts.setdefault((size, first), [])
+            for at, (left, indices) in enumerate(of_block):
+                if room <= left:
+                    indices.append(index)
+                    of_block[at] = (left - room, indices)
+                    break
             else:
-                part.append(index)
-        dealt: list[list[ContextPart]] = [[] for _ in loads]
+                of_block.append((size * self.tokens_per_rank - room, [index]))
+        dealt: list[list[ContextPart]] = [[] for _ in range(self.max_context_parallel)]
         for (ranks, first), of_block in parts.items():
-            for part in of_block:
-                laid = ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(part)))
+            for _, indices in of_block:
+                laid = ContextPart(first_rank=first, num_ranks=ranks, indices=tuple(sorted(indices)))
                 for rank in range(first, first + ranks):
                     dealt[rank].append(laid)
         return dealt
@@ -210,16 +227,9 @@ class ContextRule:
             insort(left, (self.fits(tokens, cost), tokens, cost, ranks, number))
         return parts
 
-    def _fewest_ranks(self, room: int, most: float) -> int:
-        """The fewest ranks that hold a room and of which none has more than `most` of its cost."""
-        ranks, cost = 1, self.cost(room)
-        while ranks < self.max_context_parallel and (room > ranks * self.tokens_per_rank or cost > ranks * most):
-            ranks *= 2
-        return ranks
-
     def _check(self, rooms: Sequence[int]) -> None:
         if max(rooms, default=0) > self.max_seq_len:
-            raise ValueError(f"a sequence of {max(rooms)} tokens does not fit {self.max_seq_len}, the room of a group")
+            raise ValueError(f"a sequence of {max(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
 
 
 def _side_by_side(parts: list[tuple[int, list[int]]]) -> list[ContextPart]:

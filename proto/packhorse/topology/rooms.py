@@ -49,10 +49,6 @@ class RoomRule:
         """Returns the room of a length, or of each in an array, in tokens."""
         return -(-(length + self.extra_tokens) // self.align) * self.align
 
-    def shortest_in(self, room: Any) -> Any:
-        """Returns the least length that has this room; may be below 1, which no sequence is."""
-        return room - self.align - self.extra_tokens + 1
-
     def longest_in(self, room: Any) -> Any:
         """Returns the greatest length that has this room."""
         return room - self.extra_tokens

@@ -281,7 +281,3 @@ class Topology:
         if step + 1 == self.num_steps(num_bins):
             return 0
         return (step + 1 - self.stretch_of(step + 1).first_step) % self.steps_per_optimizer_step
-
-    def rank_and_slot(self, offset: int, step: int = 0) -> tuple[int, int]:
-        """(rank, slot) of the bin at `offset` in [0, G) of a step."""
-        return divmod(offset, self.stretch_of(step).batch_size)

@@ -210,6 +210,32 @@ class Stage(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceInfo(Fact):
+    """What sequences take of a bin beside tokens; fields as in the protocol's Resource.
+
+    Example:
+        >>> str(ResourceInfo(name="tiles", cap=48, total=900, most=12))
+        '900 tiles, at most 12 a sequence and 48 a bin'
+    """
+
+    MESSAGE: ClassVar = pb.Resource
+
+    name: str
+    """Such as "tiles"."""
+    cap: int | None = None
+    """The most of it that a bin holds; None where there is no limit."""
+    total: int = 0
+    """How much of it all sequences take."""
+    most: int = 0
+    """The most that one sequence takes, or one group."""
+
+    def __str__(self) -> str:
+        """The resource in one line."""
+        cap = "" if self.cap is None else f" and {self.cap:,} a bin"
+        return f"{self.total:,} {self.name}, at most {self.most:,} a sequence{cap}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInfo(Fact):
     """A prepared dataset and its plan; fields as in the protocol's Dataset.
 
@@ -261,6 +287,8 @@ class DatasetInfo(Fact):
     """Its takedown file; None where there is none."""
     context_rule: ContextRule | None = None
     """How several ranks share a bin; None where a rank takes a bin, and of a mixture whose components differ in it."""
+    resources: tuple[ResourceInfo, ...] = ()
+    """What its sequences take of a bin beside tokens, such as image tiles."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:

@@ -4,7 +4,8 @@ Owns numbers on which both ends must agree exactly. Leaves the arrays to the ser
 reads them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,12 +75,15 @@ class EpochKey(NamedTuple):
     world_size: int
 
 
-def steps_of_ranks(streams: Iterable[Any]) -> dict[EpochKey, dict[int, int]]:
+def steps_of_ranks(
+    streams: Iterable[Any], step_of: Callable[[Any], int] = attrgetter("next_step")
+) -> dict[EpochKey, dict[int, int]]:
     """Returns the next step of each rank of each epoch: the smallest `next_step` of the rank's workers.
 
     Args:
-        streams: open streams, each with the fields of `EpochKey`, a `rank` and a `next_step`, as a StreamActivity has
-            them. One without a dataset is left out.
+        streams: open streams, each with the fields of `EpochKey` and a `rank`, as a StreamActivity has them. One
+            without a dataset is left out.
+        step_of: returns the step of a stream to take instead of its `next_step`.
 
     Example:
         >>> from packhorse.v1 import packing_pb2 as pb
@@ -92,5 +96,6 @@ def steps_of_ranks(streams: Iterable[Any]) -> dict[EpochKey, dict[int, int]]:
     for stream in streams:
         if stream.dataset:
             steps = epochs.setdefault(EpochKey(stream.dataset, stream.epoch, stream.seed, stream.world_size), {})
-            steps[stream.rank] = min(steps.get(stream.rank, stream.next_step), stream.next_step)
+            step = step_of(stream)
+            steps[stream.rank] = min(steps.get(stream.rank, step), step)
     return epochs

@@ -5,6 +5,12 @@ from .context_lengths import ContextLength as ContextLength
 from .context_lengths import WaitingRow as WaitingRow
 from .context_lengths import context_lengths as context_lengths
 from .context_lengths import waiting_rows as waiting_rows
+from .context_plans import BANDWIDTH as BANDWIDTH
+from .context_plans import ContextPlan as ContextPlan
+from .context_plans import SharedWork as SharedWork
+from .context_plans import compare_context_plans as compare_context_plans
+from .context_plans import context_plan as context_plan
+from .context_plans import price_of as price_of
 from .counts import HistogramInput as HistogramInput
 from .counts import fit as fit
 from .counts import lengths_before as lengths_before

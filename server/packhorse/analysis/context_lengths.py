@@ -58,7 +58,7 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
     are dropped as a whole. Best-fit plans; where bins have a limit of sequences, the better of best-fit and balanced.
 
     Returns:
-        One for each context length, ascending.
+        One for each context length, ascending; only the dataset's own where it has resources.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -66,6 +66,8 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
         [(1, 4), (2, 4), (4, 4), (8, 2), (16, 1), (32, 1)]
     """
     own, rule, lengths = dataset.manifest.max_seq_len, rule_of(dataset), lengths_before(dataset)
+    if dataset.manifest.resources:
+        return [_at(dataset, lengths, own)]
     powers = {1 << bits for bits in range(31) if own / _SHORTER <= 1 << bits <= own * _LONGER}
     drops = options_of(dataset).over_length == "drop"
     needed = min(lengths) if drops else 1
@@ -78,7 +80,7 @@ def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) 
     rule = replace(rule_of(dataset), max_seq_len=max_seq_len)
     kept = fit(lengths, rule.longest, options.over_length)
     plan = dataset.plan if max_seq_len == options.max_seq_len else _planned(dataset, kept, max_seq_len)
-    rooms = int(plan.lengths.astype("int64") @ plan.counts)
+    rooms = int(plan.rooms.astype("int64") @ plan.counts)
     return ContextLength(
         max_seq_len=max_seq_len,
         bins=plan.num_bins,

@@ -131,7 +131,7 @@ def options_of(dataset: PreparedDataset) -> PlanOptions:
         8
     """
     options = dataset.manifest.options
-    return replace(options, align=1, extra_tokens=0, over_length="drop") if dataset.has_groups else options
+    return replace(options, align=1, extra_tokens=0, over_length="drop") if dataset.groups else options
 
 
 def rule_of(dataset: PreparedDataset) -> RoomRule:
@@ -155,7 +155,7 @@ def lengths_before(dataset: PreparedDataset) -> Counter[int]:
         >>> lengths_before(open_prepared("datasets/corpus"))
         Counter({3: 2, 5: 2})
     """
-    if dataset.has_groups:
+    if dataset.groups:
         return Counter(dataset.counts)
     rule = rule_of(dataset)
     lengths, counts = np.unique(dataset.over_length()[:, 1], return_counts=True)

@@ -68,7 +68,7 @@ def save_plot(report: DatasetReport, path: Path) -> None:
 
 def _draw_lengths(axes: Any, report: DatasetReport) -> None:
     plan = report.dataset.plan
-    axes.hist(plan.lengths, bins=60, weights=plan.counts, color="#4c72b0")
+    axes.hist(plan.rooms, bins=60, weights=plan.counts, color="#4c72b0")
     title = f"{report.stats.n_sequences:,} sequences"
     axes.set(title=title, xlabel="length in tokens", ylabel="sequences", yscale="log")
 
@@ -77,7 +77,7 @@ def _draw_fullness(axes: Any, report: DatasetReport) -> None:
     plan, templates, capacity = report.dataset.plan, report.dataset.templates, report.dataset.manifest.max_seq_len
     sums = np.array([sum(template) for template in templates])
     for values, weights, label, color in (
-        (plan.lengths, plan.counts, "one sequence a row, padded", "#c44e52"),
+        (plan.rooms, plan.counts, "one sequence a row, padded", "#c44e52"),
         (sums, np.array(list(templates.values())), "packed", "#55a868"),
     ):
         share = 100 * weights / weights.sum()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from packhorse.analysis.context_lengths import ContextLength, WaitingRow, context_lengths, waiting_rows
+from packhorse.analysis.context_plans import BANDWIDTH, ContextPlan, context_plan
 from packhorse.analysis.counts import lengths_before
 from packhorse.analysis.unpacked import Unpacked, ways_without_packing
 from packhorse.dataset import Manifest, PreparedDataset, Version, versions_of
@@ -22,6 +23,9 @@ from packhorse.topology import Topology
 
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _NUM_WINDOWS = (1, 8, 32, 128, 512)
+_CONTEXT_GROUPS = (1, 4, 16, 64)
+_ACCUMULATION = 8
+"""Context-parallel groups whose waiting is shown, and micro-steps of an optimizer step where no run says so."""
 _LEAST_BINS = 16
 """Windows of fewer bins are not compared."""
 
@@ -48,14 +52,16 @@ class DatasetReport:
     run: Topology | None
     """The run whose waiting is shown."""
     waiting: list[WaitingRow]
-    """What waiting costs that run; empty without a run."""
+    """What waiting costs that run; empty without a run, and where ranks share bins."""
+    context_plan: ContextPlan | None
+    """How ranks share bins; None where a rank takes a bin."""
     windows: list[ShuffleQuality]
     """How well locality windows shuffle; empty unless they were asked for."""
 
     @property
     def own_waiting(self) -> WaitingRow | None:
         """The row of the run itself."""
-        if self.run is None:
+        if self.run is None or self.context_plan is not None:
             return None
         own = (self.dataset.manifest.max_seq_len, self.run.world_size)
         return next(row for row in self.waiting if (row.max_seq_len, row.world_size) == own)
@@ -72,11 +78,14 @@ class DatasetReport:
             "context_lengths": [choice.facts() for choice in self.context_lengths],
             "without_packing": [asdict(way) for way in self.without_packing],
             "waiting": [row.facts() for row in self.waiting],
+            "context_plan": None if self.context_plan is None else self.context_plan.facts(),
             "windows": [asdict(quality) for quality in self.windows],
         }
 
 
-def dataset_report(dataset: PreparedDataset, *, run: Topology | None = None, windows: bool = False) -> DatasetReport:
+def dataset_report(
+    dataset: PreparedDataset, *, run: Topology | None = None, windows: bool = False, bandwidth: float = BANDWIDTH
+) -> DatasetReport:
     """Returns a dataset's figures.
 
     Example:
@@ -87,8 +96,13 @@ def dataset_report(dataset: PreparedDataset, *, run: Topology | None = None, win
 
     Args:
         dataset: what was prepared.
-        run: the shape of a run whose waiting is measured; None for none.
+        run: the shape of a run whose waiting is measured; None for none. Where ranks share bins, its world_size counts
+            all of them.
         windows: whether locality windows are compared, which reads every sequence.
+        bandwidth: what a rank receives of others with which it shares bins, in GB/s; 0 where that costs nothing.
+
+    Raises:
+        ValueError: the run's ranks are no multiple of those that share a bin.
     """
     manifest, plan = dataset.manifest, dataset.plan
     ends = np.cumsum(plan.counts)
@@ -96,7 +110,7 @@ def dataset_report(dataset: PreparedDataset, *, run: Topology | None = None, win
     return DatasetReport(
         dataset=dataset,
         stats=stats_of(manifest, dataset.templates),
-        quantiles={q: int(plan.lengths[np.searchsorted(ends, q * ends[-1])]) for q in _QUANTILES},
+        quantiles={q: int(plan.rooms[np.searchsorted(ends, q * ends[-1])]) for q in _QUANTILES},
         mean_room=manifest.total_tokens / plan.num_sequences,
         real_token_efficiency=manifest.own_tokens / manifest.total_capacity,
         bin_mates_again=bin_mates_again(plan),
@@ -108,8 +122,27 @@ def dataset_report(dataset: PreparedDataset, *, run: Topology | None = None, win
             manifest.options.max_sequences_per_bin,
         ),
         run=run,
-        waiting=[] if run is None else waiting_rows(choices, dataset, run),
+        waiting=[] if run is None or manifest.options.context is not None else waiting_rows(choices, dataset, run),
+        context_plan=_context_plan(dataset, run or Topology(accumulation=_ACCUMULATION), bandwidth),
         windows=quality_rows(dataset) if windows else [],
+    )
+
+
+def _context_plan(dataset: PreparedDataset, run: Topology, bandwidth: float) -> ContextPlan | None:
+    rule = dataset.manifest.options.context
+    if rule is None:
+        return None
+    context_groups, rest = divmod(run.world_size, rule.max_context_parallel)
+    if rest and run.world_size > 1:
+        raise ValueError(
+            f"world_size {run.world_size} is no multiple of {rule.max_context_parallel}, the ranks that share a bin"
+        )
+    return context_plan(
+        dataset.plan,
+        rule,
+        context_groups=sorted({*_CONTEXT_GROUPS, max(1, context_groups)}),
+        accumulation=run.accumulation,
+        bandwidth=bandwidth,
     )
 
 
@@ -128,6 +161,8 @@ def stats_of(manifest: Manifest, templates: Mapping[Template, int]) -> PackingSt
         max_sequences_per_bin=manifest.options.max_sequences_per_bin,
         proven_bound=manifest.lower_bound,
     )
+    if manifest.resources:
+        stats = stats.with_tokens(manifest.total_tokens, manifest.lower_bound)
     return replace(stats, n_sequences=manifest.n_sequences)
 
 

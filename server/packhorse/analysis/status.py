@@ -28,6 +28,9 @@ _LENGTH_BINS, _FULLNESS_BINS = 60, 40
 _WORLD_SIZE = 8
 """Ranks of the run whose waiting is shown, beside a quarter and four times as many."""
 
+_ACCUMULATION = 8
+"""Its steps in an optimizer step: with one, no balance could change anything."""
+
 _TIME_LIMIT_SECONDS = 2.0
 """For each packer that improves its plan step by step."""
 
@@ -84,7 +87,9 @@ def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
         >>> costly_facts(open_prepared("datasets/corpus"))["padding_avoided_tokens"]
         16
     """
-    report = dataset_report(dataset, run=Topology(world_size=_WORLD_SIZE))
+    rule = dataset.manifest.options.context
+    ranks = _WORLD_SIZE * (1 if rule is None else rule.max_context_parallel)
+    report = dataset_report(dataset, run=Topology(world_size=ranks, accumulation=_ACCUMULATION))
     source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options_of(dataset))
     compared = compare_packers(source, options_of(dataset), time_limit_seconds=_TIME_LIMIT_SECONDS)
     facts = report.facts()
@@ -96,7 +101,7 @@ def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
         "context_lengths": facts["context_lengths"],
         "packers": compared.facts()["packers"],
         "without_packing": facts["without_packing"],
-        "waiting": [row for row in facts["waiting"] if row["max_seq_len"] == own],
+        "waiting": [row | {"accumulation": _ACCUMULATION} for row in facts["waiting"] if row["max_seq_len"] == own],
     }
 
 
@@ -131,7 +136,7 @@ def _data_url(script: str) -> str:
 
 def _lengths(dataset: PreparedDataset) -> dict[str, list[float]]:
     plan = dataset.plan
-    counts, edges = np.histogram(plan.lengths, bins=_LENGTH_BINS, weights=plan.counts)
+    counts, edges = np.histogram(plan.rooms, bins=_LENGTH_BINS, weights=plan.counts)
     return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 

@@ -60,7 +60,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "shard": CommandEntry(
         "Cut a corpus into shards, prepare each, and write the mixture that serves them as one.", "prepare", ("numba",)
     ),
-    "plan": CommandEntry("Plan without preparing: compare packers on a dataset.", "prepare", ("numba",)),
+    "plan": CommandEntry("Plan without preparing: compare packers, or ways to share bins.", "prepare", ("numba",)),
     "inspect": CommandEntry(
         "Show a prepared folder: statistics, versions and waste without packing; or list what --target serves."
     ),

@@ -38,6 +38,13 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
     help="Cost of a token beside attention: a sequence of L tokens costs this times L, plus L².",
 )
 @click.option(
+    "--bandwidth",
+    type=click.FloatRange(0),
+    metavar="GB/S",
+    help="Where ranks share bins: what each receives of the others, beside 400 TFLOP/s that it computes; 0 for "
+    "communication that costs nothing. By default 200.",
+)
+@click.option(
     "--windows",
     is_flag=True,
     help='Compare locality windows (shuffle = "windowed(W)" of a mixture): how well they shuffle, and what they read '
@@ -69,6 +76,7 @@ def command(
     timeout_seconds: float | None,
     num_templates: int,
     world_size: int | None,
+    bandwidth: float | None,
     windows: bool,
     plot: Path | None,
     report_path: Path | None,
@@ -97,20 +105,29 @@ def command(
         _save_report(Path(dataset), report_path)
         return
     run = None if world_size is None else Topology(world_size=world_size, **shape)
-    _print_folder(Path(dataset), num_templates, run, plot, windows=windows, as_json=as_json)
+    _print_folder(Path(dataset), num_templates, run, plot, windows=windows, bandwidth=bandwidth, as_json=as_json)
 
 
 def _print_folder(
-    folder: Path, num_templates: int, run: Topology | None, plot: Path | None, *, windows: bool, as_json: bool
+    folder: Path,
+    num_templates: int,
+    run: Topology | None,
+    plot: Path | None,
+    *,
+    windows: bool,
+    bandwidth: float | None,
+    as_json: bool,
 ) -> None:
-    from packhorse.analysis import dataset_report
+    from packhorse.analysis import BANDWIDTH, dataset_report
     from packhorse.cli.shared.reports import report_tables
     from packhorse.cli.shared.sentences import report_lines
     from packhorse.dataset import open_prepared
 
     if plot is not None:
         require("matplotlib", "demo")  # fails before the work, not after it
-    report = dataset_report(open_prepared(folder), run=run, windows=windows)
+    report = dataset_report(
+        open_prepared(folder), run=run, windows=windows, bandwidth=BANDWIDTH if bandwidth is None else bandwidth
+    )
     if as_json:
         click.echo(json.dumps(report.facts(num_templates), indent=2))
     else:
@@ -183,7 +200,11 @@ def _print_served(target: str, timeout_seconds: float | None, dataset: str | Non
             rows.append((*row, *(() if streams is None else (str(streams[info.name, digest]),))))
     columns = ("dataset", "digest", "max_seq_len", "sequences", "bins", "tokens", "efficiency")
     last = () if streams is None else ("streams",)
-    output_console().print(table(*columns, *last, rows=rows, left=("digest",), is_plain=True))
+    console = output_console()
+    console.print(table(*columns, *last, rows=rows, left=("digest",), is_plain=True))
+    for info in datasets:
+        if info.context_rule is not None:
+            console.print(f"{info.name}: {info.context_rule}", markup=False)
 
 
 def _digests_of(info: DatasetInfo) -> list[str]:

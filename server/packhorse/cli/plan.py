@@ -1,13 +1,14 @@
-"""`packhorse plan`: packers side by side on one dataset. Leaves every figure to `packhorse.analysis`."""
+"""`packhorse plan`: packers and context plans side by side on one dataset. Leaves figures to `packhorse.analysis`."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from packhorse.analysis import compare_packers, options_for, read_histogram
+from packhorse.analysis import BANDWIDTH, compare_context_plans, compare_packers, options_for, read_histogram
 from packhorse.cli.shared.printing import output_console
-from packhorse.cli.shared.reports import packers_table, unpacked_table
+from packhorse.cli.shared.reports import context_plans_table, packers_table, unpacked_table
 from packhorse.formats import require
 from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
@@ -15,7 +16,7 @@ from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
 
 @click.group("plan")
 def command() -> None:
-    """Plan without preparing: compare packers on a dataset."""
+    """Plan without preparing: compare packers, or ways to share bins."""
 
 
 @command.command("compare", context_settings={"show_default": True})
@@ -105,3 +106,44 @@ def compare(
 
         save_comparison(compared, plot)
         click.echo(f"plot: {plot}", err=True)
+
+
+@command.command("context", context_settings={"show_default": True})
+@click.argument("dataset", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--max-seq-len", type=click.IntRange(1), help="A bin's capacity in tokens; a prepared folder has its own."
+)
+@click.option(
+    "--tokens-per-rank",
+    multiple=True,
+    type=click.IntRange(1),
+    help="Values to compare; when left out, max-seq-len / 2, / 4 and so on, as far as --world-size allows.",
+)
+@click.option(
+    "--cost-cap-percent", multiple=True, default=(110, 300), type=click.IntRange(100), help="Values to compare."
+)
+@click.option("--align", type=click.IntRange(1), help="As for `packhorse plan compare`.")
+@click.option("--world-size", default=64, type=click.IntRange(2), help="Ranks of your run.")
+@click.option(
+    "--bins-per-optimizer-step", default=32, type=click.IntRange(1), help="Bins of max-seq-len, over all ranks."
+)
+@click.option(
+    "--bandwidth",
+    default=BANDWIDTH,
+    type=click.FloatRange(0),
+    help="GB/s that a rank receives of others, beside 400 TFLOP/s that it computes; 0 for communication that costs "
+    "nothing.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def context(dataset: Path, max_seq_len: int | None, align: int | None, *, as_json: bool, **values: Any) -> None:
+    """Compare how many ranks to share a bin between.
+
+    Shows waiting at micro-steps and communication. DATASET is as for `packhorse plan compare`. Every plan is for the
+    same ranks, and for optimizer steps of as many bins.
+    """
+    source = read_histogram(dataset)
+    plans = compare_context_plans(source, options_for(source, max_seq_len=max_seq_len, align=align), **values)
+    if as_json:
+        click.echo(json.dumps([plan.facts() for plan in plans], indent=2))
+    else:
+        output_console().print(context_plans_table(plans, source.name))

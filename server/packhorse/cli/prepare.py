@@ -7,6 +7,7 @@ import shlex
 import time
 import warnings
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from packhorse.analysis import stats_of
 from packhorse.cli import in_flags, stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
-from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens
+from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
 from packhorse.dataset import (
     Inputs,
     Manifest,
@@ -27,7 +28,7 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import Execution
 from packhorse.packing import PACKERS, Template
-from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, prepare
+from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, Resource, prepare
 from packhorse.prepare import dry_run as try_out
 
 _GROUP_FLAGS = {"column": "group_column", "size": "group_size", "numbers": "groups"}
@@ -59,8 +60,22 @@ class _Command(click.Command):
 )
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
 @flags_of(PlanOptions, "plan", choices={"algorithm": ["auto", *sorted(PACKERS)]})
-@flags_of(InputColumns, "columns", names={"length": "length_column", "id": "id_column"}, leave_out=("group", "key"))
+@flags_of(
+    InputColumns,
+    "columns",
+    names={"length": "length_column", "id": "id_column"},
+    leave_out=("group", "resources", "key"),
+)
 @flags_of(Grouping, "grouping", names=_GROUP_FLAGS, is_optional=True)
+@click.option(
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="NAME=COLUMN[:CAP]",
+    help="What sequences take of a bin beside tokens, such as tiles=num_tiles:48: the column that says how much "
+    "(integers, lists of them, or grids (t, h, w) as image_grid_thw), and the most that a bin holds. Without a cap it "
+    "is only counted. Give it several times for several.",
+)
 @flags_of(Execution, "execution", leave_out=("progress",))
 @store_timeout_option
 @click.option(
@@ -84,6 +99,7 @@ def command(
     plan: PlanOptions,
     columns: InputColumns,
     grouping: Grouping | None,
+    resources: tuple[str, ...],
     execution: Execution,
     layout: Layout,
     dry_run: bool,
@@ -100,7 +116,7 @@ def command(
             sources,
             output=output,
             plan=plan,
-            columns=columns,
+            columns=replace(columns, resources=tuple(Resource.parse(text) for text in resources)),
             grouping=grouping,
             execution=execution,
             overwrite=overwrite,
@@ -150,8 +166,10 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
     click.echo(stats_of(manifest, _templates(output, layout)))
     if real := real_tokens(manifest):
         click.echo(f"real tokens  {real}")
-    if manifest.groups is not None:
+    if manifest.groups is not None and manifest.is_grouped:
         click.echo(groups_line(manifest.groups, manifest.n_sequences))
+    for line in resource_lines(manifest):
+        click.echo(line)
     if manifest.keys is not None:
         click.echo(f"keys         {keys_text(manifest.keys)}")
     if manifest.inputs is not None:

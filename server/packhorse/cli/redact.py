@@ -86,7 +86,7 @@ def command(
 
     With --check it exits with 1 if the file names an id or key that does not exist.
     """
-    from packhorse.server.datasets.takedowns import unknown_names
+    from packhorse.server.datasets.takedowns import put_together, unknown_names
 
     if is_check and (ids or ids_file is not None):
         raise click.UsageError("--check looks at the file as it is; leave --ids and --ids-file out")
@@ -112,7 +112,7 @@ def command(
     )
 
     def check(file: TakedownFile) -> None:
-        _check_fields(file, served)
+        put_together(served, (file,))  # refuses an unknown component
         if len(missing := unknown_names(served, redaction)):
             raise ValueError(f"{component or name} has no {missing}; `packhorse show --step` lists the ids of a step")
 
@@ -168,20 +168,12 @@ def _check_component(component: str, served: Dataset) -> None:
         raise click.UsageError(f"{served.name} is not a mixture; leave out --component {component}")
 
 
-def _check_fields(file: TakedownFile, served: Dataset) -> None:
-    """Refuses a file that names an unknown component."""
-    from packhorse.server.datasets.takedowns import put_together
-
-    num_components = len(served.datasets) if isinstance(served, MixtureDataset) else 0
-    put_together(served, (file, *(TakedownFile() for _ in range(num_components))))
-
-
 def _is_right(served: Dataset, path: Path) -> bool:
     """Prints how many ids each redaction of a file names, and which of them do not exist."""
-    from packhorse.server.datasets.takedowns import unknown_names
+    from packhorse.server.datasets.takedowns import put_together, unknown_names
 
     file = TakedownFile.parse(takedown_text(path), path.name, read_ids_of(path))
-    _check_fields(file, served)
+    put_together(served, (file,))
     click.echo(f"{path.name}: {counted(len(file.redactions), 'redaction')}, {counted(len(file.skips), 'skip')}")
     is_right = True
     for number, redaction in enumerate(file.redactions):

@@ -32,7 +32,7 @@ _COLUMN_FLAGS = {"length": "length_column", "id": "id_column"}
     help="Folder to serve: it gets the shards and NAME.mixture.toml, which serves them as one.",
 )
 @flags_of(PlanOptions, "plan", choices={"algorithm": ["auto", *sorted(PACKERS)]})
-@flags_of(InputColumns, "columns", names=_COLUMN_FLAGS, leave_out=("on_bad_row", "group", "key"))
+@flags_of(InputColumns, "columns", names=_COLUMN_FLAGS, leave_out=("on_bad_row", "group", "resources", "key"))
 @flags_of(Execution, "execution", leave_out=("engine", "ray_address", "progress"))
 @store_timeout_option
 @click.option("--overwrite", is_flag=True, help="Replace shards and a mixture of these names.")

@@ -27,6 +27,7 @@ from packhorse.dataset.files.takedown_file import (
 from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.keys import DuplicateKeyError, KeyRows, Keys, write_keys
 from packhorse.dataset.layout import (
+    CLASSES,
     DROPPED_GROUPS,
     GROUPS,
     INPUTS,
@@ -35,6 +36,7 @@ from packhorse.dataset.layout import (
     MEMBERS,
     OVER_LENGTH,
     POOLS,
+    RESOURCES,
     SKIPPED,
     STARTS,
     PreparedDatasetError,
@@ -54,6 +56,7 @@ from packhorse.dataset.manifest import (
     OverLength,
     OverLengthLedger,
     PlanOptions,
+    ResourceRecord,
     SequenceFacts,
     SkippedRow,
     SkippedRows,
@@ -72,6 +75,7 @@ from packhorse.dataset.versions import Version, find_version, link_versions, pru
 from packhorse.dataset.write import PARTS, differing_parts, parts_at, read_records, seal, write_records
 
 __all__ = [
+    "CLASSES",
     "DROPPED_GROUPS",
     "FORMAT_VERSION",
     "GROUPS",
@@ -88,6 +92,7 @@ __all__ = [
     "OVER_LENGTH",
     "PARTS",
     "POOLS",
+    "RESOURCES",
     "SKIPPED",
     "STARTS",
     "TAKEDOWN_SUFFIX",
@@ -116,6 +121,7 @@ __all__ = [
     "PreparedDatasetError",
     "Redacted",
     "Redaction",
+    "ResourceRecord",
     "SequenceFacts",
     "SkipEntry",
     "SkippedRow",

@@ -31,6 +31,8 @@ GROUPS, MEMBERS, MEMBER_ORDER = "groups.npy", "members.npy", "member_order.npy"
 """Files of grouped datasets only: the groups, their members, and, where these do not ascend by id, their order."""
 DROPPED_GROUPS = "dropped_groups.npy"
 """Of some of them: which groups were left out, so that none of them is taken for a new one when more of it comes."""
+RESOURCES, CLASSES = "resources.npy", "classes.npy"
+"""Files of datasets with resources only: what each member takes of each, and the sizes of each class of the plan."""
 KEYS, KEY_ENDS, KEY_ORDER, KEY_IDS = "keys.npy", "key_ends.npy", "key_order.npy", "key_ids.npy"
 """Files of datasets with keys only: the table from key to id and back."""
 INPUTS, SKIPPED = "inputs.jsonl", "skipped.jsonl"
@@ -44,6 +46,8 @@ FILES = (
     MEMBERS,
     MEMBER_ORDER,
     DROPPED_GROUPS,
+    RESOURCES,
+    CLASSES,
     KEYS,
     KEY_ENDS,
     KEY_ORDER,

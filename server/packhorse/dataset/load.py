@@ -18,6 +18,7 @@ from packhorse.dataset.arrays import map_array
 from packhorse.dataset.files.mixture_file import MIXTURE_SUFFIX
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import (
+    CLASSES,
     COUNTS,
     DATA_FILES,
     DROPPED_GROUPS,
@@ -27,6 +28,7 @@ from packhorse.dataset.layout import (
     MEMBERS,
     OVER_LENGTH,
     POOLS,
+    RESOURCES,
     SEQPACK_POOLS,
     STARTS,
     TEMPLATES,
@@ -41,7 +43,7 @@ from packhorse.dataset.layout import (
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
 from packhorse.dataset.replacing import aside_of
 from packhorse.dataset.write import dataset_digest, optional_files
-from packhorse.epoch import EpochView, GroupedSource, Groups, PlanIndex, PoolArray, WindowedView
+from packhorse.epoch import Budgets, EpochView, GroupedSource, Groups, PlanIndex, PoolArray, WindowedView
 from packhorse.packing import Template
 
 _Parsed = TypeVar("_Parsed")
@@ -94,7 +96,12 @@ class PreparedDataset:
     @property
     def has_groups(self) -> bool:
         """Whether the sequences are planned in groups."""
-        return self.groups is not None
+        return self.manifest.is_grouped
+
+    @property
+    def has_templates(self) -> bool:
+        """Whether a bin's template tells the lengths of its sequences: not where the plan is over groups or classes."""
+        return self.groups is None
 
     @property
     def key_tables(self) -> dict[str, Keys | None]:
@@ -197,16 +204,22 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     if check_pool:
         for name in _array_files(manifest):
             _check_sum(folder / name, manifest, sha256_of(folder / name))
+    budgets = None
+    if manifest.resources:
+        capacities = np.array(manifest.capacities, dtype=np.int64)
+        sizes = map_array(folder / CLASSES, "int64", (manifest.distinct_lengths, len(capacities)))
+        budgets = Budgets(sizes=np.array(sizes), capacities=capacities)
     try:
-        plan = PlanIndex.build(templates, counts, manifest.max_seq_len)
+        plan = PlanIndex.build(templates, counts, manifest.max_seq_len, budgets)
     except (ValueError, OverflowError) as error:
         raise PreparedDatasetError(f"{named(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
-    digest = dataset_digest(counts, templates, manifest.options, manifest.checksums)
+    digest = dataset_digest(counts, templates, manifest.options, manifest.checksums, manifest.resources)
+    total_tokens = int(plan.rooms.astype(np.int64) @ plan.counts) - manifest.rounding_tokens
     in_plan = manifest.groups.n_groups if manifest.groups else manifest.n_sequences
     for what, stated, actual in (
         ("n_groups" if manifest.groups else "n_sequences", in_plan, plan.num_sequences),
         ("n_bins", manifest.n_bins, plan.num_bins),
-        ("total_tokens", manifest.total_tokens, sum(length * count for length, count in counts.items())),
+        ("total_tokens", manifest.total_tokens, total_tokens),
         ("total_capacity", manifest.total_capacity, plan.num_bins * manifest.max_seq_len),
         ("distinct_lengths", manifest.distinct_lengths, len(counts)),
         ("distinct_templates", manifest.distinct_templates, len(templates)),
@@ -234,6 +247,12 @@ def _map_groups(folder: Path, manifest: Manifest) -> Groups | None:
         members=map_array(folder / MEMBERS, "int64", (num_members, 2)),
         rooms=manifest.options.rooms,
         max_sequences_per_bin=manifest.groups.max_sequences_per_bin,
+        resources=(
+            map_array(folder / RESOURCES, "uint32", (num_members, len(manifest.resources)))
+            if manifest.resources
+            else None
+        ),
+        are_named=manifest.is_grouped,
         order=None if manifest.groups.ids_ascend else map_array(folder / MEMBER_ORDER, "int64", (num_members,)),
     )
 

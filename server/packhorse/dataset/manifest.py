@@ -59,7 +59,7 @@ class PlanOptions:
     tokens_per_rank ranks, a power of two, share a bin. By default a rank takes a bin."""
     cost_cap_percent: int | None = field(default=None, metadata=LATER)
     """With `tokens_per_rank`: the most that sequences may cost on each of their ranks, in percent of a rank full of
-    short sequences. A long sequence above it gets more ranks than its tokens need. By default 110."""
+    short sequences. A long sequence above it gets more ranks than its tokens need. By default 300."""
 
     @property
     def context(self) -> ContextRule | None:
@@ -185,6 +185,22 @@ class GroupRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResourceRecord:
+    """What sequences take of a bin beside tokens, such as tiles of images."""
+
+    name: str
+    """Of the resource."""
+    column: str
+    """The column of the input that says how much of it each sequence takes."""
+    cap: int | None
+    """The most of it that a bin holds; None where there is no limit."""
+    total: int
+    """How much of it all sequences take."""
+    most: int
+    """The most that one takes, or one group."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeyRecord:
     """The keys of a dataset whose sequences have some: names that their owner gave them."""
 
@@ -230,6 +246,11 @@ class Facts(SequenceFacts):
     """The input, file by file; None in a dataset of an earlier release."""
     groups: GroupRecord | None = field(default=None, metadata=LATER)
     """Its groups; None where every sequence is planned by itself."""
+    resources: tuple[ResourceRecord, ...] = field(default=(), metadata=LATER)
+    """What its sequences take of a bin beside tokens. Its plan is then over classes of sizes, and every sequence is in
+    a group, if only its own."""
+    rounding_tokens: int = field(default=0, metadata=LATER)
+    """By how many tokens these classes are larger than what is in them; no bin has them."""
     keys: KeyRecord | None = field(default=None, metadata=LATER)
     """Its sequences' keys; None where they have ids only."""
     version: int = field(default=1, metadata=LATER)
@@ -281,6 +302,16 @@ class Manifest(Facts):
             return self.id_dtype, (self.n_sequences,)
         return "uint32" if self.groups.n_groups <= 2**32 else "int64", (self.groups.n_groups,)
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether sequences share a bin by group, as the user asked."""
+        return self.groups is not None and not (self.resources and self.groups.most_sequences == 1)
+
+    @property
+    def capacities(self) -> list[int]:
+        """Of a bin: tokens, and each resource with a cap."""
+        return [self.max_seq_len, *(each.cap for each in self.resources if each.cap is not None)]
+
     def render(self) -> bytes:
         """Returns the manifest's only valid bytes; they end with a checksum of themselves."""
         content = as_object(self)
@@ -328,6 +359,7 @@ class Manifest(Facts):
             content["inputs"] = _inputs(content["inputs"])
         if "groups" in content:
             content["groups"] = GroupRecord(**content["groups"])
+        content["resources"] = tuple(ResourceRecord(**each) for each in content.get("resources", ()))
         if "keys" in content:
             content["keys"] = KeyRecord(**content["keys"])
         manifest = cls(**content)
@@ -389,10 +421,20 @@ class Manifest(Facts):
                 "groups are neither cut nor counted by sequence",
                 (options.over_length in ("error", "drop") and options.max_sequences_per_bin is None),
             )
+        yield from self._rules_of_resources()
         if (keys := self.keys) is not None:
             yield "keys have a byte each, and at least one is there", 1 <= keys.n_keys <= keys.n_bytes <= _MOST
         yield "checksums are SHA-256", all(_SHA256.fullmatch(checksum) for checksum in self.checksums.values())
         yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
+
+    def _rules_of_resources(self) -> Iterator[tuple[str, bool]]:
+        is_rounded = self.rounding_tokens > 0
+        yield "rounding_tokens are of resources", self.rounding_tokens >= 0 and bool(self.resources or not is_rounded)
+        yield "sequences with resources are in groups", self.groups is not None or not self.resources
+        for each in self.resources:
+            yield "caps are in [1, 2^31)", each.cap is None or 1 <= each.cap < 2**31
+            yield "no sequence takes more than there is", 0 <= each.most <= each.total
+            yield "no sequence takes more than a cap", each.cap is None or each.most <= each.cap
 
 
 def _inputs(content: dict[str, Any]) -> Inputs:

@@ -10,8 +10,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from packhorse.dataset._fields import as_object
 from packhorse.dataset.layout import (
+    CLASSES,
     COUNTS,
     DATA_FILES,
     DROPPED_GROUPS,
@@ -26,6 +29,7 @@ from packhorse.dataset.layout import (
     MEMBERS,
     OVER_LENGTH,
     POOLS,
+    RESOURCES,
     SKIPPED,
     STARTS,
     TEMPLATES,
@@ -40,6 +44,7 @@ from packhorse.dataset.manifest import (
     InputRecord,
     Manifest,
     PlanOptions,
+    ResourceRecord,
     SkippedRow,
 )
 from packhorse.epoch import Chain, first_difference
@@ -125,31 +130,39 @@ def seal(folder: Path, counts: Mapping[int, int], plan: PackingPlan, options: Pl
 
     Args:
         folder: with the arrays that `facts` says there are.
-        counts: room in tokens → number of sequences, or of groups.
+        counts: room in tokens → number of sequences, or of groups; with resources, class → number of groups.
         plan: of exactly these counts.
         options: what shaped the plan.
         facts: what was counted.
     """
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
+    total_tokens, total_capacity = plan.total_tokens, plan.num_bins * plan.max_seq_len
+    if facts.resources:
+        total_tokens = _tokens_of_classes(folder, counts) - facts.rounding_tokens
     checksums = {name: sha256_of(folder / name) for name in (*DATA_FILES, *optional_files(facts))}
     manifest = Manifest(
         **{each.name: getattr(facts, each.name) for each in fields(facts)},
         options=options,
         algorithm=plan.algorithm,
         n_bins=plan.num_bins,
-        total_tokens=plan.total_tokens,
-        total_capacity=plan.num_bins * plan.max_seq_len,
-        efficiency=plan.efficiency,
+        total_tokens=total_tokens,
+        total_capacity=total_capacity,
+        efficiency=total_tokens / total_capacity,
         lower_bound=plan.lower_bound,
         distinct_lengths=len(counts),
         distinct_templates=len(plan.templates),
         plan_cut_off=plan.cut_off,
         checksums=checksums,
-        digest=dataset_digest(counts, plan.templates, options, checksums),
+        digest=dataset_digest(counts, plan.templates, options, checksums, facts.resources),
     )
     (folder / MANIFEST).write_bytes(manifest.render())
     return manifest
+
+
+def _tokens_of_classes(folder: Path, counts: Mapping[int, int]) -> int:
+    tokens = np.load(folder / CLASSES, allow_pickle=False)[:, 0]
+    return sum(int(tokens[number - 1]) * count for number, count in counts.items())
 
 
 def optional_files(facts: Facts) -> list[str]:
@@ -162,6 +175,8 @@ def optional_files(facts: Facts) -> list[str]:
         MEMBERS: groups is not None,
         DROPPED_GROUPS: groups is not None and groups.n_dropped_listed > 0,
         MEMBER_ORDER: groups is not None and not groups.ids_ascend,
+        RESOURCES: bool(facts.resources),
+        CLASSES: bool(facts.resources),
         KEYS: keys is not None,
         KEY_ENDS: keys is not None,
         KEY_ORDER: keys is not None,
@@ -206,12 +221,15 @@ def dataset_digest(
     templates: Mapping[tuple[int, ...], int],
     options: PlanOptions,
     checksums: Mapping[str, str],
+    resources: Iterable[ResourceRecord] = (),
 ) -> str:
     """Returns the digest of a dataset with these counts, templates and options, and array files of these checksums."""
-    arrays = [checksums[name] for name in (POOLS, STARTS, GROUPS, MEMBERS) if name in checksums]
+    names = (POOLS, STARTS, GROUPS, MEMBERS, RESOURCES, CLASSES)
+    arrays = [checksums[name] for name in names if name in checksums]
+    caps = {"caps": found} if (found := [[each.name, each.cap] for each in resources]) else {}
     parts: dict[str, Any] = {
         "counts": {str(length): count for length, count in counts.items()},
-        "options": {**as_object(options), "epoch_version": EPOCH_VERSION},
+        "options": {**as_object(options), "epoch_version": EPOCH_VERSION, **caps},
         "templates": [[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)],
         "pools": arrays if len(arrays) > 1 else arrays[0],
     }

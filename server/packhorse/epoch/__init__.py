@@ -12,7 +12,7 @@ from packhorse.epoch.balance import (
 from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compile import compile_drawing, compile_finding, compile_kernels
 from packhorse.epoch.permutation import Permutation, derive_key, independent_seed
-from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.plan_index import Budgets, PlanIndex
 from packhorse.epoch.shuffle_quality import ShuffleQuality, bin_mates_again, shuffle_quality
 from packhorse.epoch.sources.groups import GroupedSource, Groups
 from packhorse.epoch.sources.mixture import Chain, Mixture, first_difference
@@ -31,6 +31,7 @@ __all__ = [
     "Assignment",
     "BinRange",
     "Bins",
+    "Budgets",
     "Chain",
     "Component",
     "EpochView",

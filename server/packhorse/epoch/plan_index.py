@@ -75,6 +75,26 @@ class RepeatTables(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Budgets:
+    """What classes of sizes take of a bin, and how much it has: tokens, and resources with a cap."""
+
+    sizes: NDArray[np.int64]
+    """Of each class, which are numbered from 1: int64 [C, d]."""
+    capacities: NDArray[np.int64]
+    """int64 [d]."""
+
+    def check(self, template: Template) -> None:
+        """Refuses a template that names no class, or takes more than a bin has; a ValueError."""
+        if not 1 <= template[-1] <= template[0] <= len(self.sizes):
+            raise ValueError(f"template {list(template)[:8]} names a class that is none of {len(self.sizes)}")
+        takes = self.sizes[np.array(template) - 1].sum(axis=0)
+        if (takes > self.capacities).any():
+            raise ValueError(
+                f"template {list(template)[:8]} takes {takes.tolist()} of a bin, over {self.capacities.tolist()}"
+            )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlanIndex:
     """Tables of one plan.
 
@@ -110,6 +130,8 @@ class PlanIndex:
     """The most sequences in any template; 0 for a plan without bins."""
     max_seq_len: int
     """A bin's capacity in tokens."""
+    rooms: NDArray[np.int32]
+    """Tokens of a bin that each length takes: itself, but where lengths are numbers of classes: int32 [D]."""
     pool_size: int
     """Entries of the pool that `pool_starts` refers to."""
 
@@ -150,13 +172,16 @@ class PlanIndex:
         )
 
     def as_counts(self) -> Counter[int]:
-        """Returns length → number of sequences, ascending by length.
+        """Returns room in tokens → number of sequences, ascending.
 
         Example:
             >>> PlanIndex.build({(3, 1): 2}, {3: 2, 1: 2}, 4).as_counts()
             Counter({1: 2, 3: 2})
         """
-        return Counter(dict(zip(self.lengths.tolist(), self.counts.tolist(), strict=True)))
+        counts: Counter[int] = Counter()
+        for room, count in zip(self.rooms.tolist(), self.counts.tolist(), strict=True):
+            counts[room] += count
+        return counts
 
     def as_templates(self) -> Counter[Template]:
         """Returns template → multiplicity, in canonical order.
@@ -165,19 +190,17 @@ class PlanIndex:
             >>> PlanIndex.build({(3, 1): 2}, {3: 2, 1: 2}, 4).as_templates()
             Counter({(3, 1): 2})
         """
-        lengths = np.repeat(self.lengths[self.repeat_length], self.repeat_copies).tolist()
+        rooms = np.repeat(self.rooms[self.repeat_length], self.repeat_copies).tolist()
         ends = np.cumsum(self.template_size, dtype=np.int64).tolist()
         multiplicities = np.diff(self.first_bin).tolist()
-        return Counter(
-            {
-                tuple(lengths[begin:end]): multiplicity
-                for begin, end, multiplicity in zip([0, *ends[:-1]], ends, multiplicities, strict=True)
-            }
-        )
+        templates: Counter[Template] = Counter()
+        for begin, end, multiplicity in zip([0, *ends[:-1]], ends, multiplicities, strict=True):
+            templates[tuple(rooms[begin:end])] += multiplicity
+        return templates
 
     def template_costs(self, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of a bin of each template, Σ (cost_linear · L + L²) over its lengths L: int64 [T]."""
-        lengths = self.lengths.astype(np.int64)[self.repeat_length]
+        lengths = self.rooms.astype(np.int64)[self.repeat_length]
         sums = np.concatenate(([0], np.cumsum(self.repeat_copies * (cost_linear * lengths + lengths**2))))
         return np.diff(sums[self.first_repeat])
 
@@ -198,13 +221,20 @@ class PlanIndex:
         return replace(self, **{name: getattr(self, name).astype(dtype) for name, dtype in (wide | short).items()})
 
     @classmethod
-    def build(cls, templates: Mapping[Template, int], counts: Mapping[int, int], max_seq_len: int) -> "PlanIndex":
+    def build(
+        cls,
+        templates: Mapping[Template, int],
+        counts: Mapping[int, int],
+        max_seq_len: int,
+        budgets: Budgets | None = None,
+    ) -> "PlanIndex":
         """Lays out a plan.
 
         Args:
             templates: template → multiplicity.
             counts: length in tokens → number of sequences.
             max_seq_len: a bin's capacity in tokens.
+            budgets: where templates and counts are of classes of sizes: what these take of a bin.
 
         Raises:
             ValueError: a template is not a descending tuple of at most max_seq_len tokens, or the plan does not use
@@ -217,13 +247,7 @@ class PlanIndex:
         first_bin, first_repeat, sizes = [0], [0], []
         repeats: list[tuple[int, int, int]] = []
         for template, multiplicity in canonical_templates(templates):
-            if not template or multiplicity < 1 or any(a < b for a, b in pairwise(template)):
-                raise ValueError(
-                    f"template {list(template)[:8]} × {multiplicity} is not a descending list of lengths used at "
-                    "least once"
-                )
-            if sum(template) > max_seq_len:
-                raise ValueError(f"template {list(template)[:8]} has {sum(template)} tokens, over {max_seq_len}")
+            _check_template(template, multiplicity, max_seq_len, budgets)
             for length, group in groupby(template):
                 if length not in index_of:
                     raise ValueError(f"template {list(template)[:8]} uses length {length}, which no sequence has")
@@ -261,5 +285,17 @@ class PlanIndex:
             lookup_shift=shift,
             max_sequences_per_bin=max(sizes, default=0),
             max_seq_len=max_seq_len,
+            rooms=lengths if budgets is None else budgets.sizes[lengths - 1, 0].astype(np.int32),
             pool_size=int(counts_array.sum()),
         )
+
+
+def _check_template(template: Template, multiplicity: int, max_seq_len: int, budgets: Budgets | None) -> None:
+    if not template or multiplicity < 1 or any(a < b for a, b in pairwise(template)):
+        raise ValueError(
+            f"template {list(template)[:8]} × {multiplicity} is not a descending list of lengths used at least once"
+        )
+    if budgets is not None:
+        budgets.check(template)
+    elif sum(template) > max_seq_len:
+        raise ValueError(f"template {list(template)[:8]} has {sum(template)} tokens, over {max_seq_len}")

@@ -33,6 +33,7 @@ from packhorse.packing.reference import pack_length_histogram, pack_length_histo
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
 from packhorse.packing.sequences import PackedSequences, compile_kernels, pack_sequences
 from packhorse.packing.stats import PackingStats
+from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
 
 if TYPE_CHECKING:
     from packhorse.packing.online import OnlineBin, OnlinePacker
@@ -57,6 +58,7 @@ __all__ = [
     "PackedSequences",
     "PackingPlan",
     "PackingStats",
+    "SizeClasses",
     "Template",
     "canonical_templates",
     "check_certificate",
@@ -64,12 +66,14 @@ __all__ = [
     "checked_rule",
     "compile_kernels",
     "counts_of_templates",
+    "distinct_rows",
     "greedy_pack_sequences",
     "halve_into",
     "heap_pack_sequences",
     "laid_end_to_end",
     "length_histogram_from_lengths",
     "lower_bound",
+    "pack_classes",
     "pack_context",
     "pack_histogram",
     "pack_length_histogram",
@@ -80,6 +84,7 @@ __all__ = [
     "shuffle_bins",
     "sort_indices_by_length",
     "split_to_multiple",
+    "vector_bound",
 ]
 
 

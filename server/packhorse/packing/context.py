@@ -1,6 +1,6 @@
 """The packer of context plans: bins of parts, each part on as many ranks as its sequences need.
 
-Owns packing parts on groups of equal ones, and parts into bins. Leaves what a part may hold, and finding the parts of a
+Owns packing equal parts at once, and parts into bins. Leaves what a part may hold, and finding the parts of a
 bin again, to `packhorse.topology.ContextRule`.
 """
 
@@ -15,12 +15,12 @@ from packhorse.topology import ContextRule
 
 _Content = tuple[tuple[int, int], ...]
 """(room, copies), descending."""
-_Group = tuple[int, int, int, int, int, int, _Content]
+_Alike = tuple[int, int, int, int, int, int, _Content]
 """Equal parts: (longest room that fits, tokens left, cost left, ranks of each, stamp, number of parts, content)."""
 
 
 def pack_context(counts: Mapping[int, int], rule: ContextRule) -> PackingPlan:
-    """Plans an epoch whose bins are laid over groups of ranks.
+    """Plans an epoch whose bins are laid over several ranks.
 
     Parts of one bin take about as long on each of their ranks, since bins are filled with parts by their cost.
 
@@ -47,24 +47,24 @@ def pack_context(counts: Mapping[int, int], rule: ContextRule) -> PackingPlan:
     )
 
 
-def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_Group]:
+def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_Alike]:
     """Packs (room, count) pairs, by descending room, as `ContextRule.lay_out` packs one sequence after the other.
 
-    A part that takes a sequence is then the best for the next one of the same room, so a room fills whole groups.
+    A part that takes a sequence is then the best for the next one of the same room, so a room fills all equal parts.
     """
     shortest = pairs[-1][0] if pairs else 0
-    left: list[_Group] = []  # ascending, those that something may still fit into
-    closed: list[_Group] = []
+    left: list[_Alike] = []  # ascending, those that something may still fit into
+    closed: list[_Alike] = []
     stamp = 0
 
     def put(tokens: int, cost: int, ranks: int, num_parts: int, content: _Content) -> None:
         nonlocal stamp
         stamp += 1
-        group = (rule.fits(tokens, cost), tokens, cost, ranks, stamp, num_parts, content)
-        if group[0] < shortest:
-            closed.append(group)
+        alike = (rule.fits(tokens, cost), tokens, cost, ranks, stamp, num_parts, content)
+        if alike[0] < shortest:
+            closed.append(alike)
         else:
-            insort(left, group)
+            insort(left, alike)
 
     for room, count in pairs:
         own_cost = rule.cost(room)
@@ -90,7 +90,7 @@ def _parts(pairs: list[tuple[int, int]], rule: ContextRule) -> list[_Group]:
     return [*closed, *left]
 
 
-def _bins(parts: list[_Group], rule: ContextRule) -> Counter[Template]:
+def _bins(parts: list[_Alike], rule: ContextRule) -> Counter[Template]:
     """Fills bins with parts: those on the most ranks first, so that each is aligned, and the costliest of these."""
     bins: Counter[Template] = Counter()
     held: Counter[int] = Counter()
@@ -121,7 +121,7 @@ def _bins(parts: list[_Group], rule: ContextRule) -> Counter[Template]:
     return bins
 
 
-def _by_cost(parts: list[_Group]) -> Iterator[tuple[int, int, _Content]]:
+def _by_cost(parts: list[_Alike]) -> Iterator[tuple[int, int, _Content]]:
     for _, _, _, ranks, _, num_parts, content in sorted(parts, key=lambda part: (-part[3], part[2], part[6])):
         yield ranks, num_parts, content
 

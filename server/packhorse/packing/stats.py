@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -111,6 +111,19 @@ class PackingStats:
             max_seq_len=max_seq_len,
             lower_bound=bound,
             gap=(n_bins - bound) / bound if bound else 0.0,
+        )
+
+    def with_tokens(self, total_tokens: int, lower_bound: int) -> "PackingStats":
+        """Returns the same bins with other tokens in them and another bound, where templates are of rounded sizes."""
+        capacity = self.total_capacity
+        return replace(
+            self,
+            total_tokens=total_tokens,
+            padding_tokens=capacity - total_tokens,
+            efficiency=total_tokens / capacity if capacity else 0.0,
+            padding_ratio=1.0 - total_tokens / capacity if capacity else 0.0,
+            lower_bound=lower_bound,
+            gap=(self.n_bins - lower_bound) / lower_bound if lower_bound else 0.0,
         )
 
     def __repr__(self) -> str:

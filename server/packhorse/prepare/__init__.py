@@ -6,7 +6,7 @@ Only re-exports. Start with `prepare`.
 from packhorse.dataset import PlanOptions, load_prepared
 from packhorse.jobs import Execution
 from packhorse.prepare.grouping import Grouping
-from packhorse.prepare.input import READERS, InputColumns, OnBadRow
+from packhorse.prepare.input import READERS, InputColumns, OnBadRow, Resource
 from packhorse.prepare.job import Layout
 from packhorse.prepare.pipeline import DryRun, dry_run, prepare
 from packhorse.prepare.shard import shard
@@ -20,6 +20,7 @@ __all__ = [
     "Layout",
     "OnBadRow",
     "PlanOptions",
+    "Resource",
     "dry_run",
     "load_prepared",
     "prepare",

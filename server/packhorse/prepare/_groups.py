@@ -4,19 +4,25 @@ Owns `gather_groups` and what it gives, a row for each group, so that every late
 groups; and the refusal of groups that are too long or come twice. Leaves which rows are a group to `grouping`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import (
+    CLASSES,
     DROPPED_GROUPS,
     GROUPS,
     MEMBER_ORDER,
     MEMBERS,
     OVER_LENGTH,
+    RESOURCES,
     GroupRecord,
     OverLengthLedger,
     PlanOptions,
@@ -27,11 +33,12 @@ from packhorse.dataset import (
     write_entries,
 )
 from packhorse.jobs import Progress
-from packhorse.packing import PackingPlan
+from packhorse.packing import PackingPlan, PackingStats, SizeClasses, Template, pack_classes
 from packhorse.prepare._counting import exact_sum, facts_of, find_rows
 from packhorse.prepare._merging import duplicate_error
+from packhorse.prepare._resources import SizeCounts, sizes_of
 from packhorse.prepare.grouping import Grouping, WholeGroups, groups_of_version, whole_groups
-from packhorse.prepare.input import InputColumns, Opened, RawRows, RowRange, cut, map_array
+from packhorse.prepare.input import InputColumns, Opened, RawRows, Resource, RowRange, cut, map_array
 from packhorse.topology import RoomRule
 from packhorse.wire import ids_sum
 
@@ -56,13 +63,19 @@ class Grouped:
     """Facts of the sequences."""
     ids_ascend: bool
     most_by_room: NDArray[np.int64]
-    """Sequences of the largest group of each room: int64 [max_seq_len + 1]."""
+    """Sequences of the largest group of each room, or class of sizes: int64 [max_seq_len + 1], or [C + 1]."""
+    sizes: SizeCounts | None = None
+    """Where a bin has other budgets beside tokens: what groups take of each."""
+    classes: SizeClasses | None = None
+    """The classes of these sizes, by which the groups are sorted and planned instead of by room."""
 
     @property
     def array_bytes(self) -> int:
         """Bytes of the tables."""
         order_bytes = 0 if self.ids_ascend else 8 * self.facts.n_sequences
-        return 16 * (self.n_groups + self.facts.n_sequences) + order_bytes + 8 * self.n_dropped_listed
+        amount_bytes = 4 * len(self.sizes.resources) * self.facts.n_sequences if self.sizes else 0
+        table_bytes = 16 * (self.n_groups + self.facts.n_sequences) + amount_bytes
+        return table_bytes + order_bytes + 8 * self.n_dropped_listed
 
     def record(self, plan: PackingPlan) -> GroupRecord:
         """Returns what the manifest says of the groups."""
@@ -77,6 +90,44 @@ class Grouped:
             n_dropped_listed=self.n_dropped_listed,
         )
 
+    def plan(self, counts: dict[int, int]) -> PackingPlan | None:
+        """Returns the plan of classes; None where groups are planned by their rooms.
+
+        Args:
+            counts: class → number of groups.
+        """
+        if self.sizes is None or self.classes is None:
+            return None
+        begin = perf_counter()
+        templates = pack_classes(
+            self.classes.sizes, np.array([counts[1 + at] for at in range(len(counts))]), self.sizes.capacities
+        )
+        return PackingPlan(
+            templates=templates,
+            max_seq_len=self.options.max_seq_len,
+            lower_bound=self.sizes.bound(),
+            algorithm="best-fit",
+            seconds=perf_counter() - begin,
+        )
+
+    def stats(self, plan: PackingPlan) -> PackingStats | None:
+        """Returns how full the bins of a plan of classes are; None where groups are planned by their rooms."""
+        if self.sizes is None or self.classes is None:
+            return None
+        tokens = self.classes.sizes[:, 0]
+        templates: Counter[Template] = Counter()
+        for template, multiplicity in plan.templates.items():
+            templates[tuple(tokens[np.array(template) - 1].tolist())] += multiplicity
+        stats = PackingStats.from_templates(templates, plan.max_seq_len)
+        own_tokens = stats.total_tokens - self.sizes.rounding_tokens(self.classes)
+        return stats.with_tokens(own_tokens, plan.lower_bound)
+
+    def resource_facts(self) -> dict[str, Any]:
+        """Returns fields of the manifest: what it says of resources."""
+        if self.sizes is None or self.classes is None:
+            return {}
+        return {"resources": self.sizes.records(), "rounding_tokens": self.sizes.rounding_tokens(self.classes)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRows(RowRange):
@@ -84,6 +135,9 @@ class GroupRows(RowRange):
 
     folder: str
     rooms: RoomRule
+    is_capped: NDArray[np.bool_] | None
+    """Of each resource: bool [k]."""
+    classes: SizeClasses | None
 
     def _read(self) -> Iterator[RawRows]:
         table = map_array(Path(self.folder, GROUPS))
@@ -91,7 +145,13 @@ class GroupRows(RowRange):
         ends = np.array(table[self.first_row : self.first_row + self.num_rows, 1])
         begin = int(table[self.first_row - 1, 1]) if self.first_row else 0
         rooms = self.rooms.room(np.array(members[begin : int(ends[-1]), 1]))
-        yield RawRows(np.add.reduceat(rooms, np.concatenate(([0], ends[:-1] - begin))))
+        starts = np.concatenate(([0], ends[:-1] - begin))
+        rooms = np.add.reduceat(rooms, starts)
+        if self.is_capped is None or self.classes is None:
+            yield RawRows(rooms)
+            return
+        amounts = np.array(map_array(Path(self.folder, RESOURCES))[begin : int(ends[-1])], dtype=np.int64)
+        yield RawRows(self.classes.numbers_of(sizes_of(rooms, np.add.reduceat(amounts, starts), self.is_capped)))
 
 
 def gather_groups(
@@ -120,7 +180,8 @@ def gather_groups(
             out, an id comes twice, or nothing is left.
     """
     grouping.check_rows(opened.num_rows)
-    tally = _Tally(options, before)
+    resources = opened.columns.resources
+    tally = _Tally(options, before, resources)
     num_before = tally.read(opened, grouping, folder, progress)
     opened.check_files()
     for file in grouping.files:
@@ -128,8 +189,8 @@ def gather_groups(
     _refuse_repeated_group(np.concatenate(tally.keys), opened, grouping, before)
     if tally.num_groups == num_before:
         raise ValueError(
-            f"all {tally.num_dropped:,} groups of the input are over max_seq_len {options.max_seq_len} and dropped; "
-            "raise max_seq_len"
+            f"all {tally.num_dropped:,} {tally.called}s of the input do not fit a bin and are dropped; raise "
+            f"max_seq_len{' or the caps' if resources else ''}"
         )
     if not tally.ids_ascend:
         ids = np.array(map_array(folder / MEMBERS)[:, 0])
@@ -143,9 +204,13 @@ def gather_groups(
         members = np.concatenate(tally.over)
         _write(folder / OVER_LENGTH, members[np.argsort(members[:, 0], kind="stable")])
     groups_before = before.manifest.groups if before else None
+    sizes = tally.sizes if resources else None
+    classes = sizes.classes() if sizes else None
+    if classes is not None:
+        _write(folder / CLASSES, classes.sizes)
     return Grouped(
         read=opened,
-        opened=_opened_tables(folder, options.rooms, num_before, tally.num_groups),
+        opened=_opened_tables(folder, options.rooms, (num_before, tally.num_groups), sizes, classes),
         options=options,
         by=grouping.said,
         n_groups=tally.num_groups,
@@ -153,7 +218,9 @@ def gather_groups(
         n_dropped_listed=len(all_dropped),
         facts=tally.facts(),
         ids_ascend=tally.ids_ascend,
-        most_by_room=tally.most_by_room,
+        most_by_room=sizes.most_members(classes) if sizes and classes else tally.most_by_room,
+        sizes=sizes,
+        classes=classes,
     )
 
 
@@ -162,8 +229,11 @@ def options_of_groups(options: PlanOptions) -> PlanOptions:
     return replace(options, over_length="error", align=1, extra_tokens=0)
 
 
-def _opened_tables(folder: Path, rooms: RoomRule, num_before: int, num_groups: int) -> Opened:
-    """Returns the groups of the tables in a folder as rows, but for the first `num_before`."""
+def _opened_tables(
+    folder: Path, rooms: RoomRule, some: tuple[int, int], sizes: SizeCounts | None, classes: SizeClasses | None
+) -> Opened:
+    """Returns groups of the tables in a folder as rows: from the first of `some` up to the last, exclusive."""
+    num_before, num_groups = some
     ranges = [
         GroupRows(
             path=str(folder / GROUPS),
@@ -174,6 +244,8 @@ def _opened_tables(folder: Path, rooms: RoomRule, num_before: int, num_groups: i
             columns=InputColumns(),
             folder=str(folder),
             rooms=rooms,
+            is_capped=sizes.is_capped if sizes else None,
+            classes=classes,
         )
         for first, size in cut(num_groups - num_before)
     ]
@@ -188,8 +260,11 @@ def _write(path: Path, entries: NDArray[np.int64]) -> None:
 class _Tally:
     """Counts groups, in their order, and keeps those that are too long."""
 
-    def __init__(self, options: PlanOptions, before: PreparedDataset | None) -> None:
+    def __init__(self, options: PlanOptions, before: PreparedDataset | None, resources: tuple[Resource, ...]) -> None:
         self._options, self._before = options, before
+        self.sizes = SizeCounts(resources, options.max_seq_len)
+        self.called = "group"
+        """What messages call what is planned."""
         self._last_id = -(2**63)
         self.num_groups = self.num_dropped = self._own_tokens = 0
         self.ids_ascend = True
@@ -214,13 +289,21 @@ class _Tally:
         with (
             growing_array(folder / GROUPS, "int64", 2) as add_groups,
             growing_array(folder / MEMBERS, "int64", 2) as add_members,
+            ExitStack() as files,
             progress.task("gathering groups", opened.num_rows, "sequences") as advance,
         ):
+            num_resources = len(self.sizes.resources)
+            if num_resources:
+                add_amounts = files.enter_context(growing_array(folder / RESOURCES, "uint32", num_resources))
+            if grouping.size == 1:
+                self.called = "sequence"
 
             def add(rows: WholeGroups) -> None:
                 is_kept, ends, members = self._add(rows)
                 add_groups(np.stack((rows.keys[is_kept], ends), axis=1))
                 add_members(members)
+                if num_resources:
+                    add_amounts(rows.resources[np.repeat(is_kept, np.diff(np.append(rows.starts, len(rows.ids))))])
                 if grouping.size is None:
                     self.keys.append(rows.keys)
                     self.dropped.append(rows.keys[~is_kept])
@@ -255,15 +338,20 @@ class _Tally:
         sizes = np.diff(np.append(rows.starts, len(rows.lengths)))
         rooms = self._options.rooms.room(np.minimum(rows.lengths, limit + 1))  # a column may hold anything
         group_rooms = np.add.reduceat(rooms, rows.starts)
-        is_kept = group_rooms <= limit
+        amounts = np.add.reduceat(rows.resources, rows.starts)
+        group_sizes = sizes_of(group_rooms, amounts, self.sizes.is_capped)
+        is_kept = np.asarray((group_sizes <= self.sizes.capacities).all(axis=1))
         members = np.stack((rows.ids, rows.lengths), axis=1)
         if not is_kept.all():
-            self._leave_out(rows, int(np.argmin(is_kept)), sizes, members[np.repeat(~is_kept, sizes)])
+            first = int(np.argmin(is_kept))
+            self._leave_out(rows, first, group_sizes[first], sizes, members[np.repeat(~is_kept, sizes)])
             self.num_dropped += int((~is_kept).sum())
             is_member = np.repeat(is_kept, sizes)
             members, rooms = members[is_member], rooms[is_member]
         ends = self._rooms.sum() + np.cumsum(sizes[is_kept])
         self.num_groups += int(is_kept.sum())
+        if self.sizes.resources:
+            self.sizes.add(group_sizes[is_kept], amounts[is_kept], sizes[is_kept])
         np.maximum.at(self.most_by_room, group_rooms[is_kept], sizes[is_kept])
         if len(members):
             ids = np.ascontiguousarray(members[:, 0])
@@ -276,12 +364,35 @@ class _Tally:
             self._ids_sum = ((self._ids_sum[0] + a) % 2**64, (self._ids_sum[1] + b) % 2**64)
         return is_kept, ends, members
 
-    def _leave_out(self, rows: WholeGroups, which: int, sizes: NDArray[np.int64], members: NDArray[np.int64]) -> None:
-        """Refuses a group that is too long, or takes its members, and those of others like it, into the ledger."""
+    def _leave_out(
+        self,
+        rows: WholeGroups,
+        which: int,
+        takes: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        members: NDArray[np.int64],
+    ) -> None:
+        """Refuses a group that does not fit a bin, or takes its members, and those of others like it, into the ledger.
+
+        Args:
+            rows: some groups.
+            which: the first of them that does not fit.
+            takes: its sizes: int64 [d].
+            sizes: members of each group: int64 [G].
+            members: of those that do not fit: int64 [n, 2].
+        """
         if self._options.over_length == "error":
             begin, size = int(rows.starts[which]), int(sizes[which])
+            if takes[0] <= self._options.max_seq_len:
+                raise self._over_cap(rows, begin, size, takes)
             tokens = exact_sum(rows.lengths[begin : begin + size])
             extra = "" if self._options.rooms.is_plain else " with align and extra_tokens"
+            if self.called == "sequence":
+                raise ValueError(
+                    f"sequence {rows.ids[begin]} (row {rows.first + begin}) has {tokens} tokens, over max_seq_len "
+                    f"{self._options.max_seq_len}{extra}; raise max_seq_len, or choose over_length='drop', which "
+                    "leaves such sequences out"
+                )
             raise ValueError(
                 f"group {rows.keys[which]} (rows {rows.first + begin} to {rows.first + begin + size - 1}, {size} "
                 f"sequences) has {tokens} tokens together, over max_seq_len {self._options.max_seq_len}{extra}; raise "
@@ -290,6 +401,18 @@ class _Tally:
         tokens = exact_sum(members[:, 1])
         self.over.append(members)
         self.ledger += OverLengthLedger(sequences=len(members), source_tokens=tokens, tokens=tokens)
+
+    def _over_cap(self, rows: WholeGroups, begin: int, size: int, takes: NDArray[np.int64]) -> ValueError:
+        """Returns the error for a group that takes more of a resource than a bin has."""
+        at = int(np.argmax(takes > self.sizes.capacities))
+        name = [each.name for each in self.sizes.resources if each.cap is not None][at - 1]
+        called = f"sequence {rows.ids[begin]} (row {rows.first + begin})"
+        if size > 1:
+            called = f"group {rows.keys[np.searchsorted(rows.starts, begin)]} (rows {rows.first + begin} on)"
+        return ValueError(
+            f"{called} takes {takes[at]} of resource {name!r}, over its cap of {self.sizes.capacities[at]}; raise the "
+            "cap, or choose over_length='drop', which leaves such sequences out"
+        )
 
 
 def _refuse_repeated_group(

@@ -13,7 +13,7 @@ import numpy as np
 
 from packhorse.dataset import Facts, Manifest, PlanOptions, PreparedDataset, seal
 from packhorse.jobs import Engine, Progress
-from packhorse.packing import PackingPlan, pack_context, pack_histogram
+from packhorse.packing import PackingPlan, PackingStats, pack_context, pack_histogram
 from packhorse.prepare._counting import Counted, TaskCounts, count_task, counts_of, find_rows, make_tasks, rows_of_task
 from packhorse.prepare._groups import Grouped
 from packhorse.prepare._merging import (
@@ -79,6 +79,8 @@ class Sort:
     def plan(self, counted: Counted) -> PackingPlan:
         """Plans the counts."""
         with self.progress.task("planning"):
+            if self.groups and (plan := self.groups.plan(counted.by_room)):
+                return plan
             if (rule := self.options.context) is not None:
                 return pack_context(counted.by_room, rule)
             return pack_histogram(
@@ -88,6 +90,17 @@ class Sort:
                 max_sequences_per_bin=self.options.max_sequences_per_bin,
                 time_limit_seconds=self.time_limit_seconds,
             )
+
+    def stats(self, plan: PackingPlan) -> PackingStats:
+        """Returns how full a plan's bins are."""
+        if self.groups and (found := self.groups.stats(plan)):
+            return found
+        return PackingStats.from_templates(
+            plan.templates,
+            self.options.max_seq_len,
+            max_sequences_per_bin=self.options.max_sequences_per_bin,
+            proven_bound=plan.lower_bound,
+        )
 
     def write(self, folder: Path, source: str, work: WorkFolder) -> Manifest:
         """Fills `folder` and returns its manifest.
@@ -115,6 +128,8 @@ class Sort:
         facts = vars(counted.facts)
         if groups is None:
             facts = {**facts, "ids_sum_a": sums[0], "ids_sum_b": sums[1]}
+        else:
+            facts = {**facts, **groups.resource_facts()}
         return seal(
             folder,
             counted.by_room,

@@ -94,6 +94,7 @@ def record_of(
             "id_column": columns.id or columns.key,
             "group_column": columns.group,
             "on_bad_row": columns.on_bad_row,
+            "resources": [asdict(each) for each in columns.resources],
             "append": appended_to,
             "group_size": grouping.size if grouping else None,
             **also,

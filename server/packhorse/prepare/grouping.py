@@ -102,12 +102,15 @@ class WholeGroups:
     """int64 [n]."""
     first: int
     """Number of the first row over all files."""
+    resources: NDArray[np.int64]
+    """Of each row: int64 [n, k], of k resources."""
 
 
 def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[WholeGroups]:
     """Yields all rows, cut between groups; the last group of a batch waits for the next batch."""
     none = np.empty(0, dtype=np.int64)
     keys, lengths, ids, first = none, none, none, 0
+    amounts = np.empty((0, len(ranges[0].columns.resources) if ranges else 0), dtype=np.int64)
     begin = ranges[0].first_index if ranges and grouping.ids is not None else 0  # new rows only have an entry there
     for each in ranges:
         for batch in each.batches():
@@ -115,15 +118,17 @@ def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[Who
             keys = np.concatenate((keys, _keys(batch.groups, row, len(batch.lengths), grouping, batch.first_row, each)))
             lengths = np.concatenate((lengths, batch.lengths))
             ids = np.concatenate((ids, batch.ids))
+            none_of_any = np.empty((len(batch.lengths), 0), dtype=np.int64)
+            amounts = np.concatenate((amounts, none_of_any if batch.resources is None else batch.resources))
             edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
             if not len(edges):
                 continue
             end = int(edges[-1])
             starts = np.concatenate(([0], edges[:-1]))
-            yield WholeGroups(keys[starts], starts, lengths[:end], ids[:end], first)
-            keys, lengths, ids, first = keys[end:], lengths[end:], ids[end:], first + end
+            yield WholeGroups(keys[starts], starts, lengths[:end], ids[:end], first, amounts[:end])
+            keys, lengths, ids, first, amounts = keys[end:], lengths[end:], ids[end:], first + end, amounts[end:]
     if len(keys):
-        yield WholeGroups(keys[:1], np.zeros(1, dtype=np.int64), lengths, ids, first)
+        yield WholeGroups(keys[:1], np.zeros(1, dtype=np.int64), lengths, ids, first, amounts)
 
 
 def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
@@ -135,7 +140,9 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
         table = np.array(groups.table[first : first + size])
         begin = int(groups.table[first - 1, 1]) if first else 0
         members = np.array(groups.members[begin : int(table[-1, 1])])
-        yield WholeGroups(table[:, 0], np.concatenate(([0], table[:-1, 1] - begin)), members[:, 1], members[:, 0], 0)
+        starts = np.concatenate(([0], table[:-1, 1] - begin))
+        no_amounts = np.empty((len(members), 0), dtype=np.int64)  # nothing is appended where there are resources
+        yield WholeGroups(table[:, 0], starts, members[:, 1], members[:, 0], 0, no_amounts)
 
 
 def _keys(

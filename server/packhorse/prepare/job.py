@@ -55,7 +55,7 @@ class Job:
     before: PreparedDataset | None = None
     """The version that is appended to."""
     grouping: Grouping | None = None
-    """Which sequences are a group."""
+    """Which sequences are a group; with resources each is one, if nothing else is said."""
     adds: bool = True
     """Whether the input holds new sequences only; else it holds those of the version before, too."""
     record: JobRecord | None = None
@@ -105,7 +105,10 @@ def checked_job(
     """Checks the arguments of `prepare`, alone and together, and finds the input."""
     _check_output(plan, output, format)
     _check_input(input, lengths, grouping, execution)
-    if grouping is not None:
+    if columns.resources:
+        _refuse_with_resources(plan, append=append, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
+        grouping = grouping or Grouping(size=1)
+    elif grouping is not None:
         _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
     if append and (overwrite or format == "seqpack"):
         raise ValueError(
@@ -220,6 +223,27 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
             "on_bad_row 'skip' would leave a group without one of its sequences: repair the rows, or leave out their "
             "groups"
         )
+
+
+def _refuse_with_resources(options: PlanOptions, *, append: bool, seqpack: bool, skips: bool) -> None:
+    """Refuses what does not go with resources; a ValueError."""
+    if options.over_length in ("truncate", "split"):
+        raise ValueError(
+            f"over_length {options.over_length!r} would cut a sequence and not what it takes of a resource: choose "
+            "over_length 'error', or 'drop', which leaves out sequences that do not fit a bin"
+        )
+    if options.algorithm not in ("auto", "best-fit"):
+        raise ValueError("resources have a packer of their own: leave algorithm out")
+    for name in ("max_sequences_per_bin", "tokens_per_rank"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"{name} does not go with resources: leave it out")
+    for is_there, what in (
+        (append, "append does not go with resources: prepare all of the dataset again"),
+        (seqpack, "seqpack's layout does not know resources: use format 'packhorse'"),
+        (skips, "on_bad_row 'skip' does not go with resources: repair the rows, or leave them out of the input"),
+    ):
+        if is_there:
+            raise ValueError(what)
 
 
 def default_workers(num_rows: int) -> int:

@@ -85,7 +85,7 @@ def prepare(
         max_seq_len: a bin's capacity in tokens, in [1, 2^31); instead of `plan`.
         length_column: the column of lengths or tokens; instead of `columns`.
         plan: what shapes the plan: max_seq_len, packer, over-length policy, alignment.
-        columns: which columns hold lengths and ids, and what is done with bad rows.
+        columns: which columns hold lengths, ids and resources, and what is done with bad rows.
         grouping: which rows are a group, whose sequences always share a bin. By default there are no groups.
         execution: engine, workers, progress, and whether to resume an interrupted call.
         overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else is ever
@@ -258,12 +258,7 @@ def dry_run(**arguments: Any) -> DryRun:
         plan = sort.plan(counted)
         planning = time.perf_counter() - began - finding - counting
     disk_bytes = counted.array_bytes + _OTHER_BYTES + (sort.groups.array_bytes if sort.groups else 0)
-    stats = PackingStats.from_templates(
-        plan.templates,
-        job.options.max_seq_len,
-        max_sequences_per_bin=job.options.max_sequences_per_bin,
-        proven_bound=plan.lower_bound,
-    )
+    stats = sort.stats(plan)
     if sort.read.keys is not None:
         disk_bytes += sum(len(some.data) + _KEY_BYTES * len(some.sizes) for some in sort.read.keys.rows())
     disk_bytes += sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)

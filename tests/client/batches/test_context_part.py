@@ -9,7 +9,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch.utils.data import default_convert
 
 from packhorse.client import BatchAssembler, BinBlock, PackedBatch
-from packhorse.client.batches import ContextBatch, context_batch, context_batches
+from packhorse.client.batches import ContextBatch, ContextCounts, context_batch, context_batches
 from packhorse.client.sources import IndexableSource
 from packhorse.topology import ContextRule
 
@@ -50,6 +50,11 @@ def test_every_token_and_its_label_is_on_one_rank(layout: str) -> None:
     assert [part.ids.tolist() for part in parts] == [[0, 2], [0, 2], [1], []]
     assert [part.cu_seqlens.tolist() for part in parts[:3]] == [[0, 24, 32], [0, 24, 32], [0, 16]]
     assert (parts[0].num_tokens, parts[0].sum_of_squares, parts[0].max_seqlen) == (32, 24**2 + 8**2, 24)
+
+
+def test_a_full_bin_ends_without_a_label() -> None:
+    parts = [context_batch(bin_of([64]), RULE, rank) for rank in range(4)]
+    assert pairs_of(parts) == wanted([64])
 
 
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
@@ -106,6 +111,24 @@ def test_blocks_pad_to_whole_blocks() -> None:
     assert [part.input_ids.shape[1] for part in parts] == [128] * 4
     labels = torch.cat([part.labels[0] for part in parts])
     assert int((labels != -100).sum()) == sum(LENGTHS) - len(LENGTHS)
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "contiguous", "blocks", None])
+@pytest.mark.parametrize("wait", ["micro-step", "step"])
+def test_counts_of_an_optimizer_step_have_each_sequence_once(layout: str | None, wait: str) -> None:
+    bins = [[64], LENGTHS, [8, 8, 8, 8], []]
+    counts = []
+    for rank in range(4):
+        if wait == "step":
+            parts = context_batches(step_of(bins), RULE, rank, layout=layout)
+        else:
+            parts = [context_batch(bin_of(each), RULE, rank, layout=layout) for each in bins]
+        counts.append(ContextCounts.of_parts(parts))
+        assert counts[-1].num_micro_steps == len(parts) == ContextCounts.of_parts(parts).all_reduce().num_micro_steps
+    lengths = [length for each in bins for length in each]
+    assert sum(int(each.num_tokens) for each in counts) == sum(lengths)
+    assert sum(int(each.sum_of_squares) for each in counts) == sum(length**2 for length in lengths)
+    assert sum(int(each.num_targets) for each in counts) == sum(lengths) - len(lengths)
 
 
 def test_what_cannot_be_cut_is_refused() -> None:

@@ -37,6 +37,7 @@ CASES = {
 }
 SHARED = {
     "dynamic": ({}, "shared-by-4"),
+    "dynamic-dp2": ({}, "shared-by-2"),
     "dynamic-tp2": ({"tensor_model_parallel_size": 2}, "shared-by-2"),
 }
 """Parallel state, and the dataset whose bins of 256 tokens its ranks share."""
@@ -81,6 +82,7 @@ def of_shared_bins(arguments, dataset):
         data, micro_batch_size=1, seq_length=256, sequence_parallel=True, dynamic_context_parallel=True
     )
     tensor_group, came, num_steps, counted = parallel_state.get_tensor_model_parallel_group(), [], [], []
+    sums = torch.zeros(2, dtype=torch.float64)
     while not num_steps or num_steps[-1] > 0:
         whole, number = [], torch.zeros(1, dtype=torch.int64)
         if iterator is not None:
@@ -88,6 +90,7 @@ def of_shared_bins(arguments, dataset):
                 step = iterator.next_step()
             if iterator.state_dict()["epoch"] == 0:
                 whole, number = list(step.micro_batches), number + step.num_microbatches
+                sums += torch.tensor([step.num_tokens, step.sum_of_squares], dtype=torch.float64)
         dist.broadcast(number, dist.get_global_rank(tensor_group, 0), group=tensor_group)
         num_steps.append(int(number))
         micro_batches = None if iterator is None else iter(whole)
@@ -107,6 +110,7 @@ def of_shared_bins(arguments, dataset):
         "batches": came,
         "num_steps": num_steps,
         "num_collectives": len(counted),
+        "sums": sums.tolist(),
     }
 
 

@@ -205,7 +205,7 @@ def of_ranks(corpus, tmp_path_factory):
     assert done.returncode == 0, done.stdout + done.stderr
     came = {
         name: [torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in range(4)]
-        for name in ("tp2-dp2", "tp2-cp2", "pp4", "dynamic", "dynamic-tp2")
+        for name in ("tp2-dp2", "tp2-cp2", "pp4", "dynamic", "dynamic-dp2", "dynamic-tp2")
     }
     return (
         arguments,
@@ -285,10 +285,16 @@ def test_pipeline_stages_get_what_they_compute_with(of_ranks):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["dynamic", "dynamic-tp2"])
+@pytest.mark.parametrize("name", ["dynamic", "dynamic-dp2", "dynamic-tp2"])
 def test_ranks_share_bins_under_dynamic_context_parallelism(name, of_ranks, corpus):
     ranks = of_ranks[1][name]
-    assert [rank["num_collectives"] for rank in ranks] == [0] * 4
+    num_collectives = (
+        len(ranks[0]["num_steps"]) if name == "dynamic-dp2" else 0
+    )  # two bins at a time: sums are added up
+    assert [rank["num_collectives"] for rank in ranks] == [num_collectives] * 4
+    lengths = [len(tokens) for tokens in corpus.sequences[:300]]
+    sums = [sum(lengths), sum(length**2 for length in lengths)]
+    assert [rank["sums"] for rank in ranks] == [sums if rank["tensor"] == 0 else [0, 0] for rank in ranks]
     assert len({tuple(rank["num_steps"]) for rank in ranks}) == 1
     assert set(ranks[0]["num_steps"][:-2]) == {3}
     seen, sizes = Counter(), set()
@@ -302,7 +308,7 @@ def test_ranks_share_bins_under_dynamic_context_parallelism(name, of_ranks, corp
                 seen += targets_of(batch)
                 sizes.add(size)
                 check_against_megatron(batch)
-    assert sizes == {1, 2, 4} - ({4} if name == "dynamic-tp2" else set())
+    assert sizes == {1, 2, 4} - ({4} if name != "dynamic" else set())
     assert seen == Counter(pair for tokens in corpus.sequences[:300] for pair in pairwise(tokens.tolist()))
 
 

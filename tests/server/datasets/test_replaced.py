@@ -12,7 +12,7 @@ from packhorse.client import DigestMismatchError, RetryPolicy, connect
 from packhorse.dataset import POOLS
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets import catalog as catalog_module
-from packhorse.server.datasets import versions
+from packhorse.server.datasets import stamps
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
@@ -82,7 +82,7 @@ def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, r
     replace("rows")
     catalog.refresh()
     assert backend.get_dataset(pb.GetDatasetRequest(name="data")).dataset.older_digests == [digest]
-    now[0] += 10 * versions.KEEP_SECONDS  # it paused
+    now[0] += 10 * stamps.KEEP_SECONDS  # it paused
     catalog.refresh()
     assert catalog.older_digests("data") == [digest]
     num_sequences = sum(len(message.block.bins.ids) for message in running) // 4
@@ -91,7 +91,7 @@ def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, r
     assert catalog.older_digests("data") == [digest]  # it was read just now
     del running
     gc.collect()
-    now[0] += 2 * versions.KEEP_SECONDS
+    now[0] += 2 * stamps.KEEP_SECONDS
     catalog.refresh()
     assert catalog.older_digests("data") == []
     with pytest.raises(ServiceError) as caught:

@@ -79,10 +79,23 @@ def test_the_lag_is_that_of_the_slowest_worker_of_the_slowest_rank(now):
     other = call_of(0, dataset="books")
     now[0] += 2
     activity.sent(other, block(1000, 1), 0.0)
-    assert values_of(metrics.rank_lag) == {("corpus",): 42 - 9, ("books",): 0}
+    assert values_of(metrics.rank_lag) == {("corpus",): 40 - 9, ("books",): 0}
     for call in (*calls, other):
         activity.ended(call)
     assert values_of(metrics.rank_lag) == {("corpus",): 0, ("books",): 0}
+
+
+def test_ranks_at_the_same_step_do_not_lag_where_one_is_sent_its_next_block_first(now):
+    metrics = Metrics(list)
+    activity = Activity(metrics, "", 10)
+    ahead, resumed = call_of(0), call_of(1, first_step=2048)
+    for call, first_step in ((ahead, 0), (resumed, 2048), (ahead, 4096)):
+        now[0] += 2
+        activity.sent(call, block(first_step, 4096), 0.0)
+        assert values_of(metrics.rank_lag) == {("corpus",): 0}
+    now[0] += 2
+    activity.sent(ahead, block(8192, 4096), 0.0)
+    assert values_of(metrics.rank_lag) == {("corpus",): 8192 - 6144}
 
 
 def test_runs_are_told_apart():

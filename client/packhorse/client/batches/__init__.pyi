@@ -3,6 +3,7 @@
 from .batch import BatchAssembler as BatchAssembler
 from .context_parallel import context_parallel_indices as context_parallel_indices
 from .context_part import ContextBatch as ContextBatch
+from .context_part import ContextCounts as ContextCounts
 from .context_part import context_batch as context_batch
 from .context_part import context_batches as context_batches
 from .context_part import context_process_groups as context_process_groups

@@ -1,12 +1,12 @@
-"""What a rank computes of a bin that a group of ranks shares: dynamic context parallelism.
+"""What a rank computes of a bin that several ranks share: dynamic context parallelism.
 
-Owns a rank's tensors and the process groups of every size. Leaves which sequences share ranks to
-`packhorse.topology.ContextRule`, and which tokens of them a rank takes to `context_parallel`. The attention kernel
-exchanges keys and values; nothing here does.
+Owns a rank's tensors, what an optimizer step of them holds, and the process groups of every size. Leaves which
+sequences share ranks to `packhorse.topology.ContextRule`, and which tokens of them a rank takes to `context_parallel`.
+The attention kernel exchanges keys and values; nothing here does.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,9 +56,9 @@ class ContextBatch:
 def context_batch(
     batch: Mapping[str, Any], rule: ContextRule, rank: int, *, layout: ContextParallelLayout | None = "zigzag"
 ) -> ContextBatch:
-    """Returns a rank's part of a bin; the other ranks of its group call it with the same bin.
+    """Returns a rank's part of a bin; the others of its context-parallel group call it with the same bin.
 
-    Rank r is in group r // K with K = `rule.max_context_parallel`, and the group is what the loader knows as a
+    Rank r is in context-parallel group r // K with K = `rule.max_context_parallel`, which is what the loader knows as a
     data-parallel rank.
 
     Example:
@@ -82,8 +82,8 @@ def context_batch(
     where = _layout_of(batch, rule)
     if where.num_rows != 1:
         raise ValueError(f"batch must hold one bin, got {where.num_rows}: take batch_size 1")
-    in_group = checked_integer("rank", rank, 0) % rule.max_context_parallel
-    mine = next((part for part in rule.lay_out(where.rooms.tolist()) if _has(part, in_group)), None)
+    rank_in_bin = checked_integer("rank", rank, 0) % rule.max_context_parallel
+    mine = next((part for part in rule.lay_out(where.rooms.tolist()) if _has(part, rank_in_bin)), None)
     return _part_of(batch, where, rule, rank, mine, layout)
 
 
@@ -103,7 +103,7 @@ def context_batches(
         [(5, 2, 3), (5, 2, 3), (3, 1, 3)]
 
     Args:
-        batch: all bins of the group's optimizer step, with the keys of `PackedBatch`.
+        batch: all bins that its ranks share in an optimizer step, with the keys of `PackedBatch`.
         rule: as in `context_batch`.
         rank: this one, counted over all ranks.
         layout: as in `context_batch`.
@@ -112,8 +112,8 @@ def context_batches(
         ValueError: the batch has another form, is of a dataset with another rule, or cannot be cut.
     """
     where = _layout_of(batch, rule)
-    in_group = checked_integer("rank", rank, 0) % rule.max_context_parallel
-    mine: Sequence[ContextPart | None] = rule.deal(where.rooms.tolist())[in_group]
+    rank_in_bin = checked_integer("rank", rank, 0) % rule.max_context_parallel
+    mine: Sequence[ContextPart | None] = rule.deal(where.rooms.tolist())[rank_in_bin]
     return [_part_of(batch, where, rule, rank, part, layout) for part in mine or (None,)]
 
 
@@ -125,14 +125,14 @@ def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
         raise ValueError("a batch with media cannot be shared by ranks: its images belong to it as a whole")
     if (planned := ContextRule(*batch.get("context_rule", astuple(rule)))) != rule:
         raise ValueError(
-            f"rule is {rule}, but the dataset was prepared with {planned}: take the dataset's own, "
+            f"rule is {rule!r}, but the dataset was prepared with {planned!r}: take the dataset's own, "
             "Client.get_dataset(name).context_rule"
         )
     return where
 
 
-def _has(part: ContextPart, in_group: int) -> bool:
-    return part.first_rank <= in_group < part.first_rank + part.num_ranks
+def _has(part: ContextPart, rank_in_bin: int) -> bool:
+    return part.first_rank <= rank_in_bin < part.first_rank + part.num_ranks
 
 
 def _part_of(
@@ -144,8 +144,8 @@ def _part_of(
     layout: ContextParallelLayout | None,
 ) -> ContextBatch:
     """A rank's tensors of a part; without one, padding."""
-    in_group = rank % rule.max_context_parallel
-    size, first = (1, in_group) if part is None else (part.num_ranks, part.first_rank)
+    rank_in_bin = rank % rule.max_context_parallel
+    size, first = (1, rank_in_bin) if part is None else (part.num_ranks, part.first_rank)
     chosen = np.array(() if part is None else part.indices, dtype=np.int64)
     segments = where.rooms[chosen]
     if layout == "zigzag" and (segments % (2 * size if size > 1 else 1)).any():
@@ -158,28 +158,30 @@ def _part_of(
     if padding := max(unit, -(-filled // unit) * unit) - filled:
         segments = np.append(segments, padding)
     offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(segments))).astype(np.int32))
-    spans = [
-        np.arange(start, start + room) for start, room in zip(where.starts[chosen], where.rooms[chosen], strict=True)
-    ]
-    source = torch.from_numpy(np.concatenate((*spans, np.empty(0, dtype=np.int64))))
     index = torch.arange(filled + padding)
     if layout is not None:
-        index = context_parallel_indices(offsets, filled + padding, size, in_group - first, layout=layout)
+        index = context_parallel_indices(offsets, filled + padding, size, rank_in_bin - first, layout=layout)
+    segment = torch.searchsorted(offsets[1:], index, right=True)
+    within = index - offsets[segment]
+    source = torch.from_numpy(np.append(where.starts[chosen], 0))[segment] + within
+    source, within, is_padding = (each.to(batch["ids"].device) for each in (source, within, segment == len(chosen)))
 
-    def cut(row: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
-        return torch.cat((row.reshape(-1)[source.to(row.device)], rest.to(row)))[index.to(row.device)][None]
+    def cut(name: str, of_padding: torch.Tensor | int, *, ahead: int = 0) -> torch.Tensor:
+        """Each token's own value, or the one of the token after it."""
+        row = batch[name].reshape(-1)
+        is_none = is_padding | (source + ahead >= len(row))
+        return torch.where(is_none, of_padding, row[torch.where(is_none, 0, source + ahead)])[None]
 
-    next_labels = torch.cat((batch["labels"].reshape(-1)[1:], batch["labels"].new_full((1,), IGNORE_INDEX)))
     lengths = where.lengths[chosen]
     return ContextBatch(
-        input_ids=cut(batch["input_ids"], torch.zeros(padding)),
-        labels=cut(next_labels, torch.full((padding,), IGNORE_INDEX)),
-        position_ids=cut(batch["position_ids"], torch.arange(padding)),
+        input_ids=cut("input_ids", 0),
+        labels=cut("labels", IGNORE_INDEX, ahead=1),
+        position_ids=cut("position_ids", within),
         cu_seqlens=offsets,
         max_seqlen=int(segments.max()),
         cp_size=size,
-        cp_rank=in_group - first,
-        first_rank=rank - in_group + first,
+        cp_rank=rank_in_bin - first,
+        first_rank=rank - rank_in_bin + first,
         ids=batch["ids"][torch.from_numpy(chosen)],
         lengths=torch.from_numpy(lengths),
         num_tokens=int(lengths.sum()),
@@ -187,18 +189,82 @@ def _part_of(
     )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ContextCounts:
+    """What the micro-steps of an optimizer step hold: denominators of losses, and what FLOP counters take.
+
+    Sums stay on the parts' device, and nothing waits for it.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> batches = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)
+        >>> rule = ContextRule(4, 2)
+        >>> of_ranks = [[context_batch(batch, rule, rank, layout=None) for batch in batches] for rank in range(2)]
+        >>> counts = ContextCounts.of_parts(of_ranks[0])
+        >>> counts.num_micro_steps, int(counts.num_tokens), int(counts.sum_of_squares), int(counts.num_targets)
+        (2, 16, 68, 12)
+    """
+
+    num_micro_steps: int
+    """This rank's. With `context_batch` every rank has as many."""
+    num_targets: torch.Tensor
+    """Labels that are predicted: int64 []."""
+    num_tokens: torch.Tensor
+    """Σ length of the sequences: int64 []."""
+    sum_of_squares: torch.Tensor
+    """Σ length²: int64 []."""
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[ContextBatch]) -> "ContextCounts":
+        """Counts a rank's parts, each sequence on the first of its ranks alone, and each target where it is computed.
+
+        Without a layout (None) all ranks of a part have its targets, which then count on the first as well.
+
+        Args:
+            parts: of one optimizer step, at least one, as `context_batch` or `context_batches` gives them.
+        """
+        device = parts[0].labels.device
+        firsts = [part for part in parts if part.cp_rank == 0]
+        targets = [
+            (part.labels != IGNORE_INDEX).sum()
+            for part in parts
+            if part.cp_rank == 0 or part.labels.shape[1] < int(part.cu_seqlens[-1])
+        ]
+        return cls(
+            num_micro_steps=len(parts),
+            num_targets=sum(targets, torch.zeros((), dtype=torch.int64, device=device)),
+            num_tokens=torch.tensor(sum(part.num_tokens for part in firsts), device=device),
+            sum_of_squares=torch.tensor(sum(part.sum_of_squares for part in firsts), device=device),
+        )
+
+    def all_reduce(self, process_group: "dist.ProcessGroup | None" = None) -> "ContextCounts":
+        """Adds up the counts of all ranks, in one reduction that every rank must call.
+
+        Args:
+            process_group: the ranks that share an optimizer step; None for all.
+
+        Returns:
+            The sums; the same counts where torch.distributed does not run.
+        """
+        sums = torch.stack((self.num_targets, self.num_tokens, self.sum_of_squares))
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(sums, group=process_group)
+        targets, tokens, squares = sums
+        return replace(self, num_targets=targets, num_tokens=tokens, sum_of_squares=squares)
+
+
 def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
     """Makes the process groups of every size once; all ranks call it together.
 
     Example:
-        >>> groups = context_process_groups(ContextRule(8192, 16))  # doctest: +SKIP
-        >>> group = groups.get(part.cp_size)  # None where a rank works alone  # doctest: +SKIP
+        >>> process_groups = context_process_groups(ContextRule(8192, 16))  # doctest: +SKIP
+        >>> process_group = process_groups.get(part.cp_size)  # None where a rank works alone  # doctest: +SKIP
 
     Args:
         rule: as in `context_batch`.
 
     Returns:
-        Size → the group of so many neighbours that this rank is in, for 2, 4, … `rule.max_context_parallel`.
+        Size → the process group of so many neighbours that this rank is in, for 2, 4, … `rule.max_context_parallel`.
         `ContextBatch.cp_size` chooses one; its first member is `ContextBatch.first_rank`.
 
     Raises:

@@ -6,7 +6,16 @@ from packhorse.client.streams.cursor import Cursor
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport.requests import SequenceLocation
-from packhorse.types import Component, DatasetInfo, Redaction, Stage, StreamHeader, Takedown, TakenPositions
+from packhorse.types import (
+    Component,
+    DatasetInfo,
+    Redaction,
+    ResourceInfo,
+    Stage,
+    StreamHeader,
+    Takedown,
+    TakenPositions,
+)
 
 __all__ = [
     "BinBlock",
@@ -16,6 +25,7 @@ __all__ = [
     "DatasetInfo",
     "PackStream",
     "Redaction",
+    "ResourceInfo",
     "SequenceLocation",
     "Stage",
     "StreamHeader",

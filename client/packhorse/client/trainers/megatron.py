@@ -8,9 +8,10 @@ peers to `megatron_batch`. Importing this needs no Megatron.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 
 from packhorse.client.batches.context_part import context_batch
 from packhorse.client.batches.layout import IGNORE_INDEX
@@ -35,7 +36,8 @@ _KEYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seq
 class MegatronStep(NamedTuple):
     """An optimizer step under dynamic context parallelism, as Megatron's `wrap_data_iterator` returns it.
 
-    The sums are over the bins of this rank's group of `max_context_parallel` ranks.
+    The sums are over all ranks; where Megatron's parallel state is not initialised, or the data names its rank, over
+    the bins that this rank shares.
 
     Example:
         >>> micro_batches, num_microbatches, num_tokens, sum_of_squares = iterator.next_step()  # doctest: +SKIP
@@ -60,6 +62,17 @@ class _SharedBins:
     """Among all ranks that data or context is divided over."""
     tensor_parallel_size: int
     """1 without sequence parallelism."""
+    process_group: Any = None
+    """Of all ranks that data or context is divided over, where they share more than one bin; None where they do not, or
+    where nobody knows."""
+
+    def over_ranks(self, sums: tuple[int, int], device: torch.device) -> list[float]:
+        """Adds up the sums of all ranks, each of which has those of the bins that it shares."""
+        total = torch.tensor(sums, dtype=torch.float64, device=device)  # whole numbers up to 2^53 are exact
+        if self.process_group is not None:
+            dist.all_reduce(total, group=self.process_group)
+            total /= self.rule.max_context_parallel
+        return cast(list[float], total.tolist())
 
     def micro_batch(self, batch: PackedBatch) -> dict[str, torch.Tensor]:
         """Returns this rank's sequences, whole, with the keys of Megatron's packed micro-batches.
@@ -149,15 +162,17 @@ class MegatronIterator:
     def next_step(self) -> MegatronStep:
         """Returns the micro-batches of the next optimizer step, under dynamic context parallelism.
 
-        It stands in for Megatron's `wrap_data_iterator`, without a collective. The step has `accumulation`
-        micro-batches, as the data's topology says, or fewer at the end of an epoch.
+        It stands in for Megatron's `wrap_data_iterator`; all that ranks exchange is the two sums, where they share more
+        than one bin. The step has `accumulation` micro-batches, as the data's topology says, or fewer at the end of an
+        epoch.
 
         Raises:
             ValueError: the iterator was made without dynamic_context_parallel, or an epoch has no step at all.
         """
         if self._shared is None:
             raise ValueError("next_step needs an iterator made with dynamic_context_parallel")
-        micro_batches, num_tokens, sum_of_squares, is_done = [], 0, 0, False
+        micro_batches: list[dict[str, torch.Tensor]] = []
+        num_tokens, sum_of_squares, is_done = 0, 0, False
         while not is_done:
             batch = self._next_batch()
             lengths = batch["layout"].lengths
@@ -165,7 +180,8 @@ class MegatronIterator:
             sum_of_squares += int((lengths**2).sum())
             micro_batches.append(self._shared.micro_batch(batch))
             is_done = not batch["cursor"].get("steps_into_optimizer_step")
-        return MegatronStep(iter(micro_batches), len(micro_batches), float(num_tokens), float(sum_of_squares))
+        sums = self._shared.over_ranks((num_tokens, sum_of_squares), micro_batches[0]["tokens"].device)
+        return MegatronStep(iter(micro_batches), len(micro_batches), *sums)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the cursor of the last micro-batch handed out, a plain dict; it is the same on every rank."""
@@ -356,12 +372,14 @@ def _rule_of(data: PackedData) -> ContextRule:
 def _of_shared_bins(
     data: PackedData, rule: ContextRule, state: Any, tensor_parallel_size: int, seq_length: int | None
 ) -> MegatronIterator:
-    options = data.loader or LoaderOptions()
+    options, process_group = data.loader or LoaderOptions(), None
     if state is None or options.rank is not None:
         rank, num_ranks = find_rank(options.rank)
     else:
         rank = state.get_data_parallel_rank(with_context_parallel=True)
         num_ranks = state.get_data_parallel_world_size(with_context_parallel=True)
+        if num_ranks > rule.max_context_parallel:
+            process_group = state.get_data_parallel_group(with_context_parallel=True)
     most = rule.max_context_parallel
     if num_ranks % most:
         raise ValueError(
@@ -369,6 +387,6 @@ def _of_shared_bins(
         )
     if seq_length not in (None, rule.max_seq_len):
         raise ValueError(f"bins of the rule have {rule.max_seq_len} tokens, and seq_length is {seq_length}")
-    group = (rank // most, num_ranks // most)
-    loader = replace(data, loader=replace(options, rank=group)).open(batch_size=1)
-    return MegatronIterator(loader, shared=_SharedBins(rule, rank, tensor_parallel_size))
+    of_loader = (rank // most, num_ranks // most)
+    loader = replace(data, loader=replace(options, rank=of_loader)).open(batch_size=1)
+    return MegatronIterator(loader, shared=_SharedBins(rule, rank, tensor_parallel_size, process_group))

@@ -27,7 +27,7 @@ from packhorse.client.errors import (
     TooManyRequestsError,
     UnauthenticatedError,
 )
-from packhorse.client.transport.access import Access
+from packhorse.client.transport.access import Access, variable_of
 from packhorse.client.transport.requests import bounded
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire.addresses import days_until
@@ -164,13 +164,18 @@ def _speaks_tls(host: str, port: int) -> AccessDeniedError | None:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with socket.create_connection((host, port), SECONDS) as plain, context.wrap_socket(plain):
         return _denied(
-            "plain-text", f"{host}:{port} speaks TLS, and this client plain text: give ca=… (the CA of its certificate)"
+            "plain-text",
+            f"{host}:{port} speaks TLS, and this client plain text: give ca=… (the CA of its certificate), or set "
+            f"{variable_of('ca')}",
         )
 
 
 def _why_refused(server_name: str, port: int, access: Access) -> str:
     if access.cert is None:
-        return f"{server_name}:{port} closes the connection: it wants a client's certificate; give cert=… and key=…"
+        return (
+            f"{server_name}:{port} closes the connection: it wants a client's certificate; give cert=… and key=…, or "
+            f"set {variable_of('cert')} and {variable_of('key')}"
+        )
     return (
         f"{server_name}:{port} refuses the client's certificate {access.cert}: it has expired, or is of a CA that the "
         "server does not know (its tls_client_ca)"

@@ -8,12 +8,16 @@ const MOST_STREAMS = 50;
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const none = (form) => (value) => (value === null || value === undefined ? "–" : form(value));
 const number = none((value) => whole.format(value));
 const rate = none((value) => short.format(value));
 const percent = none((value) => `${(100 * value).toFixed(2)} %`);
-const seconds = none((value) => (value < 120 ? `${value.toFixed(1)} s` : `${(value / 60).toFixed(0)} min`));
-const bytes = none((value) => `${short.format(value)}B`);
+const seconds = none((value) => (value < 0.1 ? `${(1000 * value).toFixed(0)} ms` : value < 120 ? `${value.toFixed(1)} s` : `${(value / 60).toFixed(0)} min`));
+const bytes = none((value) => {
+  const thousands = Math.min(4, Math.max(0, Math.floor(Math.log10(value) / 3)));
+  return `${digits.format(value / 1000 ** thousands)} ${["B", "kB", "MB", "GB", "TB"][thousands]}`;
+});
 const text = none(String);
 
 // columns: [heading, key or function of a row, form]; the first is the row's heading.
@@ -91,6 +95,7 @@ function Dataset({ dataset }) {
 
 function Costly({ context_lengths, packers, without_packing, waiting, own }) {
   const policies = waiting.length ? Object.keys(waiting[0].balances) : [];
+  const shape = waiting.length ? `, with ${waiting[0].accumulation} steps to an optimizer step` : "";
   return html`
     <${Table} caption="With another max_seq_len" rows=${context_lengths} columns=${[
       ["max_seq_len", ({ max_seq_len }) => number(max_seq_len) + (max_seq_len === own ? " (this)" : "")],
@@ -102,21 +107,21 @@ function Costly({ context_lengths, packers, without_packing, waiting, own }) {
     <${Table} caption="Without packing" rows=${without_packing} columns=${[
       ["way", "way"], ["rows", "rows", number], ["computed tokens", "computed_tokens", number],
       ["efficiency", "efficiency", percent]]} />
-    <${Table} caption="GPU time that ranks lose if they wait at every step, by balance" rows=${waiting} columns=${[
+    <${Table} caption=${`GPU time that ranks lose if they wait at every step, by balance${shape}`} rows=${waiting} columns=${[
       ["ranks", "world_size", number],
       ...policies.map((name) => [name, ({ balances }) => balances[name].idle_share_at_steps, percent])]} />
-    <${Table} caption="GPU time that ranks lose if they wait at optimizer steps, by balance" rows=${waiting} columns=${[
+    <${Table} caption=${`GPU time that ranks lose if they wait at optimizer steps, by balance${shape}`} rows=${waiting} columns=${[
       ["ranks", "world_size", number],
       ...policies.map((name) => [name, ({ balances }) => balances[name].idle_share_at_optimizer_steps, percent])]} />`;
 }
 
 function Server({ server, activity }) {
-  const [own] = activity.servers;
+  const { servers } = activity;
   const pairs = (facts) => Object.entries(facts).map(([name, value]) => ({ name, value }));
   return html`
     <p>packhorse ${server.version}, wire version ${server.wire_version}, ${
-      server.is_serving ? "serving" : html`<strong class="warn">not serving</strong>`} for ${seconds(own.uptime_seconds)}</p>
-    <${Table} caption="Process" rows=${[own]} columns=${[
+      server.is_serving ? "serving" : html`<strong class="warn">not serving</strong>`} for ${seconds(Math.max(...servers.map((each) => each.uptime_seconds)))}</p>
+    <${Table} caption=${servers.length > 1 ? "Processes" : "Process"} rows=${servers} columns=${[
       ["streams", ({ streams, max_streams }) => `${number(streams)} of ${number(max_streams)}`],
       ["processors", "processors", (value) => value.toFixed(2)], ["memory", "memory_bytes", bytes],
       ["memory limit", "memory_limit_bytes", bytes], ["connections", "connections", number],
@@ -128,7 +133,7 @@ function Server({ server, activity }) {
     <${Table} caption="Certificates" rows=${pairs(server.certificate_days)}
       columns=${[["file", "name"], ["days left", "value", (value) => value.toFixed(1)]]} />
     <${Table} caption="Runs" rows=${activity.runs} empty="no stream is open" columns=${[
-      ["dataset", "dataset"], ["epoch", "epoch", number], ["ranks", ({ open_ranks, world_size }) => `${open_ranks} of ${world_size}`],
+      ["dataset", "dataset"], ["seed", "seed"], ["epoch", "epoch", number], ["ranks", ({ open_ranks, world_size }) => `${open_ranks} of ${world_size}`],
       ["furthest step", ({ furthest_step, num_steps }) => `${number(furthest_step)} of ${number(num_steps)}`],
       ["lag, steps", "lag_steps", number], ["last rank", ({ lag_steps, slowest_rank }) => (lag_steps ? slowest_rank : null)],
       ["bytes/s", "bytes_per_second", rate], ["streams wait for trainers", "blocked_share", percent]]} />
@@ -137,7 +142,7 @@ function Server({ server, activity }) {
       ["wait at every", "wait"], ["idle", "idle_share", percent]]} />
     <${Table} rows=${activity.streams.slice(0, MOST_STREAMS)}
       caption=${`Streams, the last first${activity.streams.length > MOST_STREAMS ? `: ${MOST_STREAMS} of ${number(activity.streams.length)}` : ""}`}
-      columns=${[["stream", "id"], ["dataset", ({ dataset, method }) => dataset || method], ["rank", "rank"], ["worker", "worker"],
+      columns=${[["stream", "id"], ["dataset", ({ dataset, method }) => dataset || method], ["seed", "seed"], ["epoch", "epoch", number], ["rank", "rank"], ["worker", "worker"],
       ["step", ({ next_step, num_steps }) => `${number(next_step)} of ${number(num_steps)}`],
       ["behind", "behind_steps", number], ["steps/s", "steps_per_second", rate], ["bytes/s", "bytes_per_second", rate],
       ["waits", "blocked_share", percent], ["open", "open_seconds", seconds]]} />

@@ -9,11 +9,13 @@ from rich.table import Table
 
 from packhorse.analysis import (
     ROWS_PER_BATCH,
+    ContextPlan,
     DatasetReport,
     PackerComparison,
     Unpacked,
     WaitingRow,
     options_of,
+    price_of,
 )
 from packhorse.cli.shared.printing import table
 from packhorse.cli.shared.sentences import advice, items_of, percent
@@ -38,7 +40,10 @@ def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table |
     if report.windows:
         yield quality_table(report.windows)
     own = report.own_waiting
-    if report.run is None or own is None:
+    if report.context_plan is not None:
+        yield shared_table(report.context_plan)
+        yield groups_table(report.context_plan)
+    elif report.run is None or own is None:
         yield "waiting: give --world-size and --accumulation to see how much GPU time ranks lose to waiting"
     else:
         yield waiting_table(report.waiting, report.run)
@@ -129,6 +134,64 @@ def quality_table(qualities: Sequence[ShuffleQuality]) -> Table:
     columns = ("chi-square", "neighbours, by chance = 1", "soonest return, epochs", "read from disk, all tokens = 1")
     title = "locality windows; the cache holds one"
     return table("shuffle", *columns, "globally, as much cache", rows=rows, title=title)
+
+
+def shared_table(plan: ContextPlan) -> Table:
+    """Returns the table of what is computed on how many ranks, and what it costs to communicate."""
+    tokens, price = sum(each.tokens for each in plan.shared), price_of(plan.bandwidth)
+    rows = (
+        (
+            f"{each.num_ranks:,}",
+            f"{each.tokens / tokens:.1%}",
+            f"{each.num_received / each.tokens:,.0f}",
+            percent(price * each.num_received / each.cost),
+        )
+        for each in plan.shared
+    )
+    title = f"sequences by the number of ranks that share them, at {plan.bandwidth:g} GB/s"
+    columns = ("ranks", "tokens", "received for each token", "communication, of the work")
+    return table(*columns, rows=rows, title=title)
+
+
+def groups_table(plan: ContextPlan) -> Table:
+    """Returns the table of what ranks lose, by the number of context-parallel groups."""
+    rows = (
+        (
+            f"{groups:,}",
+            f"{groups * plan.rule.max_context_parallel:,}",
+            *(("too few bins", "") if lost is None or waiting is None else (percent(waiting), percent(lost))),
+        )
+        for groups, waiting in plan.waiting.items()
+        for lost in (plan.lost(groups),)
+    )
+    title = (
+        f"time that ranks lose, waiting at every micro-step, balance micro-step, accumulation {plan.accumulation}, at "
+        f"{plan.bandwidth:g} GB/s"
+    )
+    return table("context-parallel groups", "ranks", "waiting", "lost beyond the work", rows=rows, title=title)
+
+
+def context_plans_table(plans: Sequence[ContextPlan], name: str) -> Table:
+    """Returns the table of several rules for the same counts, the least time first."""
+    rows = (
+        (
+            f"{plan.rule.tokens_per_rank:,}",
+            f"{plan.rule.max_context_parallel:,}",
+            f"{plan.rule.cost_cap_percent} %",
+            f"{plan.num_bins:,}",
+            f"{plan.efficiency:.1%}",
+            f"{plan.parallel_share:.1%}",
+            percent(plan.communication),
+            *(("too few bins", "") if lost is None or waiting is None else (percent(waiting), percent(lost))),
+        )
+        for plan in plans
+        for [(groups, waiting)] in (plan.waiting.items(),)
+        for lost in (plan.lost(groups),)
+    )
+    columns = ("tokens a rank", "ranks of a bin", "cost cap", "bins", "efficiency", "tokens on several ranks")
+    more = ("communication", "waiting", "lost beyond the work")
+    title = f"{name}, max_seq_len {plans[0].rule.max_seq_len:,}, at {plans[0].bandwidth:g} GB/s"
+    return table(*columns, *more, rows=rows, title=title)
 
 
 def waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:

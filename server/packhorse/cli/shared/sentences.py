@@ -24,22 +24,19 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
     yield repr(report.stats)
     if real := real_tokens(manifest):
         yield f"real tokens: {real}"
-    lengths = dataset.plan.lengths
+    lengths = dataset.plan.rooms
     measured = "rooms of groups" if dataset.has_groups else "lengths" if rule_of(dataset).is_plain else "rooms"
     quantiles = ", ".join(f"p{round(100 * q)} {length:,}" for q, length in report.quantiles.items())
     yield (
         f"{measured}: {lengths[0]:,} to {lengths[-1]:,} tokens, mean {report.mean_room:,.1f}, {quantiles}; "
-        f"{manifest.distinct_lengths:,} distinct"
+        f"{manifest.distinct_lengths:,} {'classes of sizes' if manifest.resources else 'distinct'}"
     )
     yield (
         f"plan: {manifest.algorithm}, {manifest.distinct_templates:,} templates, at most "
         f"{dataset.max_sequences_per_bin:,} sequences in a bin"
     )
     if (rule := manifest.options.context) is not None:
-        yield (
-            f"shared bins: {rule.max_context_parallel} ranks with {rule.tokens_per_rank:,} tokens each share a bin, "
-            f"cost cap {rule.cost_cap_percent} %"
-        )
+        yield f"shared bins: {rule}"
     yield (
         f"bin-mates: {report.bin_mates_again:.1%} of the {items_of(report)} that share a bin do so again an epoch later"
     )
@@ -58,8 +55,9 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
 
 def _origin_lines(manifest: Manifest) -> Iterator[str]:
     """Yields where sequences, ids and keys are from."""
-    if manifest.groups is not None:
+    if manifest.groups is not None and manifest.is_grouped:
         yield groups_line(manifest.groups, manifest.n_sequences)
+    yield from resource_lines(manifest)
     origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
     yield f"ids: {manifest.id_dtype}, {origin} of {manifest.source}"
     if manifest.keys is not None:
@@ -127,6 +125,14 @@ def groups_line(groups: GroupRecord, num_sequences: int) -> str:
         f"groups: {groups.n_groups:,} by {groups.by}{left_out}, of {num_sequences:,} sequences; at most "
         f"{groups.most_sequences:,} in a group and {groups.max_sequences_per_bin:,} in a bin"
     )
+
+
+def resource_lines(manifest: Manifest) -> Iterator[str]:
+    """Yields, for each resource, how much of it there is, and how full bins are of it."""
+    for each in manifest.resources:
+        item = "group" if manifest.is_grouped else "sequence"
+        full = f"; bins are {each.total / (each.cap * manifest.n_bins):.2%} full of {each.cap:,}" if each.cap else ""
+        yield f"{each.name}: {each.total:,} of column {each.column!r}, at most {each.most:,} a {item}{full}"
 
 
 def keys_text(keys: KeyRecord) -> str:

@@ -4,7 +4,8 @@ Owns the way from the file to epochs: components, the positions at which stages 
 and the digest. Leaves the file's fields to `mixture_file`, and the arithmetic of mixtures to `packhorse.epoch`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from math import ceil
@@ -19,7 +20,7 @@ from packhorse.dataset.files.mixture_file import (
 )
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.load import PreparedDataset
-from packhorse.dataset.manifest import Manifest, OverLengthLedger, PlanOptions
+from packhorse.dataset.manifest import Manifest, OverLengthLedger, PlanOptions, ResourceRecord
 from packhorse.dataset.write import mixture_digest
 from packhorse.epoch import (
     MAX_ROWS,
@@ -160,6 +161,11 @@ class MixtureDataset:
         return any(dataset.has_groups for dataset in self.datasets)
 
     @property
+    def has_templates(self) -> bool:
+        """Whether a bin's template tells the lengths of its sequences, in all components."""
+        return all(dataset.has_templates for dataset in self.datasets)
+
+    @property
     def key_tables(self) -> dict[str, Keys | None]:
         """Each component's keys, in the order of components."""
         return {dataset.name: dataset.keys for dataset in self.datasets}
@@ -231,6 +237,7 @@ class MixtureDataset:
             source=", ".join(dataset.name for dataset in self.datasets),
             id_column=None,
             plan_cut_off=any(manifest.plan_cut_off for manifest in manifests),
+            resources=tuple(_resources_of(manifests)),
             checksums={},
             digest=mixture_digest(self.chain),
         )
@@ -329,12 +336,37 @@ def _rows_per_bin(file: MixtureFile, dataset: PreparedDataset) -> int:
             f"file must be a multiple of it, at most {MAX_ROWS} times as much; prepare it with a length that divides "
             f"{whole}, or leave max_seq_len out, and short bins leave room in long ones"
         )
+    if whole > own and dataset.manifest.resources:
+        raise ValueError(
+            f"{dataset.name} has resources, and bins of max_seq_len {own} joined into one of {whole} would take "
+            f"more than their caps: prepare it with max_seq_len {whole}"
+        )
     return whole // own
 
 
+def _resources_of(manifests: Sequence[Manifest]) -> Iterator[ResourceRecord]:
+    """Yields the resources of components, each once; how much there is of it is that of all together."""
+    found: dict[str, list[ResourceRecord]] = {}
+    for manifest in manifests:
+        for each in manifest.resources:
+            found.setdefault(each.name, []).append(each)
+    for records in found.values():
+        total, most = sum(each.total for each in records), max(each.most for each in records)
+        yield replace(records[0], total=total, most=most)
+
+
 def _check_alike(datasets: Sequence[PreparedDataset]) -> None:
-    """Refuses components that round lengths up to rooms differently, since a batch has one way."""
+    """Refuses components that round lengths up to rooms differently, since a batch has one way, or differ in caps."""
     first = datasets[0]
+    caps: dict[str, tuple[str, int | None]] = {}
+    for dataset in datasets:
+        for each in dataset.manifest.resources:
+            name, cap = caps.setdefault(each.name, (dataset.name, each.cap))
+            if cap != each.cap:
+                raise ValueError(
+                    f"{name} was prepared with a cap of {cap} on resource {each.name!r}, and {dataset.name} with "
+                    f"{each.cap}: prepare them with the same cap"
+                )
     for dataset in datasets:
         for option in ("align", "extra_tokens"):
             ours, theirs = getattr(dataset.manifest.options, option), getattr(first.manifest.options, option)

@@ -42,6 +42,10 @@ class Groups:
     """How a member's room follows from its length."""
     max_sequences_per_bin: int
     """No bin has more members."""
+    resources: NDArray[np.uint32] | None = None
+    """What every member takes of each resource: uint32 [n, k]; None without any."""
+    are_named: bool = True
+    """Whether bins tell the group of each sequence."""
     order: NDArray[np.int64] | None = None
     """Members by ascending id: int64 [n]; None where `members` ascend."""
 
@@ -108,7 +112,13 @@ class GroupedSource:
         lengths = np.empty(num_members, dtype=np.int32)
         rooms = groups.rooms
         _expand(groups.table, groups.members, rooms.align, rooms.extra_tokens, packed.ids, ids, lengths, group_ids)
-        return Bins(ids=ids, lengths=lengths, bin_ends=bin_ends, positions=packed.positions, group_ids=group_ids)
+        return Bins(
+            ids=ids,
+            lengths=lengths,
+            bin_ends=bin_ends,
+            positions=packed.positions,
+            group_ids=group_ids if groups.are_named else None,
+        )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions, each member a sequence of its own: int64 [N]."""

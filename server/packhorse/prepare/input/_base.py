@@ -14,7 +14,7 @@ import numpy as np
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
-from packhorse.prepare.input._rows import Batch, Fault, InputColumns, RawRows, as_int64, faults_of
+from packhorse.prepare.input._rows import MOST_RESOURCE, Batch, Fault, InputColumns, RawRows, as_int64, faults_of
 from packhorse.prepare.input._tables import KeyChunk, KeyColumn
 
 BATCH_ROWS = 1 << 17
@@ -131,8 +131,8 @@ class RowRange(ABC):
             ids = np.arange(first_index, first_index + len(raw.lengths), dtype=np.int64)
         faults = faults_of(raw)
         if faults is None:
-            groups = None if raw.groups is None else as_int64(raw.groups)
-            return Batch(as_int64(raw.lengths), as_int64(ids), first_row, groups=groups)
+            groups, resources = (None if each is None else as_int64(each) for each in (raw.groups, raw.resources))
+            return Batch(as_int64(raw.lengths), as_int64(ids), first_row, groups=groups, resources=resources)
         bad = np.flatnonzero(faults)
         if self.columns.on_bad_row == "error":
             self._refuse(raw, first_row, int(bad[0]), Fault(faults[bad[0]]))
@@ -147,6 +147,9 @@ class RowRange(ABC):
             column, values = self.columns.id, raw.ids
         if fault in (Fault.NULL_GROUP, Fault.LONG_GROUP) and raw.groups is not None:
             column, values = self.columns.group, raw.groups
+        if fault >= Fault.NULL_RESOURCE and raw.resources is not None:
+            which = _which_resource(raw, index)
+            column, values = self.columns.amounts[which], raw.resources[:, which]
         what, value = f"column {column!r}" if column is not None else "length", values[index]
         short = "an empty list" if self.is_list else value
         said = {
@@ -155,10 +158,21 @@ class RowRange(ABC):
             Fault.LONG_ID: f"is {value}{self.part(row)}, which int64 cannot hold: cast the column to text, whose "
             "values name sequences as keys",
             Fault.LONG_GROUP: f"is {value}{self.part(row)}, which int64 cannot hold",
+            Fault.NULL_RESOURCE: f"is null{self.part(row)}, but a resource is a number: write 0, or an empty list, for "
+            "a sequence that needs none of it",
+            Fault.LOW_RESOURCE: f"is {value}{self.part(row)}; a resource is at least 0",
+            Fault.HIGH_RESOURCE: f"is {value}{self.part(row)}; a resource is at most 2^31 - 1",
         }.get(fault, f"is null{self.part(row)}")
         raise ValueError(
             f"{self.where}: row {row}, {what} {said}; repair the row or leave it out, or choose on_bad_row='skip'"
         )
+
+
+def _which_resource(raw: RawRows, index: int) -> int:
+    """Returns the resource of a row that is wrong."""
+    assert raw.resources is not None
+    is_wrong = (raw.resources[index] < 0) | (raw.resources[index] > MOST_RESOURCE)
+    return int(np.argmax(is_wrong if raw.null_resources is None else is_wrong | raw.null_resources[index]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +309,8 @@ def refuse_columns(path: str, kind: str, columns: InputColumns) -> None:
             f"{where} is {kind}, which has no columns: group_size=N makes groups of every N entries, and "
             "groups=FILE.npy names each entry's"
         )
+    if columns.resources:
+        raise ValueError(f"{where} is {kind}, which has no columns, so none of resources: prepare from a table of both")
     if columns.length is not None or columns.id is not None:
         raise ValueError(f"{where} is {kind}, which has no columns: leave out length_column/id_column")
 

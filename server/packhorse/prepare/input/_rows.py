@@ -6,15 +6,59 @@ Owns the checks that every row has to pass whatever it was read from, and what a
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.topology import checked_integer
+
 _INT64_MAX = 2**63 - 1
+
+MOST_RESOURCE = 2**31 - 1
+"""Of one sequence."""
+_MOST_RESOURCES = 4
 
 OnBadRow = Literal["error", "skip"]
 """Treatment of a row that cannot be planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What sequences take beside tokens, and how much of it a bin holds.
+
+    Example:
+        >>> Resource.parse("tiles=num_tiles:48")
+        Resource(name='tiles', column='num_tiles', cap=48)
+    """
+
+    name: str
+    """Of the resource, such as "tiles"."""
+    column: str
+    """The column of the input that says how much of it each row takes, in [0, 2^31): integers; lists of integers, whose
+    sum counts, such as the tiles of each image; or lists of grids (t, h, w), whose products are summed, such as
+    `image_grid_thw`."""
+    cap: int | None = None
+    """The most of it that a bin holds. By default there is no limit, and it is only counted."""
+
+    def __post_init__(self) -> None:
+        """Checks the fields; a ValueError where one is wrong."""
+        for name in ("name", "column"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
+        if self.cap is not None:
+            checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_RESOURCE)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads NAME=COLUMN or NAME=COLUMN:CAP; a ValueError where it is something else."""
+        name, is_named, rest = text.partition("=")
+        column, _, cap = rest.rpartition(":") if rest.rpartition(":")[2].isdecimal() else (rest, "", "")
+        if not (is_named and name and column):
+            raise ValueError(
+                f"resource must be NAME=COLUMN or NAME=COLUMN:CAP, such as tiles=num_tiles:48, got {text!r:.60}"
+            )
+        return cls(name=name, column=column, cap=int(cap) if cap else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +78,8 @@ class InputColumns:
     manifest names it. Ids that occur twice are refused in any case."""
     group: str | None = None
     """Set from a `Grouping`: groups; None where no column says which rows are one."""
+    resources: tuple[Resource, ...] = ()
+    """What sequences take of a bin beside tokens, such as image tiles; with a cap, no bin takes more."""
     key: str | None = None
     """Set where `id` names keys, which a pass of their own reads. Ids are rows then."""
 
@@ -44,6 +90,11 @@ class InputColumns:
                 raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
         if self.on_bad_row not in get_args(OnBadRow):
             raise ValueError(f"on_bad_row must be one of {', '.join(get_args(OnBadRow))}, got {self.on_bad_row!r}")
+        if not isinstance(self.resources, tuple) or not all(isinstance(each, Resource) for each in self.resources):
+            raise ValueError(f"resources must be a tuple of Resource, got {self.resources!r:.60}")
+        names = [each.name for each in self.resources]
+        if len(set(names)) < len(names) or len(names) > _MOST_RESOURCES:
+            raise ValueError(f"resources must be at most {_MOST_RESOURCES} of distinct names, got {', '.join(names)}")
 
     @property
     def integers(self) -> tuple[str | None, str | None]:
@@ -51,9 +102,15 @@ class InputColumns:
         return self.id, self.group
 
     @property
+    def amounts(self) -> list[str]:
+        """Those of resources."""
+        return [each.column for each in self.resources]
+
+    @property
     def names(self) -> list[str]:
         """All that are read, each once."""
-        return list(dict.fromkeys(name for name in (self.length, *self.integers) if name is not None))
+        names = (self.length, *self.integers, *self.amounts)
+        return list(dict.fromkeys(name for name in names if name is not None))
 
 
 class Fault(IntEnum):
@@ -67,6 +124,9 @@ class Fault(IntEnum):
     LONG_ID = 5
     NULL_GROUP = 6
     LONG_GROUP = 7
+    NULL_RESOURCE = 8
+    LOW_RESOURCE = 9
+    HIGH_RESOURCE = 10
 
     @property
     def reason(self) -> str:
@@ -83,6 +143,9 @@ _REASONS = {
     Fault.LONG_ID: "the id is beyond int64",
     Fault.NULL_GROUP: "the group is null",
     Fault.LONG_GROUP: "the group is beyond int64",
+    Fault.NULL_RESOURCE: "a resource is null",
+    Fault.LOW_RESOURCE: "a resource is negative",
+    Fault.HIGH_RESOURCE: "a resource is over 2^31",
 }
 
 
@@ -101,6 +164,10 @@ class RawRows(NamedTuple):
     """Integers [n]; None where no column says which rows are a group."""
     null_groups: NDArray[np.bool_] | None = None
     """bool [n]; None where none is null."""
+    resources: NDArray[np.integer] | None = None
+    """Integers [n, k], of k resources; None without any."""
+    null_resources: NDArray[np.bool_] | None = None
+    """bool [n, k]; None where none is null."""
 
     def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "RawRows":
         """Returns the rows with the same done to each column that is there."""
@@ -127,6 +194,8 @@ class Batch(NamedTuple):
     """(row of the file, Fault) of those that were skipped: int64 [k, 2]; None without any."""
     groups: NDArray[np.int64] | None = None
     """int64 [n]; None where no column says which rows are a group."""
+    resources: NDArray[np.int64] | None = None
+    """int64 [n, k], of k resources; None without any."""
 
     def row(self, index: int) -> int:
         """Returns the row of the file of one sequence of the batch."""
@@ -139,6 +208,7 @@ def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
     if not len(lengths):
         return None
     masks = [
+        *_resource_faults(raw),
         (Fault.LONG_GROUP, _beyond_int64(raw.groups)),
         (Fault.NULL_GROUP, raw.null_groups),
         (Fault.LONG_ID, _beyond_int64(ids)),
@@ -154,6 +224,22 @@ def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
         if mask is not None:
             faults[mask] = fault
     return faults if faults.any() else None
+
+
+def _resource_faults(raw: RawRows) -> list[tuple[Fault, NDArray[np.bool_] | None]]:
+    amounts, nulls = raw.resources, raw.null_resources
+    if amounts is None:
+        return []
+    is_high = amounts > MOST_RESOURCE if int(amounts.max()) > MOST_RESOURCE else None
+    is_low = amounts < 0 if int(amounts.min()) < 0 else None
+    found = ((Fault.HIGH_RESOURCE, is_high), (Fault.LOW_RESOURCE, is_low), (Fault.NULL_RESOURCE, nulls))
+    return [(fault, None if mask is None else np.asarray(mask.any(axis=1))) for fault, mask in found]
+
+
+def as_amounts(values: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Returns amounts of a resource as int64; one that int64 cannot hold stays too high for any."""
+    most = np.uint64(MOST_RESOURCE + 1)
+    return np.array(np.minimum(values, most) if values.dtype == np.uint64 else values, dtype=np.int64)
 
 
 def _beyond_int64(values: NDArray[np.integer] | None) -> NDArray[np.bool_] | None:

@@ -24,7 +24,7 @@ from packhorse.prepare.input._base import (
     keys_of_files,
     refuse_columns,
 )
-from packhorse.prepare.input._rows import InputColumns, RawRows
+from packhorse.prepare.input._rows import InputColumns, RawRows, as_amounts
 from packhorse.prepare.input._tables import KeyColumn
 from packhorse.prepare.input.arrow import column_of
 
@@ -184,7 +184,9 @@ class MdsRows(RowRange):
         ids, groups = (
             None if name is None else self.shards.shard_integers(self.number, name) for name in self.columns.integers
         )
-        yield RawRows(lengths, ids=ids, groups=groups)
+        amounts = [self.shards.shard_integers(self.number, name) for name in self.columns.amounts]
+        resources = np.stack([as_amounts(each) for each in amounts], axis=1) if amounts else None
+        yield RawRows(lengths, ids=ids, groups=groups, resources=resources)
 
 
 class MdsReader(WholeFiles):
@@ -255,7 +257,11 @@ def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
             f"{where}: column {length!r} is encoded as {shards.columns[length]!r}, but integers (lengths in tokens) or "
             "arrays or lists of integers (the tokens) are needed"
         )
-    for what, column in zip(("ids", "groups"), columns.integers, strict=True):
+    integers = [
+        *zip(("ids", "groups"), columns.integers, strict=True),
+        *(("resources", name) for name in columns.amounts),
+    ]
+    for what, column in integers:
         if column is not None and shards.columns[column] not in INTEGERS:
             raise ValueError(
                 f"{where}: column {column!r} is encoded as {shards.columns[column]!r}, but {what} are integers"

@@ -14,7 +14,7 @@ from packhorse.dataset import KeyRows
 from packhorse.formats import require
 from packhorse.formats.arrow import column_type, evident_column, is_token_list, listed, nulls_of, values_of
 from packhorse.formats.keys import MOST_KEY_BYTES
-from packhorse.prepare.input._rows import InputColumns, RawRows
+from packhorse.prepare.input._rows import MOST_RESOURCE, InputColumns, RawRows, as_amounts
 
 LARGEST_TOKEN = 2**31 - 1
 """Every vocabulary's ids fit into int32."""
@@ -55,6 +55,12 @@ def chosen_columns(
             f"{where}: column {columns.group!r} holds {group_kind}, but groups are integers: number them, for example "
             "by `pandas.factorize`"
         )
+    for name in columns.amounts:
+        if not is_amount(amount_kind := column_type(schema, name, where)):
+            raise ValueError(
+                f"{where}: column {name!r} holds {amount_kind}, but a resource is a column of integers, of lists of "
+                "integers, whose sum counts, or of lists of grids (t, h, w), whose t·h·w are summed"
+            )
     return replace(columns, length=length), is_tokens(kind)
 
 
@@ -188,11 +194,75 @@ def _uuids(values: Any) -> KeyRows:
     return KeyRows(np.insert(text, (8, 12, 16, 20), ord("-"), axis=1).reshape(-1), np.full(len(raw), 36))
 
 
+def is_amount(kind: Any) -> bool:
+    """Whether an Arrow type is that of integers, of lists of integers, or of lists of these."""
+    types = require("pyarrow").types
+    depth = 0
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    return depth < 3 and bool(types.is_integer(kind))
+
+
+def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+    """Returns how much of a resource each row has, and which rows are null: int64 [n], and bool [n] or None.
+
+    Example:
+        >>> import pyarrow
+        >>> amounts_of(pyarrow.array([[[1, 4, 6], [1, 2, 2]], []]))[0]
+        array([28,  0])
+
+    Args:
+        column: an Arrow array: integers; lists of integers, which are summed; or lists of grids (t, h, w).
+    """
+    import pyarrow.compute as pc
+
+    if require("pyarrow").types.is_integer(column.type):
+        values, nulls = _values_and_nulls(column)
+        return as_amounts(values), nulls
+    sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    inner = column.flatten()
+    if require("pyarrow").types.is_integer(inner.type):
+        values = as_amounts(values_of(inner.fill_null(-1)))
+    else:
+        values = _products(inner)
+    ends = np.cumsum(sizes)
+
+    def summed(numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+        sums = np.concatenate(([0], np.cumsum(numbers, dtype=np.int64)))
+        return sums[ends] - sums[ends - sizes]
+
+    amounts = np.where(summed((values < 0).astype(np.int64)) > 0, -1, summed(np.minimum(values, MOST_RESOURCE + 1)))
+    return amounts, nulls_of(column) if column.null_count else None
+
+
+def _products(grids: Any) -> NDArray[np.int64]:
+    """Returns the product of each list of integers, -1 where that is none: int64 [n]."""
+    import pyarrow.compute as pc
+
+    sizes = pc.fill_null(pc.list_value_length(grids), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers = values_of(grids.flatten().fill_null(-1)).astype(np.float64)
+    products = np.ones(len(sizes))
+    np.multiply.at(products, np.repeat(np.arange(len(sizes)), sizes), numbers)
+    products[(sizes == 0) | (products < 0)] = -1
+    return np.minimum(products, MOST_RESOURCE + 1).astype(np.int64)
+
+
 def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
-    """Returns rows with the ids and groups of an Arrow table or record batch of them."""
+    """Returns rows with the ids, groups and resources of an Arrow table or record batch of them."""
     found = [(None, None) if name is None else _values_and_nulls(_joined(table, name)) for name in columns.integers]
     (ids, null_ids), (groups, null_groups) = found
-    return rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
+    rows = rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
+    if not columns.resources:
+        return rows
+    amounts, nulls = zip(*(amounts_of(_joined(table, name)) for name in columns.amounts), strict=True)
+    is_null = [
+        np.zeros(len(values), dtype=np.bool_) if null is None else null
+        for values, null in zip(amounts, nulls, strict=True)
+    ]
+    return rows._replace(
+        resources=np.stack(amounts, axis=1),
+        null_resources=np.stack(is_null, axis=1) if any(null is not None for null in nulls) else None,
+    )
 
 
 def arrow_lengths(lengths: Any, is_list: bool) -> RawRows:

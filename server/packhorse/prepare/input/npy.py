@@ -15,8 +15,16 @@ from packhorse.dataset import is_seqpack_layout, load_seqpack_layout
 from packhorse.formats.arrow import listed
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
-from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, changed
-from packhorse.prepare.input._rows import InputColumns, RawRows
+from packhorse.prepare.input._base import (
+    BATCH_ROWS,
+    InputFile,
+    Opened,
+    RowRange,
+    WholeFiles,
+    changed,
+    refuse_columns,
+)
+from packhorse.prepare.input._rows import InputColumns, RawRows, as_amounts
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
 """Arrays, and a folder of them, of prepared datasets."""
@@ -153,7 +161,9 @@ def array_rows(
             yield RawRows(np.asarray(rows))
         else:
             ids, groups = (None if name is None else np.ascontiguousarray(rows[name]) for name in columns.integers)
-            yield RawRows(np.ascontiguousarray(rows[columns.length]), ids=ids, groups=groups)
+            amounts = [as_amounts(rows[name]) for name in columns.amounts]
+            resources = np.stack(amounts, axis=1) if amounts else None
+            yield RawRows(np.ascontiguousarray(rows[columns.length]), ids=ids, groups=groups, resources=resources)
 
 
 _COUNTS, _POOLS = "counts.json", "pools"
@@ -198,6 +208,8 @@ class SeqpackReader(WholeFiles):
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
         """See `Reader`."""
         (counts,) = paths
+        if columns.resources:
+            refuse_columns(counts, "of a folder of seqpack", columns)
         if columns.length is not None:
             raise ValueError(f"{counts} is of a folder of seqpack, which has no columns: leave out length_column")
         folder = Path(counts).parent

@@ -89,7 +89,8 @@ class ParquetRows(RowRange):
 
     def _of_levels(self, file: Any) -> Iterator[RawRows]:
         """Reads the lengths of lists without their values, where this is known to be possible."""
-        length, integers = self.columns.length, [name for name in self.columns.integers if name is not None]
+        length = self.columns.length
+        others = [name for name in self.columns.names if name != length]
         assert length is not None  # the reader chose one
         leaf = None if is_url(self.path) else list_column(file, length)
         data = np.memmap(self.path, np.uint8, "r") if leaf is not None else None
@@ -106,8 +107,8 @@ class ParquetRows(RowRange):
             except UnknownPageError:
                 yield from self._decoded(file, (group, group + 1))
                 continue
-            if integers:
-                table = file.read_row_group(group, columns=integers, use_threads=False)
+            if others:
+                table = file.read_row_group(group, columns=others, use_threads=False)
                 rows = with_integers(rows, table, self.columns)
             for first, size in cut(metadata.num_rows, BATCH_ROWS):
                 yield rows.part(first, size)

@@ -1,7 +1,7 @@
 """A server of several processes, for more streams than one process can feed: each listens on the same port.
 
-Owns the parent: it starts the processes, replaces those that die, passes signals on, and shows the metrics of all as
-one. It serves nothing itself. Leaves what each process does to `running`.
+Owns the parent: it starts the processes, replaces those that die, passes signals on, and shows the metrics and
+the status page of all as one. It serves nothing itself. Leaves what each process does to `running`.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,6 +33,7 @@ from packhorse.server.base.logs import set_up_logging
 from packhorse.server.datasets.mixtures import RunProgress, make_shared_table
 from packhorse.server.service.limits import StreamLimit, make_shared_limit
 from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
+from packhorse.server.watching.status_page import Look, OwnStatus, StatusPage
 
 REACHED = "reached"
 """The file in which processes keep how far runs have come."""
@@ -46,8 +48,11 @@ MOST_DELAY_SECONDS = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived for this long is replaced as if it were the first to die."""
 
-_METRICS_SECONDS = 5.0
-"""How long a process may take to send its metrics."""
+_METRICS, _STATUS, _STREAMS = "metrics", "status", "streams"
+"""What the parent asks its processes: all metrics, all of the status page, and that without the datasets."""
+
+_ANSWER_SECONDS = 5.0
+"""How long a process may take to answer."""
 
 _SHARED_MEMORY = "/dev/shm"
 
@@ -87,17 +92,22 @@ class Sibling:
         self.is_orphan = False
         self._parent = parent
 
-    def begin(self, registry: CollectorRegistry, datasets: Sequence[str]) -> None:
-        """Tells the parent that this process serves these datasets, and from then on answers it with metrics."""
+    def begin(self, registry: CollectorRegistry, status: OwnStatus, datasets: Sequence[str]) -> None:
+        """Tells the parent that this process serves these datasets, and from then on answers its questions."""
         self._parent.send(list(datasets))
-        threading.Thread(target=self._answer, args=(registry,), name="parent", daemon=True).start()
+        answers: dict[str, Callable[[], Any]] = {
+            _METRICS: lambda: list(registry.collect()),
+            _STATUS: status.look,
+            _STREAMS: lambda: status.look(with_datasets=False),
+        }
+        threading.Thread(target=self._answer, args=(answers,), name="parent", daemon=True).start()
 
-    def _answer(self, registry: CollectorRegistry) -> None:
+    def _answer(self, answers: dict[str, Callable[[], Any]]) -> None:
         """Answers the parent until that ends; then this process drains, as after SIGTERM."""
         try:
             while True:
-                number = self._parent.recv()
-                self._parent.send((number, list(registry.collect())))
+                number, question = self._parent.recv()
+                self._parent.send((number, _tried(answers[question])))
         except (EOFError, OSError):
             _LOG.warning("the parent process is gone; draining")
             self.is_orphan = True
@@ -152,7 +162,8 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
         parent = _Parent(replace(config, listen=address, metrics_listen=None), folder)
         registry = CollectorRegistry()
         registry.register(SumOfProcesses(folder, parent.families))
-        metrics = listen_for_metrics(config, registry, certificates, tokens)
+        page = StatusPage(parent.looks) if config.status_page else None
+        metrics = listen_for_metrics(config, registry, certificates, tokens, page)
         try:
             datasets = await parent.begin()
             if datasets is not None:
@@ -203,20 +214,20 @@ class _Process:
             raise answer
         return answer
 
-    def families(self) -> list[Metric]:
-        """Returns the metrics of its registry; empty if it does not answer."""
+    def ask(self, question: str) -> Any:
+        """Returns its answer; None if it does not answer."""
         with self._lock:
             self._num_requests += 1
-            deadline = time.monotonic() + _METRICS_SECONDS
+            deadline = time.monotonic() + _ANSWER_SECONDS
             try:
-                self._connection.send(self._num_requests)
+                self._connection.send((self._num_requests, question))
                 while self._connection.poll(max(0.0, deadline - time.monotonic())):
-                    number, families = self._connection.recv()
+                    number, answer = self._connection.recv()
                     if number == self._num_requests:
-                        return list(families)
+                        return answer
             except (EOFError, OSError):
                 pass
-            return []
+            return None
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, if it is alive."""
@@ -268,7 +279,13 @@ class _Parent:
 
     def families(self) -> list[list[Metric]]:
         """Returns the metrics of every process's registry."""
-        return [self._processes[slot].families() for slot in sorted(self._serving)]
+        return [self._processes[slot].ask(_METRICS) or [] for slot in sorted(self._serving)]
+
+    def looks(self) -> list[Look]:
+        """Returns what every process tells for the status page; the first tells of the datasets."""
+        questions = zip(sorted(self._serving), chain([_STATUS], repeat(_STREAMS)), strict=False)
+        answers = [self._processes[slot].ask(question) for slot, question in questions]
+        return [look for look in answers if look is not None]
 
     def kill(self) -> None:
         """Ends the remaining processes."""
@@ -332,6 +349,15 @@ class _Parent:
     def _pass_on(self, number: int) -> None:
         for process in self._processes.values():
             process.send_signal(number)
+
+
+def _tried(answer: Callable[[], Any]) -> Any:
+    """Returns an answer to the parent; None where it fails, which must not be taken for the end of the parent."""
+    try:
+        return answer()
+    except Exception:
+        _LOG.exception("this process cannot tell its parent what it does")
+        return None
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Traci
 from packhorse.server.watching.connections import Connections, Measuring
 from packhorse.server.watching.metrics import Metrics
 from packhorse.server.watching.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
-from packhorse.server.watching.status_page import StatusPage
+from packhorse.server.watching.status_page import OwnStatus, StatusPage
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import give_back_freed_memory, keep_freed_memory
 
@@ -110,6 +110,7 @@ class Server:
         limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
         version = installed_version()
         self.activity = Activity(self.metrics, version, config.max_streams, config.processes, self.measuring.activity)
+        self.own_status = OwnStatus(self.mixtures, self.activity, self.metrics, self.certificates)
         backend = Backend(
             self.mixtures,
             saw_run=self.metrics.waiting.saw,
@@ -147,9 +148,7 @@ class Server:
 
     def listen_for_metrics(self) -> MetricsServer | None:
         """Starts the metrics' port, if there is to be one."""
-        page = None
-        if self.config.status_page and self.config.metrics_listen is not None:
-            page = StatusPage(self.mixtures, self.activity, self.metrics, self.certificates)
+        page = StatusPage(lambda: [self.own_status.look()]) if self.config.status_page else None
         return listen_for_metrics(self.config, self.metrics.registry, self.certificates, self.tokens, page)
 
     async def drain(self, listening: Listening, hurrying: asyncio.Event) -> None:
@@ -210,7 +209,7 @@ async def serve(
     )
     ready(listening.address, None if metrics_server is None else metrics_server.url, server.mixtures.names())
     if sibling is not None:
-        sibling.begin(server.metrics.registry, server.mixtures.names())
+        sibling.begin(server.metrics.registry, server.own_status, server.mixtures.names())
     try:
         keeping, signalled = asyncio.ensure_future(listening.keep()), asyncio.ensure_future(stopping.wait())
         await asyncio.wait((keeping, signalled), return_when=asyncio.FIRST_COMPLETED)

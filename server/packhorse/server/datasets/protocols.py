@@ -77,6 +77,11 @@ class Dataset(Protocol):
         """Whether any sequences are planned in groups."""
         ...
 
+    @property
+    def has_templates(self) -> bool:
+        """Whether a bin's template tells the lengths of its sequences."""
+        ...
+
     def epoch(self, number: int, seed: int) -> SizedSource:
         """Returns one epoch of a run."""
         ...

@@ -185,7 +185,7 @@ class Takedowns:
             return
         try:
             file = self._parsed(path)
-            put_together(dataset, (file, *_none(dataset)))
+            put_together(dataset, (file,))
         except PreparedDatasetError as error:
             read.refuse(stamps, str(error), name)
             return
@@ -258,16 +258,12 @@ def _says(file: TakedownFile) -> bool:
     return bool(file.redactions or file.skips)
 
 
-def _none(dataset: Dataset) -> tuple[TakedownFile, ...]:
-    return (_NO_FILE,) * len(dataset.datasets) if isinstance(dataset, MixtureDataset) else ()
-
-
 def put_together(dataset: Dataset, files: tuple[TakedownFile, ...]) -> Takedown:
     """Returns what files take away together.
 
     Args:
         dataset: or mixture.
-        files: its own, then those of a mixture's components, in order.
+        files: its own, then those of a mixture's components, in order, or none of these.
 
     Raises:
         TakedownError: its own file names a component or key that it does not have; the message names the file.
@@ -277,7 +273,7 @@ def put_together(dataset: Dataset, files: tuple[TakedownFile, ...]) -> Takedown:
     try:
         own = own.resolved(tables)
         if isinstance(dataset, MixtureDataset):
-            components = zip(tables.items(), of_components, strict=True)
+            components = zip(tables.items(), of_components or [_NO_FILE] * len(tables), strict=True)
             return Takedown.of_mixture(own, {name: file.resolved({"": keys}) for (name, keys), file in components})
         return Takedown.of_dataset(own)
     except TakedownError as error:

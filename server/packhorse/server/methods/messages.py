@@ -60,10 +60,13 @@ def dataset_message(dataset: Dataset) -> pb.Dataset:
         over_length_tokens=manifest.over_length.tokens,
         source=manifest.source,
         skipped_rows=0 if manifest.inputs is None else manifest.inputs.skipped.rows,
-        num_groups=manifest.groups.n_groups if manifest.groups else 0,
+        num_groups=manifest.groups.n_groups if manifest.groups and manifest.is_grouped else 0,
         components=components_of(dataset),
         stages=stages_of(dataset),
         context_rule=context_rule_of(manifest),
+        resources=(
+            pb.Resource(name=each.name, cap=each.cap, total=each.total, most=each.most) for each in manifest.resources
+        ),
     )
 
 

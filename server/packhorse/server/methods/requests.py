@@ -371,8 +371,9 @@ def _bytes_per_entry(dataset: Dataset) -> int:
     """Returns the bytes of a sequence in a message of bins beside its length: id, first token and group."""
     manifest = dataset.manifest
     start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
-    group_bytes = BYTES_PER_LENGTH + _BYTES_PER_GROUP if dataset.has_groups else 0  # their bins are of no template
-    return np.dtype(manifest.id_dtype).itemsize + start_bytes + group_bytes
+    group_bytes = _BYTES_PER_GROUP if dataset.has_groups else 0
+    length_bytes = 0 if dataset.has_templates else BYTES_PER_LENGTH
+    return np.dtype(manifest.id_dtype).itemsize + start_bytes + length_bytes + group_bytes
 
 
 def most_bytes_per_bin(dataset: Dataset) -> int:

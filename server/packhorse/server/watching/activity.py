@@ -48,6 +48,7 @@ class Activity(Watcher):
         }
         self._began = time.perf_counter()
         self._streams: dict[Call, pb.StreamActivity] = {}
+        self._first_steps: dict[str, int] = {}  # of the block that left last, by the stream's id
         self._answer = pb.GetActivityResponse()
         self._answered_at = float("-inf")
         self._lag_at = float("-inf")
@@ -66,11 +67,13 @@ class Activity(Watcher):
                 block = message.block
                 stride = call.request.topology.workers_per_rank  # type: ignore[union-attr]
                 stream.next_step = block.first_step + block.num_steps * stride
+                self._first_steps[stream.id] = block.first_step
         self._measure_lag()
 
     def ended(self, call: Call) -> None:
         """Forgets a stream."""
         if self._streams.pop(call, None) is not None:
+            self._first_steps.pop(call.id, None)
             self._measure_lag()
 
     def answer(self) -> pb.GetActivityResponse:
@@ -106,14 +109,20 @@ class Activity(Watcher):
         ]
 
     def _measure_lag(self) -> None:
-        """Sets the metric, once a second at most: it looks at every stream."""
+        """Sets the metric, once a second at most: it looks at every stream.
+
+        From the end of what has left to the slowest rank, to the beginning of the block that left last to the furthest:
+        ranks at the same step differ by a block, where one has asked for its next and the other is about to.
+        """
         now = time.perf_counter()
         if now - self._lag_at < _LAG_EVERY_SECONDS and self._streams:
             return
         self._lag_at = now
         lags = dict.fromkeys((dataset for (dataset,) in values_of(self._metrics.rank_lag)), 0)
-        for run, steps in steps_of_ranks(self._streams.values()).items():
-            lags[run.dataset] = max(lags.get(run.dataset, 0), max(steps.values()) - min(steps.values()))
+        streams = self._streams.values()
+        begun = steps_of_ranks(streams, lambda stream: self._first_steps.get(stream.id, stream.first_step))
+        for run, steps in steps_of_ranks(streams).items():
+            lags[run.dataset] = max(lags.get(run.dataset, 0), max(begun[run].values()) - min(steps.values()))
         for dataset, lag in lags.items():
             self._metrics.rank_lag.labels(dataset).set(lag)
 

@@ -129,8 +129,8 @@ class Metrics:
         )
         self.rank_lag = self._gauge(
             "packhorse_rank_lag_steps",
-            "How many steps the slowest rank is behind the furthest, in the run where it is most; counted in steps "
-            "that have left, over the streams that are open at this server",
+            "How many steps the slowest rank is behind the furthest's last block, in the run where it is most; counted "
+            "in steps that have left, over the streams that are open at this server",
             "dataset",
             over_processes="livemax",
         )
@@ -334,7 +334,7 @@ def _datasets_of(dataset: PreparedDataset | MixtureDataset) -> Sequence[Prepared
 
 def _measured(dataset: PreparedDataset | MixtureDataset, topology: Topology) -> Waiting | None:
     """Measures a run; of a mixture, an epoch that lies in its last stage. None if it is longer than its epoch."""
-    if isinstance(dataset, PreparedDataset) and not dataset.has_groups:
+    if isinstance(dataset, PreparedDataset) and dataset.has_templates:
         waiting = waiting_of_plan(dataset.plan, topology, [topology.balance])
     else:  # bins of groups cost what their members do, and a mixture has no plan of its own
         number = 0 if isinstance(dataset, PreparedDataset) else dataset.settled_epoch

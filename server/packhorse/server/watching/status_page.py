@@ -1,7 +1,8 @@
 """The status page for people, and its JSON document, on the port of the metrics.
 
-Owns the paths and the document's upkeep: what costs is computed in one thread on first ask, and kept by digest. Leaves
-the figures and the page to `packhorse.analysis`, and who may read them to `metrics_port`.
+Owns the paths, what each process tells of itself, and the document made of that: what costs is computed in one thread
+on first ask, and kept by digest. Leaves the figures and the page to `packhorse.analysis`, and who may read them to
+`metrics_port`.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,8 +48,20 @@ DOCUMENT = "/status.json"
 """The only path with figures, and so the only one that needs a token."""
 
 
-class StatusPage:
-    """Computes the document when somebody asks, and never otherwise. Safe to be used by many threads.
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What one process tells of itself for the page, under the names of the document."""
+
+    activity: pb.GetActivityResponse
+    is_serving: bool
+    refused_calls: dict[str, int]
+    certificate_days: dict[str, float]
+    waiting: list[dict[str, Any]]
+    datasets: list[dict[str, Any]]
+
+
+class OwnStatus:
+    """Looks at this process when somebody asks, and never otherwise.
 
     Args:
         mixtures: the datasets and mixtures that are served.
@@ -64,73 +78,29 @@ class StatusPage:
         self._metrics = metrics
         self._certificates = certificates
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
         self._worker = ThreadPoolExecutor(1, "status")
         self._facts: dict[tuple[str, str], dict[str, Any]] = {}  # by name and digest
         self._measuring: Future[None] | None = None
         self._waiting: list[dict[str, Any]] = []
-        self._before: Sequence[Any] = ()
-        self._asked_at = float("-inf")
-        self._document = b""
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answers a path of the page, as a WSGI application."""
-        path, files = environ.get("PATH_INFO", ""), page_files()
-        status, more = "200 OK", []
-        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-            status, kind, content = "405 Method Not Allowed", "text/plain", b"the page changes nothing: GET it\n"
-        elif path == "/":
-            status, kind, content = "302 Found", "text/plain", b""
-            more = [("Location", "/status")]
-        elif path == DOCUMENT:
-            kind, content = "application/json", self.document()
-        else:
-            name = {"/status": "page.html", "/status.schema.json": "status.schema.json"}.get(path)
-            kind, content = files[name or path.removeprefix("/status/")]
-        headers = [("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(content)))]
-        start_response(status, [*headers, *more, *_HEADERS])
-        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [content]
+    def look(self, *, with_datasets: bool = True) -> Look:
+        """Returns what this process knows; not from two threads at once.
 
-    @staticmethod
-    def has(path: str) -> bool:
-        """Whether the page has this path."""
-        return path in ("/", "/status", DOCUMENT, "/status.schema.json") or (
-            path.startswith("/status/") and path.removeprefix("/status/") in page_files()
-        )
-
-    def document(self) -> bytes:
-        """Returns the document as JSON."""
-        with self._lock:
-            now = time.monotonic()
-            if now - self._asked_at >= FRESH_SECONDS:
-                self._document = json.dumps(self._made(now)).encode()
-                self._asked_at = now
-            return self._document
-
-    def _made(self, now: float) -> dict[str, Any]:
+        Args:
+            with_datasets: of several processes that serve the same, one is asked, since their figures cost seconds.
+        """
         answer = asyncio.run_coroutine_threadsafe(self._ask(), self._loop).result(_ANSWER_SECONDS)
-        after = [_look(answer)]
-        activity = activity_between(self._before, after, now - self._asked_at if self._before else 0.0)
-        self._before = after
-        for stream in activity["streams"]:
-            del stream["peer"]  # an address of a client is not for everybody who may see metrics
         if self._measuring is None or self._measuring.done():
             self._measuring = self._worker.submit(self._measure_waiting)
         certificates = {} if self._certificates is None else self._certificates.ends()
-        return {
-            "server": {
-                "version": answer.server_version,
-                "wire_version": WIRE_VERSION,
-                "num_processes": answer.num_processes,
-                "is_serving": bool(values_of(self._metrics.serving).get((), 0)),
-                "lanes": {lane.name: lane.num_waiting for lane in answer.lanes},
-                "refused_calls": {reason: int(count) for (reason,), count in values_of(self._metrics.errors).items()},
-                "certificate_days": {name: (end - time.time()) / 86_400 for name, end in certificates.items()},
-                "waiting": self._waiting,
-            },
-            "activity": activity,
-            "datasets": self._datasets(),
-        }
+        return Look(
+            activity=answer,
+            is_serving=bool(values_of(self._metrics.serving).get((), 0)),
+            refused_calls={reason: int(count) for (reason,), count in values_of(self._metrics.errors).items()},
+            certificate_days={name: (end - time.time()) / 86_400 for name, end in certificates.items()},
+            waiting=self._waiting,
+            datasets=self._datasets() if with_datasets else [],
+        )
 
     async def _ask(self) -> pb.GetActivityResponse:
         return self._activity.answer()
@@ -165,6 +135,80 @@ class StatusPage:
         ]
 
 
+class StatusPage:
+    """Makes the document of what processes tell. Safe to be used by many threads.
+
+    Args:
+        looks: asks every process that serves; the first also tells of the datasets.
+    """
+
+    def __init__(self, looks: Callable[[], Sequence[Look]]) -> None:
+        self._looks = looks
+        self._lock = threading.Lock()
+        self._before: Sequence[Any] = ()
+        self._asked_at = float("-inf")
+        self._document = b""
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answers a path of the page, as a WSGI application."""
+        path, files = environ.get("PATH_INFO", ""), page_files()
+        status, more = "200 OK", []
+        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+            status, kind, content = "405 Method Not Allowed", "text/plain", b"the page changes nothing: GET it\n"
+        elif path == "/":
+            status, kind, content = "302 Found", "text/plain", b""
+            more = [("Location", "/status")]
+        elif path == DOCUMENT:
+            kind, content = "application/json", self.document()
+            if not content:
+                status, kind, content = "503 Service Unavailable", "text/plain", b"no process serves yet\n"
+        else:
+            name = {"/status": "page.html", "/status.schema.json": "status.schema.json"}.get(path)
+            kind, content = files[name or path.removeprefix("/status/")]
+        headers = [("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(content)))]
+        start_response(status, [*headers, *more, *_HEADERS])
+        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [content]
+
+    @staticmethod
+    def has(path: str) -> bool:
+        """Whether the page has this path."""
+        return path in ("/", "/status", DOCUMENT, "/status.schema.json") or (
+            path.startswith("/status/") and path.removeprefix("/status/") in page_files()
+        )
+
+    def document(self) -> bytes:
+        """Returns the document as JSON; empty where no process serves."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._asked_at >= FRESH_SECONDS:
+                looks = self._looks()
+                self._document = json.dumps(self._made(looks, now)).encode() if looks else b""
+                self._asked_at = now
+            return self._document
+
+    def _made(self, looks: Sequence[Look], now: float) -> dict[str, Any]:
+        after = [_process(look.activity) for look in looks]
+        activity = activity_between(self._before, after, now - self._asked_at if self._before else 0.0)
+        self._before = after
+        for stream in activity["streams"]:
+            del stream["peer"]  # an address of a client is not for everybody who may see metrics
+        first = looks[0]
+        return {
+            "server": {
+                "version": first.activity.server_version,
+                "wire_version": WIRE_VERSION,
+                "num_processes": first.activity.num_processes,
+                "is_serving": any(look.is_serving for look in looks),
+                "lanes": _summed({lane.name: lane.num_waiting for lane in look.activity.lanes} for look in looks),
+                "refused_calls": _summed(look.refused_calls for look in looks),
+                "certificate_days": first.certificate_days,
+                "waiting": list({str(row): row for look in looks for row in look.waiting}.values()),
+            },
+            "activity": activity,
+            "datasets": first.datasets,
+        }
+
+
 def _compute(known: dict[str, Any], dataset: PreparedDataset) -> None:
     try:
         known["costly"] = costly_facts(dataset)
@@ -173,7 +217,15 @@ def _compute(known: dict[str, Any], dataset: PreparedDataset) -> None:
         known["costly"] = f"failed: {error}"
 
 
-def _look(answer: pb.GetActivityResponse) -> Any:
+def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _process(answer: pb.GetActivityResponse) -> Any:
     """Returns an answer under the names that `activity_between` reads."""
     process = answer.process_activity
     return SimpleNamespace(

@@ -1,0 +1,248 @@
+"""Context plans in figures: how long ranks wait, which tokens several ranks compute together, and what that sends.
+
+Owns the model of time: work as `ContextRule` costs it, and a price for each token whose keys and values a rank
+receives, which nothing hides. Leaves laying out bins to `packhorse.topology`, and their balance to `epoch.balance`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.analysis.counts import HistogramInput, fit
+from packhorse.dataset import PlanOptions
+from packhorse.epoch import EpochView, PlanIndex, arrange
+from packhorse.packing import counts_of_templates, pack_context
+from packhorse.topology import DEFAULT_COST_CAP_PERCENT, Balance, ContextRule
+
+_SAMPLED_BINS = 4096
+"""Bins that are laid out, unless a single optimizer step has more."""
+
+BANDWIDTH = 200.0
+"""GB/s that a rank receives, between a network card of 400 Gb/s (50) and NVLink (450)."""
+
+_PRICE_AT_1_GB = 200_000
+"""What a token costs to receive at 1 GB/s: a GPU that computes 400 TFLOP/s, and keys and values of 16 bits for a
+quarter of the hidden size. The model is the one of `cost_linear`, 12 · hidden size: a unit of cost is 2 · hidden size
+operations a layer, and a token has hidden size bytes a layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedWork:
+    """Sequences that are computed on the same number of ranks."""
+
+    num_ranks: int
+    """k."""
+    tokens: int = 0
+    """Tokens of their rooms."""
+    cost: int = 0
+    """What they cost, over all k ranks."""
+
+    @property
+    def num_received(self) -> int:
+        """Tokens that all ranks receive: each of k ranks those of the others."""
+        return self.tokens * (self.num_ranks - 1)
+
+    def __add__(self, other: "SharedWork") -> "SharedWork":
+        """Adds the work of other sequences on as many ranks."""
+        return replace(self, tokens=self.tokens + other.tokens, cost=self.cost + other.cost)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextPlan:
+    """How one rule shares the bins of a plan."""
+
+    rule: ContextRule
+    num_bins: int
+    """In an epoch."""
+    efficiency: float
+    """Tokens of rooms per token of capacity."""
+    bandwidth: float
+    """What a rank receives of others, in GB/s; 0 where that costs nothing."""
+    accumulation: int
+    """Micro-steps of an optimizer step."""
+    shared: list[SharedWork]
+    """By number of ranks, ascending, of the bins that were laid out."""
+    waiting: dict[int, float | None]
+    """Number of context-parallel groups → time that ranks wait at micro-steps, as a share of work and communication;
+    None where the epoch has too few bins for an optimizer step."""
+
+    @property
+    def parallel_share(self) -> float:
+        """Share of tokens that are computed on more than one rank."""
+        return sum(each.tokens for each in self.shared if each.num_ranks > 1) / sum(each.tokens for each in self.shared)
+
+    @property
+    def communication(self) -> float:
+        """Time of communication as a share of the work."""
+        received = sum(each.num_received for each in self.shared)
+        return price_of(self.bandwidth) * received / sum(each.cost for each in self.shared)
+
+    def lost(self, context_groups: int) -> float | None:
+        """Returns the time beyond the work alone, as a share of it."""
+        waiting = self.waiting[context_groups]
+        return None if waiting is None else (1 + waiting) * (1 + self.communication) - 1
+
+    def facts(self) -> dict[str, object]:
+        """Returns everything as JSON can hold it."""
+        return {
+            **asdict(self.rule),
+            "num_bins": self.num_bins,
+            "efficiency": self.efficiency,
+            "parallel_share": self.parallel_share,
+            "bandwidth": self.bandwidth,
+            "communication": self.communication,
+            "accumulation": self.accumulation,
+            "shared": [asdict(each) | {"num_received": each.num_received} for each in self.shared],
+            "context_groups": [
+                {"number": number, "waiting": waiting, "time_lost": self.lost(number)}
+                for number, waiting in self.waiting.items()
+            ],
+        }
+
+
+def price_of(bandwidth: float) -> float:
+    """Returns what a token's keys and values cost to receive, in the units of a room's cost.
+
+    Example:
+        >>> price_of(200)
+        1000.0
+
+    Args:
+        bandwidth: what a rank receives, in GB/s; 0 for communication that costs nothing.
+    """
+    return _PRICE_AT_1_GB / bandwidth if bandwidth else 0.0
+
+
+def context_plan(
+    plan: PlanIndex, rule: ContextRule, *, context_groups: Iterable[int], accumulation: int = 1, bandwidth: float = 0.0
+) -> ContextPlan:
+    """Measures a plan on the first optimizer steps of an epoch, under balance "micro-step".
+
+    Example:
+        >>> plan, rule = PlanIndex.build({(8,): 2, (4, 4): 2}, {4: 4, 8: 2}, 8), ContextRule(4, 2, cost_linear=8)
+        >>> measured = context_plan(plan, rule, context_groups=[1, 2], accumulation=2)
+        >>> [(each.num_ranks, each.tokens) for each in measured.shared], measured.waiting
+        ([(1, 16), (2, 16)], {1: 0.0, 2: 0.0})
+
+    Args:
+        plan: of a dataset with this rule.
+        rule: how its bins are shared.
+        context_groups: numbers of context-parallel groups, each of `max_context_parallel` ranks, to measure for.
+        accumulation: micro-steps of an optimizer step.
+        bandwidth: as in `price_of`.
+    """
+    sizes = {number: number * accumulation for number in context_groups}
+    num_sampled = min(plan.num_bins, max(_SAMPLED_BINS, *sizes.values()))
+    no_ids = np.broadcast_to(np.uint32(0), plan.num_sequences)
+    bins = EpochView(plan, no_ids, seed=0, epoch=0).bins(np.arange(num_sampled))
+    templates = [tuple(rooms.tolist()) for rooms in np.split(bins.lengths, bins.bin_ends[:-1])]
+    parts = {template: _parts(template, rule) for template in set(templates)}
+    shared: dict[int, SharedWork] = {}
+    for template in templates:
+        for part in parts[template]:
+            shared[part.num_ranks] = shared.get(part.num_ranks, SharedWork(num_ranks=part.num_ranks)) + part
+    price = price_of(bandwidth)
+    times = {template: _times(parts[template], rule, price) for template in parts}
+    measured = np.array([times[template] for template in templates])
+    return ContextPlan(
+        rule=rule,
+        num_bins=plan.num_bins,
+        efficiency=float(plan.lengths.astype(np.int64) @ plan.counts) / (plan.num_bins * rule.max_seq_len),
+        bandwidth=bandwidth,
+        accumulation=accumulation,
+        shared=[shared[ranks] for ranks in sorted(shared)],
+        waiting={
+            number: _waiting(measured[: num_sampled // size * size], number, accumulation)
+            for number, size in sizes.items()
+        },
+    )
+
+
+def compare_context_plans(
+    source: HistogramInput,
+    options: PlanOptions,
+    *,
+    tokens_per_rank: Iterable[int] = (),
+    cost_cap_percent: Iterable[int] = (110, DEFAULT_COST_CAP_PERCENT),
+    world_size: int = 64,
+    bins_per_optimizer_step: int = 32,
+    bandwidth: float = BANDWIDTH,
+) -> list[ContextPlan]:
+    """Plans the same counts with several rules, for the same ranks and optimizer steps of as many bins.
+
+    Example:
+        >>> from collections import Counter
+        >>> source = HistogramInput(name="counts", counts=Counter({3: 200, 8: 40}), options=None)
+        >>> options = PlanOptions(max_seq_len=16)
+        >>> plans = compare_context_plans(source, options, cost_cap_percent=[300], world_size=4)
+        >>> [(plan.rule.tokens_per_rank, plan.rule.max_context_parallel) for plan in plans]
+        [(8, 2), (4, 4)]
+
+    Args:
+        source: what is planned.
+        options: from `options_for`; its own tokens_per_rank and cost_cap_percent do not matter.
+        tokens_per_rank: values to compare; by default max_seq_len / 2, / 4, … as far as the ranks allow.
+        cost_cap_percent: values to compare.
+        world_size: ranks, a multiple of those that share a bin.
+        bins_per_optimizer_step: over all ranks.
+        bandwidth: as in `price_of`.
+
+    Raises:
+        ValueError: a value makes no rule, or its bins need more ranks than there are.
+    """
+    room = options.rooms
+    counts = source.counts if source.options is None else fit(source.counts, room.longest, options.over_length)
+    rooms: Counter[int] = Counter()
+    for length, count in counts.items():
+        rooms[room.room(length)] += count
+    halves = (options.max_seq_len // (1 << bits) for bits in range(1, 31) if not options.max_seq_len % (1 << bits))
+    sizes = list(tokens_per_rank) or [size for size in halves if not world_size % (options.max_seq_len // size)]
+    if not sizes:
+        raise ValueError(
+            f"max_seq_len {options.max_seq_len} and world_size {world_size} are not both even, so no two ranks can "
+            "share a bin; choose others"
+        )
+    plans = []
+    for size, cap in product(sizes, cost_cap_percent):
+        rule = replace(options, tokens_per_rank=size, cost_cap_percent=cap).context
+        assert rule is not None
+        context_groups, rest = divmod(world_size, rule.max_context_parallel)
+        if rest:
+            raise ValueError(
+                f"world_size {world_size} is no multiple of the {rule.max_context_parallel} ranks of a bin"
+            )
+        templates = pack_context(rooms, rule).templates
+        plan = PlanIndex.build(templates, counts_of_templates(templates), rule.max_seq_len)
+        accumulation = max(1, bins_per_optimizer_step // context_groups)
+        plans.append(
+            context_plan(plan, rule, context_groups=[context_groups], accumulation=accumulation, bandwidth=bandwidth)
+        )
+    return plans
+
+
+def _parts(template: Sequence[int], rule: ContextRule) -> list[SharedWork]:
+    """The parts of a bin."""
+    laid = ((part.num_ranks, [template[index] for index in part.indices]) for part in rule.lay_out(template))
+    return [SharedWork(num_ranks=ranks, tokens=sum(rooms), cost=sum(map(rule.cost, rooms))) for ranks, rooms in laid]
+
+
+def _times(parts: Sequence[SharedWork], rule: ContextRule, price: float) -> tuple[float, float, float]:
+    """Of a bin: the work, the mean rank's time and the slowest rank's."""
+    times = [each.cost + price * each.num_received for each in parts]  # over all ranks of each
+    slowest = max(time / each.num_ranks for time, each in zip(times, parts, strict=True))
+    return float(sum(each.cost for each in parts)), sum(times) / rule.max_context_parallel, slowest
+
+
+def _waiting(bins: NDArray[np.float64], context_groups: int, accumulation: int) -> float | None:
+    """What ranks wait; bins as `_times` gives them: float64 [whole optimizer steps, 3]."""
+    if not len(bins):
+        return None
+    costs, means, slowest = (column.reshape(-1, accumulation * context_groups) for column in bins.T)
+    keys = np.arange(len(costs), dtype=np.uint64)
+    taken = arrange(costs.astype(np.int64), Balance.MICRO_STEP, accumulation, context_groups, keys)
+    of_steps = np.take_along_axis(slowest, taken.reshape(costs.shape), axis=1).reshape(-1, context_groups)
+    return float(of_steps.max(axis=1).sum() * context_groups / means.sum() - 1)

@@ -1,0 +1,247 @@
+"""Packing under several budgets: items with a size in each dimension, such as tokens and image tiles.
+
+Owns classes of items of about the same sizes, best-fit-decreasing over them, and the bound. A template is a multiset of
+classes, by number, so everything that knows templates of lengths knows these too. Leaves packing by length alone to
+`best_fit`.
+
+Legend: n items, d dimensions of which the first is tokens, C classes.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.packing.bounds import bound_of_pairs
+from packhorse.packing.plan import Template
+
+MOST_CLASSES = 8192
+"""More classes take longer to plan and hardly save a bin."""
+
+_MOST_KEYS = 2**62
+_ITEMS_PER_CLASS = 8
+"""Wanted, at least."""
+_WORTH_A_CHOICE = 0.005
+"""Share of all bins that rounding sizes may waste for that."""
+
+_CLASSES_BETWEEN_SWEEPS = 64
+
+_Content = tuple[Any, int, int] | None
+"""Of a bin: (what came before, class number, copies)."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SizeClasses:
+    """Classes of items of about the same sizes; every item is planned as if it had the sizes of its class.
+
+    Example:
+        >>> classes = SizeClasses.of(np.array([[20, 0], [700, 3]]), np.array([1, 2]), np.array([1024, 4]))
+        >>> classes.sizes.tolist(), classes.numbers_of(np.array([[700, 3], [20, 0]])).tolist()
+        ([[20, 0], [700, 3]], [2, 1])
+    """
+
+    sizes: NDArray[np.int64]
+    """The most of each dimension that an item of the class has, ascending by cell: int64 [C, d]."""
+    quanta: NDArray[np.int64]
+    """Items are of one class where they agree in every ⌈size / quantum⌉, which is their cell: int64 [d]."""
+
+    @classmethod
+    def of(
+        cls,
+        values: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        capacities: NDArray[np.int64],
+        most: int = MOST_CLASSES,
+    ) -> "SizeClasses":
+        """Returns classes of several items each, which an epoch can then exchange for each other.
+
+        While there are too many, the quantum is doubled that wastes the smaller share of a bin. More than half a
+        percent of all bins is wasted only where there would be more than `most`.
+
+        Args:
+            values: distinct sizes of items: int64 [m, d]; each is in [0, its capacity], and has a token at least.
+            counts: items of each: int64 [m].
+            capacities: of a bin: int64 [d].
+            most: classes; sizes of 0 and others are never of one class, so that there may be 2^(d - 1) more.
+        """
+        quanta = np.ones(len(capacities), dtype=np.int64)
+        tops, _ = _tops(values, quanta)
+        few = min(most, int(counts.sum()) // _ITEMS_PER_CLASS)
+        allowed = _WORTH_A_CHOICE * (counts @ values / capacities).max()
+        while len(tops) > few and (quanta < capacities).any():
+            tried = []
+            for dimension in np.flatnonzero(quanta < capacities).tolist():
+                doubled = quanta.copy()
+                doubled[dimension] *= 2
+                larger, which = _tops(values, doubled)
+                waste = (counts @ (larger[which] - values) / capacities).max()
+                tried.append((float(waste), dimension, doubled, larger))
+            waste, _, doubled, fewer = min(tried, key=lambda one: one[:2])
+            if len(tops) <= most and waste > allowed:
+                break
+            quanta, tops = doubled, fewer
+        return cls(sizes=tops, quanta=quanta)
+
+    def numbers_of(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the classes of items, counted from 1: int64 [n].
+
+        Args:
+            sizes: of items that the classes were made of: int64 [n, d].
+        """
+        own = np.zeros(len(self.sizes), dtype=np.int64)
+        theirs = np.zeros(len(sizes), dtype=np.int64)
+        for dimension, quantum in enumerate(self.quanta):
+            cells = np.unique(-(-self.sizes[:, dimension] // quantum))
+            own = own * len(cells) + np.searchsorted(cells, -(-self.sizes[:, dimension] // quantum))
+            theirs = theirs * len(cells) + np.searchsorted(cells, -(-sizes[:, dimension] // quantum))
+        numbers: NDArray[np.int64] = np.searchsorted(own, theirs) + 1
+        return numbers
+
+
+def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the index of one of each distinct row, in ascending order of rows, and which of these each row is.
+
+    Example:
+        >>> distinct_rows(np.array([[5, 1], [3, 0], [5, 1]]))
+        (array([1, 0]), array([1, 0, 1]))
+
+    Args:
+        rows: int64 [n, d], each value in [0, 2^31).
+
+    Returns:
+        int64 [m] and [n].
+    """
+    keys, num_keys = np.zeros(len(rows), dtype=np.int64), 1
+    for column in rows.T:
+        num_values = int(column.max(initial=0)) + 1
+        if num_keys * num_values > _MOST_KEYS:  # ranks keep the order, and are fewer
+            keys, num_keys = np.unique(keys, return_inverse=True)[1], len(rows)
+        keys, num_keys = keys * num_values + column, num_keys * num_values
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    return first, which
+
+
+def _tops(values: NDArray[np.int64], quanta: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the largest sizes in each cell, and the cell of each value: int64 [C, d] and [m]."""
+    first, which = distinct_rows(-(-values // quanta))
+    tops = np.zeros((len(first), values.shape[1]), dtype=np.int64)
+    np.maximum.at(tops, which, values)
+    return tops, which
+
+
+def pack_classes(
+    sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities: NDArray[np.int64]
+) -> Counter[Template]:
+    """Packs best-fit-decreasing, by the sum of an item's shares of a bin in each dimension.
+
+    An item goes into the bin with room for it that has the least room left, by the same sum. As in one dimension a
+    class fills whole groups of equal bins at once, so the time does not grow with the number of items.
+
+    Example:
+        >>> pack_classes(np.array([[4, 0], [6, 2]]), np.array([2, 2]), np.array([10, 2]))
+        Counter({(2, 1): 2})
+
+    Args:
+        sizes: of each class: int64 [C, d], each in [0, its capacity].
+        counts: items of each class: int64 [C], at least 1.
+        capacities: of a bin: int64 [d].
+
+    Returns:
+        Template → multiplicity, with classes counted from 1.
+    """
+    shares = (sizes / capacities).sum(axis=1)
+    order = np.argsort(-shares, kind="stable")
+    least = np.minimum.accumulate(sizes[order][::-1], axis=0)[::-1]  # no later class is smaller
+    groups = _Groups(capacities)
+    for turn, index in enumerate(order.tolist()):
+        if turn % _CLASSES_BETWEEN_SWEEPS == 0:
+            groups.close_below(least[turn])
+        count = int(counts[index])
+        while count:
+            count -= groups.fill(sizes[index], index + 1, count)
+    templates: Counter[Template] = Counter()
+    for num_bins, content in groups.all():
+        template: list[int] = []
+        while content is not None:
+            content, number, copies = content
+            template += [number] * copies
+        templates[tuple(sorted(template, reverse=True))] += num_bins
+    return templates
+
+
+class _Groups:
+    """Groups of equal bins, in arrays with place for more."""
+
+    def __init__(self, capacities: NDArray[np.int64]) -> None:
+        self._capacities = capacities
+        self._rooms = np.empty((1024, len(capacities)), dtype=np.int64)
+        self._slack = np.empty(1024)
+        self._num_bins = np.zeros(1024, dtype=np.int64)
+        self._contents: list[_Content] = []
+        self._closed: list[tuple[int, _Content]] = []
+
+    def fill(self, size: NDArray[np.int64], number: int, count: int) -> int:
+        """Puts items of a class into the fullest bins with room for one, or into new bins; returns how many."""
+        used = len(self._contents)
+        has_room = (self._rooms[:used] >= size).all(axis=1) & (self._num_bins[:used] > 0)
+        fitting = np.flatnonzero(has_room)
+        room, content, num_bins, taken = self._capacities, None, count, None
+        if len(fitting):
+            taken = int(fitting[np.argmin(self._slack[fitting])])
+            room, content, num_bins = self._rooms[taken].copy(), self._contents[taken], int(self._num_bins[taken])
+        copies = min(count, int((room[size > 0] // size[size > 0]).min()))
+        num_full = min(num_bins, count // copies)
+        self._open(room - copies * size, num_full, (content, number, copies))
+        rest = count - num_full * copies if num_full < num_bins else 0
+        if rest:
+            self._open(room - rest * size, 1, (content, number, rest))
+        if taken is not None:
+            self._num_bins[taken] -= num_full + (rest > 0)
+        return num_full * copies + rest
+
+    def close_below(self, least: NDArray[np.int64]) -> None:
+        """Closes the bins that have no room for even the smallest sizes."""
+        used = len(self._contents)
+        is_open = (self._rooms[:used] >= least).all(axis=1) & (self._num_bins[:used] > 0)
+        self._closed += [(int(self._num_bins[at]), self._contents[at]) for at in np.flatnonzero(~is_open)]
+        kept = np.flatnonzero(is_open)
+        for column in (self._rooms, self._slack, self._num_bins):
+            column[: len(kept)] = column[kept]
+        self._contents = [self._contents[at] for at in kept]
+
+    def all(self) -> Iterator[tuple[int, _Content]]:
+        """Yields (number of bins, content) of all groups."""
+        open_groups = zip(self._num_bins.tolist(), self._contents, strict=False)
+        yield from ((num_bins, content) for num_bins, content in (*self._closed, *open_groups) if num_bins)
+
+    def _open(self, room: NDArray[np.int64], num_bins: int, content: _Content) -> None:
+        at = len(self._contents)
+        if at == len(self._slack):
+            self._rooms = np.concatenate((self._rooms, self._rooms))
+            self._slack = np.concatenate((self._slack, self._slack))
+            self._num_bins = np.concatenate((self._num_bins, self._num_bins))
+        self._rooms[at], self._slack[at], self._num_bins[at] = room, (room / self._capacities).sum(), num_bins
+        self._contents.append(content)
+
+
+def vector_bound(sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities: NDArray[np.int64]) -> int:
+    """Returns the largest of the dimensions' own bounds, see `lower_bound`: no packing has fewer bins.
+
+    Example:
+        >>> vector_bound(np.array([[4, 2], [6, 2]]), np.array([2, 2]), np.array([10, 3]))
+        4
+
+    Args:
+        sizes: of items, distinct or not: int64 [m, d]; their own, not those of their classes.
+        counts: items of each: int64 [m].
+        capacities: of a bin: int64 [d].
+    """
+    bounds = []
+    for column, capacity in zip(sizes.T, capacities.tolist(), strict=True):
+        values, which = np.unique(column, return_inverse=True)
+        pairs = zip(values.tolist(), np.bincount(which, counts).astype(np.int64).tolist(), strict=True)
+        bounds.append(bound_of_pairs([pair for pair in pairs if pair[0]][::-1], capacity, int(counts.sum())))
+    return max(bounds)

@@ -1,0 +1,223 @@
+"""Resources through `prepare`: no bin over a cap, whatever holds the column, and what is refused."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from tests.flat_words import dry_run, prepare
+
+from packhorse.cli import main
+from packhorse.client import connect
+from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared
+from packhorse.prepare import Resource
+
+NUM, MAX_SEQ_LEN, CAP = 500, 512, 6
+DRAW = np.random.default_rng(3)
+TILES = np.where(DRAW.random(NUM) < 0.4, 0, DRAW.integers(1, 5, NUM))
+LENGTHS = 40 * TILES + DRAW.integers(1, 200, NUM)
+GRIDS = [[[1, 2, 2]] * int(number) for number in TILES]
+TABLE = pa.table(
+    {
+        "n": LENGTHS,
+        "tiles": TILES,
+        "each": pa.array([[1] * int(number) for number in TILES], pa.list_(pa.int32())),
+        "grids": pa.array(GRIDS, pa.list_(pa.list_(pa.int64()))),
+        "pair": np.arange(NUM) // 2,
+    }
+)
+TILES_UP_TO_CAP = Resource(name="tiles", column="tiles", cap=CAP)
+
+
+def prepared(folder, **words):
+    given = {"lengths": TABLE, "resources": (TILES_UP_TO_CAP,), **words}
+    options = {"length_column": "n", "max_seq_len": MAX_SEQ_LEN, "progress": False}
+    return prepare(**{**options, **given}, output=folder)
+
+
+def bins_of(folder, epoch=0):
+    """(ids, tokens, tiles) of every bin of an epoch."""
+    bins = open_prepared(folder).epoch(epoch, seed=5).bins(range(open_prepared(folder).manifest.n_bins))
+    assert (bins.lengths == LENGTHS[bins.ids]).all()
+    parts = np.split(bins.ids, bins.bin_ends[:-1])
+    return [(ids.tolist(), int(LENGTHS[ids].sum()), int(TILES[ids].sum())) for ids in parts]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_every_sequence_comes_once_and_no_bin_is_over_a_cap(tmp_path, epoch):
+    manifest = prepared(tmp_path / "set")
+    found = bins_of(tmp_path / "set", epoch)
+    assert sorted(id for ids, _, _ in found for id in ids) == list(range(NUM))
+    assert all(tokens <= MAX_SEQ_LEN and tiles <= CAP for _, tokens, tiles in found)
+    assert manifest.lower_bound >= max(-(-LENGTHS.sum() // MAX_SEQ_LEN), -(-TILES.sum() // CAP))
+    assert manifest.n_bins <= 1.06 * manifest.lower_bound  # few, small bins
+    assert (manifest.total_tokens, manifest.own_tokens) == (LENGTHS.sum(), LENGTHS.sum())
+    assert not open_prepared(tmp_path / "set").has_groups
+
+
+def test_two_epochs_put_other_sequences_together(tmp_path):
+    prepared(tmp_path / "set")
+    mates = [{frozenset(ids) for ids, _, _ in bins_of(tmp_path / "set", epoch)} for epoch in (0, 1)]
+    assert len(mates[0] & mates[1]) < len(mates[0]) / 2
+
+
+def test_every_kind_of_input_gives_the_same_bins(tmp_path):
+    pq.write_table(TABLE, tmp_path / "rows.parquet", row_group_size=70)
+    tokens = TABLE.set_column(0, "n", pa.array([list(range(n)) for n in LENGTHS]))
+    pq.write_table(tokens, tmp_path / "tokens.parquet", row_group_size=90)
+    feather.write_feather(TABLE, tmp_path / "rows.arrow", chunksize=60, compression="uncompressed")
+    array = np.array(list(zip(LENGTHS, TILES, strict=True)), [("n", "i4"), ("tiles", "u8")])
+    np.save(tmp_path / "rows.npy", array)
+    for name in ("rows.parquet", "tokens.parquet", "rows.arrow", "rows.npy"):
+        prepared(tmp_path / name.replace(".", "_"), input=tmp_path / name, lengths=None)
+    prepared(tmp_path / "array", lengths=array)
+    for column in ("each", "grids"):
+        factor = 4 if column == "grids" else 1
+        prepared(tmp_path / column, resources=(Resource(name="tiles", column=column, cap=factor * CAP),))
+    folders = [folder for folder in tmp_path.iterdir() if folder.is_dir()]
+    found = {json.dumps(bins_of(folder)) for folder in folders}
+    assert len(folders) == 7
+    assert len(found) == 1
+
+
+def test_the_manifest_and_the_service_tell_what_there_is(tmp_path):
+    prepared(tmp_path / "set", resources=(TILES_UP_TO_CAP, Resource(name="patches", column="grids")))
+    tiles, patches = open_prepared(tmp_path / "set").manifest.resources
+    assert (tiles.name, tiles.cap, tiles.total, tiles.most) == ("tiles", CAP, TILES.sum(), TILES.max())
+    assert (patches.name, patches.cap, patches.total, patches.most) == ("patches", None, 4 * TILES.sum(), 16)
+    with connect(f"embedded:{tmp_path}") as client:
+        told = client.get_dataset("set")
+    assert [str(each) for each in told.resources] == [
+        f"{TILES.sum():,} tiles, at most 4 a sequence and 6 a bin",
+        f"{4 * TILES.sum():,} patches, at most 16 a sequence",
+    ]
+    assert told.num_groups == 0
+    result = CliRunner().invoke(main, ["inspect", str(tmp_path / "set")])
+    assert f"tiles: {TILES.sum():,} of column 'tiles', at most 4 a sequence; bins are" in result.output
+
+
+def test_a_dataset_without_resources_is_what_it_was(tmp_path):
+    plain = prepared(tmp_path / "plain", resources=())
+    assert "resources" not in json.loads((tmp_path / "plain" / MANIFEST).read_text())
+    assert (
+        plain.digest == prepare(lengths=LENGTHS, max_seq_len=MAX_SEQ_LEN, output=tmp_path / "x", progress=False).digest
+    )
+
+
+def test_another_cap_is_another_dataset(tmp_path):
+    digests = {
+        prepared(tmp_path / str(cap), resources=(Resource(name="tiles", column="tiles", cap=cap),)).digest
+        for cap in (CAP, CAP + 1, None)
+    }
+    assert len(digests) == 3
+
+
+def test_groups_share_a_bin_and_its_budgets(tmp_path):
+    manifest = prepared(
+        tmp_path / "set",
+        max_seq_len=1024,
+        group_column="pair",
+        resources=(Resource(name="tiles", column="tiles", cap=12),),
+    )
+    dataset = open_prepared(tmp_path / "set")
+    bins = dataset.epoch(0, seed=1).bins(range(manifest.n_bins))
+    for ids, groups in zip(
+        np.split(bins.ids, bins.bin_ends[:-1]), np.split(bins.group_ids, bins.bin_ends[:-1]), strict=True
+    ):
+        assert LENGTHS[ids].sum() <= 1024
+        assert TILES[ids].sum() <= 12
+        assert (ids // 2 == groups).all()
+        assert len(ids) == 2 * len(set(groups.tolist()))
+    assert dataset.has_groups
+
+
+def test_what_does_not_fit_is_refused_or_left_out_and_counted(tmp_path):
+    small = Resource(name="tiles", column="tiles", cap=2)
+    with pytest.raises(ValueError, match=r"sequence \d+ \(row \d+\) takes \d of resource 'tiles', over its cap of 2"):
+        prepared(tmp_path / "set", resources=(small,))
+    assert not (tmp_path / "set").exists()
+    manifest = prepared(tmp_path / "set", resources=(small,), over_length="drop")
+    assert manifest.over_length.sequences == (TILES > 2).sum()
+    assert manifest.over_length.tokens == LENGTHS[TILES > 2].sum()
+    left = open_prepared(tmp_path / "set").over_length()
+    assert left[:, 0].tolist() == np.flatnonzero(TILES > 2).tolist()
+    dry = dry_run(
+        lengths=TABLE, length_column="n", max_seq_len=MAX_SEQ_LEN, resources=(TILES_UP_TO_CAP,), output=tmp_path / "dry"
+    )
+    whole = prepared(tmp_path / "whole")
+    assert (dry.stats.n_bins, dry.stats.total_tokens) == (whole.n_bins, whole.total_tokens)
+
+
+def test_any_number_of_workers_writes_the_same_and_work_is_resumed(tmp_path):
+    pq.write_table(TABLE, tmp_path / "rows.parquet", row_group_size=50)
+    folders = []
+    for workers in (1, 3):
+        folder = tmp_path / str(workers)
+        prepared(
+            folder, input=tmp_path / "rows.parquet", lengths=None, workers=workers, engine="processes", resume=True
+        )
+        folders.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert folders[0] == folders[1]
+
+
+@pytest.mark.parametrize("name", ["classes.npy", "resources.npy"])
+def test_altered_files_are_refused(tmp_path, name):
+    prepared(tmp_path / "set")
+    path = tmp_path / "set" / name
+    data = bytearray(path.read_bytes())
+    data[-8] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PreparedDatasetError, match=name):
+        open_prepared(tmp_path / "set")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--resource", "tiles"], "--resource must be NAME=COLUMN or NAME=COLUMN:CAP"),
+        (["--resource", "tiles=tiles:0"], "the cap of resource 'tiles' must be an integer in [1, 2147483647], got 0"),
+        (["--resource", "a=tiles", "--resource", "a=each"], "distinct names, got a, a"),
+        (["--resource", "tiles=nothing"], "nothing"),
+        (["--resource", "tiles=tiles", "--over-length", "split"], "--over-length split would cut a sequence"),
+        (["--resource", "tiles=tiles", "--max-sequences-per-bin", "3"], "--max-sequences-per-bin does not go with"),
+        (["--resource", "tiles=tiles", "--on-bad-row", "skip"], "--on-bad-row skip does not go with resources"),
+        (["--resource", "tiles=tiles", "--format", "seqpack"], "does not know resources"),
+        (["--resource", "tiles=tiles", "--algorithm", "optimal"], "leave algorithm out"),
+    ],
+)
+def test_flags_that_do_not_go_together(tmp_path, flags, said):
+    pq.write_table(TABLE, tmp_path / "rows.parquet")
+    command = ["prepare", "--input", str(tmp_path / "rows.parquet"), "--length-column", "n", "--max-seq-len", "512"]
+    result = CliRunner().invoke(main, [*command, "--output", str(tmp_path / "set"), *flags])
+    assert result.exit_code in (1, 2)
+    assert said in result.stderr
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([1, -1, 2], "row 1, column 'tiles' is -1; a resource is at least 0"),
+        ([1, 2, 2**31], "row 2, column 'tiles' is 2147483648; a resource is at most"),
+        ([None, 2, 2], "row 0, column 'tiles' is null, but a resource is a number: write 0"),
+        ([1.5, 2.0, 2.0], "column 'tiles' holds double, but a resource is a column of integers"),
+        (pa.array([[-5, 10], [], [1]], pa.list_(pa.int64())), "row 0, column 'tiles' is -1"),
+        (pa.array([[[1, 2]], [[]], [[3]]], pa.list_(pa.list_(pa.int64()))), "row 1, column 'tiles' is -1"),
+        (pa.array([[[2**20, 2**20]], [], []], pa.list_(pa.list_(pa.int64()))), "row 0, column 'tiles' is 2147483648"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, values, said):
+    table = pa.table({"n": [3, 4, 5], "tiles": values})
+    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
+        prepared(tmp_path / "set", lengths=table)
+
+
+def test_an_index_without_columns_and_an_append_are_refused(tmp_path):
+    prepared(tmp_path / "set")
+    with pytest.raises(ValueError, match="append does not go with resources"):
+        prepared(tmp_path / "set", append=True)
+    with pytest.raises(ValueError, match="has no columns"):
+        prepared(tmp_path / "other", lengths=LENGTHS, length_column=None)
