@@ -237,6 +237,16 @@ def test_answers_for_other_ids_are_always_refused(load, message, on_error):
         assembled(IMAGES, TOKENS, load, on_error=on_error)
 
 
+def test_images_that_do_not_stack_are_told_by_their_sequences():
+    def load(ids):
+        return {i: tensors_of(i, IMAGES[i]) | {"pixel_values": torch.zeros(8 if i == 3 else 20, i)} for i in ids}
+
+    with pytest.raises(
+        MediaError, match=r"pixel_values of sequence 3 has the shape \[8, 3\], and of sequence 5 \[20, 5"
+    ):
+        assembled(IMAGES, TOKENS, load)
+
+
 def test_the_cause_of_a_failure_is_kept():
     with pytest.raises(MediaError) as caught:
         assembled(IMAGES, TOKENS, Loads(IMAGES, {3}))

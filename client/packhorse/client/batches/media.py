@@ -151,7 +151,7 @@ def read_images(
         tensors.append(of_it)
     kept = [sequence for sequence, _, _ in parts]
     input_ids[at[~np.isin(of_sequences, kept)]] = pad_token_id
-    joined = {key: _joined([each[key] for each in tensors], pads=media.pads) for key in media.keys if tensors}
+    joined = {key: _joined(media, key, tensors, content.ids[kept]) for key in media.keys if tensors}
     sequences = np.repeat(np.array(kept, dtype=np.int64), [len(starts) for _, starts, _ in parts])
     grids = np.concatenate([np.empty((0, 3), np.int64), *(grids for _, _, grids in parts)])
     where = MediaLayout(
@@ -248,9 +248,17 @@ def _explained(error: MediaError, sequence: int, content: Content, num_placehold
     return MediaError(f"sequence {content.ids[sequence]}: {error}; {way_out}, or leave it out with on_error='mask'")
 
 
-def _joined(tensors: list[torch.Tensor], *, pads: bool) -> torch.Tensor:
-    """Returns the tensors one after the other in dimension 0; `pads` with zeros where later dimensions differ."""
-    if pads and len({tensor.shape[1:] for tensor in tensors}) > 1:
+def _joined(media: Media, key: str, loaded: list[_Tensors], ids: NDArray[np.int64]) -> torch.Tensor:
+    """Returns the tensors of sequences one after the other, padded with zeros where the model takes that."""
+    tensors = [each[key] for each in loaded]
+    others = [i for i, tensor in enumerate(tensors) if tensor.shape[1:] != tensors[0].shape[1:]]
+    if others and not media.pads:
+        raise MediaError(
+            f"{key} of sequence {ids[0]} has the shape {list(tensors[0].shape)}, and of sequence {ids[others[0]]} "
+            f"{list(tensors[others[0]].shape)}: images of one batch may differ in the first size alone; load all with "
+            "one processor"
+        )
+    if others:
         shape = np.max([tensor.shape[1:] for tensor in tensors], axis=0).tolist()
         padded = [tensor.new_zeros(len(tensor), *shape) for tensor in tensors]
         for whole, tensor in zip(padded, tensors, strict=True):
