@@ -181,6 +181,7 @@ def test_a_mistyped_folder_does_not_wait_for_a_server_that_nothing_names(packhor
     result = packhorse(command, "datasts")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: there is no prepared folder datasts here, and no server to ask for it: ")
+    assert result.stderr.endswith("(is a server listening there?)\n")
     assert result.stderr.count("\n") == 1
     named = packhorse(command, "datasts", "--target", "127.0.0.1:1", "--timeout-seconds", "0.3")
     assert "trying again for up to 0.3 s" in named.stderr

@@ -222,7 +222,9 @@ def test_metrics_want_the_same(server, authority, member):
         with pytest.raises(urllib.error.HTTPError) as caught:
             scrape(token)
         assert caught.value.code == status
-        assert "packhorse_" not in caught.value.read().decode().replace("packhorse_tokens", "")
+        said = caught.value.read().decode()
+        assert "packhorse_" not in said.replace("packhorse_tokens", "")
+        assert ("Authorization: Bearer" in said) == (token is None)
     with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|EOF"):
         scrape("scraper", cert=None)
     assert scrape(None, path="healthz") == "SERVING\n", "it tells nothing but that"

@@ -22,11 +22,14 @@ from packhorse.client.transport.requests import (
     GET_DATASET,
     LIST_DATASETS,
     LOCATE_SEQUENCES,
+    NO_RESOURCES,
     PACK_SEQUENCES,
     Method,
+    Resources,
     SequenceLocation,
     Transport,
     balance_message,
+    budget_messages,
     integers,
     message,
     read_locations,
@@ -347,6 +350,7 @@ class Client:
         packing: PackOptions = DEFAULT_PACKING,
         separate_by: Sequence[int] | NDArray[np.integer] | None = None,
         groups: Sequence[int] | NDArray[np.integer] | None = None,
+        resources: Resources = NO_RESOURCES,
         seed: int | None = None,
         align: int = 1,
         extra_tokens: int = 0,
@@ -368,6 +372,8 @@ class Client:
             separate_by: int [S], in [0, 2^32), at most 1,024 distinct: sequences with different numbers share no bin.
             groups: int [S], in [0, 2^32): sequences with equal numbers share a bin, next to each other in their order;
                 not together with `max_sequences_per_bin`.
+            resources: name of what sequences take of a bin beside tokens → (how much of it each takes, int [S]; the
+                most that a bin holds), as in `{"tiles": (num_tiles, 48)}`. The packer is then best-fit.
             seed: shuffles equal lengths; None keeps their order.
             align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
@@ -378,7 +384,7 @@ class Client:
         Raises:
             InvalidRequestError: a field is out of range, or there are too few sequences for `num_bins_multiple_of`.
             RequestTooLargeError: there are too many sequences for one message.
-            VersionMismatchError: the server is too old for groups.
+            VersionMismatchError: the server is too old for groups or resources.
         """
         request = message(
             pb.PackSequencesRequest,
@@ -392,6 +398,7 @@ class Client:
             allow_empty=packing.allow_empty,
             separate_by=None if separate_by is None else integers("separate_by", separate_by),
             groups=None if groups is None else integers("groups", groups),
+            budgets=budget_messages(resources),
             seed=seed,
             align=align,
             extra_tokens=extra_tokens,

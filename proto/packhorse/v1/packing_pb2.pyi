@@ -545,7 +545,7 @@ class StreamLocation(_message.Message):
     def __init__(self, step: _Optional[int] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class PackSequencesRequest(_message.Message):
-    __slots__ = ("lengths", "max_seq_len", "algorithm", "max_sequences_per_bin", "num_bins_multiple_of", "seed", "align", "extra_tokens", "balance", "cost_linear", "allow_empty", "separate_by", "groups")
+    __slots__ = ("lengths", "max_seq_len", "algorithm", "max_sequences_per_bin", "num_bins_multiple_of", "seed", "align", "extra_tokens", "balance", "cost_linear", "allow_empty", "separate_by", "groups", "budgets")
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
@@ -559,6 +559,7 @@ class PackSequencesRequest(_message.Message):
     ALLOW_EMPTY_FIELD_NUMBER: _ClassVar[int]
     SEPARATE_BY_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     max_seq_len: int
     algorithm: str
@@ -572,7 +573,18 @@ class PackSequencesRequest(_message.Message):
     allow_empty: bool
     separate_by: _containers.RepeatedScalarFieldContainer[int]
     groups: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, lengths: _Optional[_Iterable[int]] = ..., max_seq_len: _Optional[int] = ..., algorithm: _Optional[str] = ..., max_sequences_per_bin: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., seed: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., separate_by: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ...) -> None: ...
+    budgets: _containers.RepeatedCompositeFieldContainer[Budget]
+    def __init__(self, lengths: _Optional[_Iterable[int]] = ..., max_seq_len: _Optional[int] = ..., algorithm: _Optional[str] = ..., max_sequences_per_bin: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., seed: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., separate_by: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ...) -> None: ...
+
+class Budget(_message.Message):
+    __slots__ = ("name", "cap", "amounts")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CAP_FIELD_NUMBER: _ClassVar[int]
+    AMOUNTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cap: int
+    amounts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., cap: _Optional[int] = ..., amounts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PackSequencesResponse(_message.Message):
     __slots__ = ("indices", "bin_ends", "lower_bound", "algorithm")

@@ -31,7 +31,7 @@ from packhorse.packing.plan import (
 )
 from packhorse.packing.reference import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
-from packhorse.packing.sequences import PackedSequences, compile_kernels, pack_sequences
+from packhorse.packing.sequences import PackedSequences, compile_kernels, pack_sequences, pack_sizes
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
 
@@ -79,6 +79,7 @@ __all__ = [
     "pack_length_histogram",
     "pack_length_histogram_batched",
     "pack_sequences",
+    "pack_sizes",
     "rooms_of_lengths",
     "seed_from_components",
     "shuffle_bins",

@@ -18,6 +18,7 @@ from packhorse.packing.list_packers import collector_paused, first_fit, in_bins,
 from packhorse.packing.plan import Template, canonical_templates
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, checked_algorithm, pack_histogram
 from packhorse.packing.stats import PackingStats
+from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes
 from packhorse.topology import checked_integer
 
 
@@ -129,6 +130,36 @@ def pack_sequences(
         max_seq_len=capacity,
         max_sequences_per_bin=max_sequences_per_bin,
         algorithm=name,
+    )
+
+
+def pack_sizes(sizes: NDArray[np.int64], capacities: NDArray[np.int64], *, seed: int | None = None) -> PackedSequences:
+    """Packs items under several budgets, best-fit-decreasing; see `pack_classes`.
+
+    Example:
+        >>> packed = pack_sizes(np.array([[4, 0], [6, 2], [4, 1]]), np.array([10, 2]))
+        >>> packed.bins()
+        [[1, 0], [2]]
+
+    Args:
+        sizes: of each item: int64 [S, d], the first in tokens and at least 1; each is in [0, its capacity].
+        capacities: of a bin: int64 [d].
+        seed: as in `pack_sequences`; items of the same sizes are exchanged.
+    """
+    first, which = distinct_rows(sizes)
+    classes = SizeClasses.of(sizes[first], np.bincount(which), capacities, items_per_class=1)
+    numbers = classes.numbers_of(sizes)
+    distinct = np.arange(1, len(classes.sizes) + 1)
+    counts = np.bincount(numbers, minlength=len(distinct) + 1)[1:]
+    templates = pack_classes(classes.sizes, counts, capacities)
+    indices, ends = _drawn(templates, distinct, counts, np.argsort(numbers, kind="stable"), seed)
+    return PackedSequences(
+        indices=indices,
+        bin_ends=ends,
+        lengths=sizes[:, 0],
+        max_seq_len=int(capacities[0]),
+        max_sequences_per_bin=None,
+        algorithm="best-fit",
     )
 
 

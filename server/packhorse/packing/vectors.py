@@ -22,8 +22,6 @@ MOST_CLASSES = 8192
 """More classes take longer to plan and hardly save a bin."""
 
 _MOST_KEYS = 2**62
-_ITEMS_PER_CLASS = 8
-"""Wanted, at least."""
 _WORTH_A_CHOICE = 0.005
 """Share of all bins that rounding sizes may waste for that."""
 
@@ -55,6 +53,8 @@ class SizeClasses:
         counts: NDArray[np.int64],
         capacities: NDArray[np.int64],
         most: int = MOST_CLASSES,
+        *,
+        items_per_class: int = 8,
     ) -> "SizeClasses":
         """Returns classes of several items each, which an epoch can then exchange for each other.
 
@@ -66,10 +66,11 @@ class SizeClasses:
             counts: items of each: int64 [m].
             capacities: of a bin: int64 [d].
             most: classes; sizes of 0 and others are never of one class, so that there may be 2^(d - 1) more.
+            items_per_class: wanted, at least; 1 where nothing is exchanged, for exact classes.
         """
         quanta = np.ones(len(capacities), dtype=np.int64)
         tops, _ = _tops(values, quanta)
-        few = min(most, int(counts.sum()) // _ITEMS_PER_CLASS)
+        few = min(most, int(counts.sum()) // items_per_class)
         allowed = _WORTH_A_CHOICE * (counts @ values / capacities).max()
         while len(tops) > few and (quanta < capacities).any():
             tried = []

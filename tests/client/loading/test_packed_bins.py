@@ -14,6 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packhorse.client import DigestMismatchError, PackedBins, connect
 from packhorse.client.errors import RequestTooLargeError
+from packhorse.client.presets import megatron_lm_preset
 from packhorse.client.sources import TokenSourceError
 
 SEED = 3
@@ -283,6 +284,14 @@ def test_numpy_rows_are_plain_dicts_of_arrays(make_bins):
     lengths = make_bins(output="numpy", preset="torchtune")[4]["seq_lens"]
     assert isinstance(lengths, np.ndarray)
     assert lengths.sum() == 256
+
+
+def test_offsets_of_a_fixed_width_make_rows(make_bins):
+    bins = make_bins(preset=megatron_lm_preset(max_sequences=100))
+    rows = [bins[index] for index in range(20)]
+    assert {row["cu_seqlens"].shape for row in rows} == {(102,)}
+    assert {int(row["cu_seqlens"][-1]) for row in rows} == {int(row["max_seqlen"]) for row in rows} == {256}
+    assert len({len(row["cu_seqlens"].unique()) for row in rows}) > 1
 
 
 def test_a_copy_by_pickle_reads_the_same(make_bins):

@@ -12,6 +12,7 @@ from packhorse.client.errors import InvalidRequestError
 from packhorse.client.options import PackOptions, RetryPolicy
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.transport.embedded import EmbeddedPlanner
+from packhorse.client.transport.requests import NO_RESOURCES, Resources
 
 
 def bins_of_steps(
@@ -24,6 +25,7 @@ def bins_of_steps(
     what: str,
     packing: PackOptions,
     separate_by: NDArray[np.int64] | None = None,
+    resources: Resources = NO_RESOURCES,
 ) -> list[NDArray[np.int64]]:
     """Packs rooms into bins, as many for every rank and batch.
 
@@ -36,6 +38,7 @@ def bins_of_steps(
         what: the items' name, for errors.
         packing: the packer and its limits.
         separate_by: items with different numbers share no bin: int64 [S]; None where all may.
+        resources: as in `Client.pack_sequences`.
 
     Returns:
         Each bin's indices into `rooms`: int64.
@@ -53,6 +56,7 @@ def bins_of_steps(
             num_bins_multiple_of=world_size * batch_size,
             packing=packing,
             separate_by=separate_by,
+            resources=resources,
         )
     except InvalidRequestError as error:
         if error.metadata.get("field") != "num_bins_multiple_of":

@@ -20,6 +20,7 @@ from packhorse.client.rollouts._bins import bins_of_steps, block_of
 from packhorse.client.rollouts.given import FlatRollouts, Rollouts
 from packhorse.client.sources import IndexableSource
 from packhorse.client.streams.blocks import BinBlock
+from packhorse.client.transport.requests import NO_RESOURCES, Resources
 
 NO_VERSION = -1
 """Policy version of a pack without rollouts."""
@@ -78,6 +79,7 @@ def pack_rollouts(
     world_size: int = 1,
     batch_size: int = 1,
     packing: PackOptions = DEFAULT_PACKING,
+    resources: Resources = NO_RESOURCES,
     shift_labels: bool = False,
     flatten: bool = False,
 ) -> list[RolloutBatch]:
@@ -99,6 +101,8 @@ def pack_rollouts(
         packing: the packer, its limits, and how ranks are balanced. With `allow_empty`, where there are fewer rollouts
             than packs, the others are padding alone. Their labels are -100, so `build_loss_weights` gives them weight
             0; their rank takes part in the step and adds nothing.
+        resources: what rollouts take beside tokens, such as image tiles: name → (how much each takes, int [rollouts];
+            the most that a bin holds).
         shift_labels: False: labels and what is aligned with them tell of the token at their index. True: of the next.
         flatten: whether a batch's rollouts come end to end in one row without padding.
 
@@ -122,6 +126,7 @@ def pack_rollouts(
         what="rollouts",
         packing=packing,
         separate_by=flat.version_numbers,
+        resources=resources,
     )
     block = block_of(bins, flat.lengths)
     source = IndexableSource(flat.sequences)

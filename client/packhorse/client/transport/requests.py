@@ -6,9 +6,10 @@ exception, and bins to `streams/blocks`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from google.protobuf.message_factory import GetMessageClass
@@ -18,6 +19,11 @@ from packhorse.client.errors import DamagedAnswerError, InvalidRequestError, Ver
 from packhorse.topology import Balance, BatchSchedule, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, LocationsChecksum
+
+Resources: TypeAlias = "Mapping[str, tuple[ArrayLike, int]]"
+"""Name of what sequences take of a bin beside tokens → (how much each takes, int [S]; the most that a bin holds)."""
+
+NO_RESOURCES: Resources = MappingProxyType({})
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"]
 
@@ -174,6 +180,19 @@ def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
     return [int(value) for value in array.tolist()]
 
 
+def budget_messages(resources: Resources) -> list[pb.Budget]:
+    """Returns budgets as messages; refuses what is no mapping of name to (amounts, cap)."""
+    messages = []
+    for name, given in resources.items() if isinstance(resources, Mapping) else [("", None)]:
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise invalid("resources", f"must be a dict of name to (amounts, cap), got {shortened(resources)}")
+        amounts, cap = integers(f"the amounts of {name!r} in resources", given[0]), given[1]
+        if amounts and not 0 <= min(amounts) <= max(amounts) < 2**31:
+            raise invalid("resources", f"the amounts of {name!r} must be in [0, 2^31)")
+        messages.append(message(pb.Budget, name=name, cap=cap, amounts=amounts))
+    return messages
+
+
 def texts(field: str, values: Iterable[str]) -> list[str]:
     """Returns a list of texts; refuses a single text, which would be taken letter by letter."""
     if isinstance(values, str) or not isinstance(values, Iterable):
@@ -286,6 +305,13 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
             "this server is too old for groups: upgrade packhorse on the server's side",
             {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
         )
+    for each in request.budgets:
+        up_to = np.concatenate(([0], np.cumsum(np.array(each.amounts, dtype=np.int64)[indices])))
+        if np.diff(up_to[ends], prepend=0).max(initial=0) > each.cap:
+            raise VersionMismatchError(
+                "this server is too old for resources: upgrade packhorse on the server's side",
+                {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
+            )
     return np.split(indices, ends[:-1]) if len(ends) else []
 
 

@@ -82,8 +82,9 @@ class Attempts:
         delay = max(self._policy.delay_seconds(self._failures), error.retry_after_seconds or 0.0)
         elapsed = self._elapsed_seconds()
         if elapsed + delay > limit or limit == 0:
-            if not is_known and (self._failures > 1 or elapsed >= 1):
-                error.args = (f"{error} (tried for {elapsed:.0f} s; is a server listening there?)",)
+            if not is_known:
+                tried = f"tried for {elapsed:.0f} s; " if self._failures > 1 or elapsed >= 1 else ""
+                error.args = (f"{error} ({tried}is a server listening there?)",)
             self._reset()
             return False
         self._tell(error, elapsed, limit)

@@ -66,6 +66,7 @@ class WarmUp:
     def while_serving(self) -> None:
         """Gets the rest, compiled by one process that gives way to all others."""
         if not self._has_all:
+            _LOG.info("compiling what rare requests need, in the background; streams are served meanwhile")
             compile_in_children(__name__, [["wide-others" if self._wide else "others"]], in_background=True)
             compile_kernels(wide=self._wide)
             _LOG.info("all kernels are ready, those of rare requests too")

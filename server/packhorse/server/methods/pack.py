@@ -19,8 +19,10 @@ from packhorse.packing import (
     checked_lengths,
     laid_end_to_end,
     lower_bound,
+    pack_sizes,
     rooms_of_lengths,
     split_to_multiple,
+    vector_bound,
 )
 from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
@@ -35,6 +37,9 @@ MAX_PACK_SEQUENCES = 1_000_000
 MAX_PACK_LENGTHS = 1 << 17
 """Distinct lengths in one PackSequences: packers that plan by length take time and memory for each, a second or two and
 some 100 MB together. Those that go through the sequences in their order have no such limit."""
+
+MAX_BUDGETS = 4
+"""Of one PackSequences."""
 
 MAX_KINDS = 1 << 10
 """Distinct numbers in `separate_by`: each is packed by itself, in a millisecond or more."""
@@ -56,8 +61,8 @@ MAX_MULTIPLE = 1 << 16
 class Items:
     """The items of a request, each a sequence or a group. Legend: S sequences, M items."""
 
-    rooms: NDArray[np.int64]
-    """Tokens that each item takes: int64 [M]."""
+    sizes: NDArray[np.int64]
+    """Tokens that each item takes, and each resource of the request's budgets: int64 [M, d]."""
     separate_by: NDArray[np.int64]
     """Each item's kind; items of different kinds share no bin: int64 [M], or [0] if all may."""
     sequences: NDArray[np.int64]
@@ -66,18 +71,19 @@ class Items:
     """Where each item ends in `sequences`: int64 [M]."""
 
     @classmethod
-    def of(cls, request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> "Items":
-        """Makes items of a request's sequences, with rooms int64 [S], by its `groups` and `separate_by`.
+    def of(cls, request: pb.PackSequencesRequest, sizes: NDArray[np.int64], capacities: NDArray[np.int64]) -> "Items":
+        """Makes items of a request's sequences, of sizes int64 [S, d], by its `groups` and `separate_by`.
 
         Raises:
-            ServiceError: there are not as many numbers as sequences, a group does not fit a bin, is of several kinds,
+            ServiceError: there are not as many numbers as sequences, an item does not fit a bin, is of several kinds,
                 or the number of sequences in a bin is limited.
         """
-        kinds = _numbers("separate_by", request.separate_by, len(rooms))
-        groups = _numbers("groups", request.groups, len(rooms))
-        every = np.arange(len(rooms))
+        kinds = _numbers("separate_by", request.separate_by, len(sizes))
+        groups = _numbers("groups", request.groups, len(sizes))
+        every = np.arange(len(sizes))
         if not len(groups):
-            return cls(rooms, kinds, every, every + 1)
+            _check_caps(request, sizes, capacities, every, "lengths", "sequence")
+            return cls(sizes, kinds, every, every + 1)
         if request.max_sequences_per_bin:
             raise invalid_field(
                 "max_sequences_per_bin",
@@ -85,14 +91,15 @@ class Items:
             )
         order = np.argsort(groups, kind="stable")
         starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-        of_groups = np.add.reduceat(rooms[order], starts)
-        if (of_groups > request.max_seq_len).any():
-            at = int(np.argmax(of_groups > request.max_seq_len))
+        of_groups = np.add.reduceat(sizes[order], starts)
+        if (of_groups[:, 0] > request.max_seq_len).any():
+            at = int(np.argmax(of_groups[:, 0] > request.max_seq_len))
             raise invalid_field(
                 "groups",
-                f"groups: group {groups[order][starts[at]]} takes {of_groups[at]} tokens together, over max_seq_len "
+                f"groups: group {groups[order][starts[at]]} takes {of_groups[at, 0]} tokens together, over max_seq_len "
                 f"{request.max_seq_len}: raise it, or leave out sequences of the group",
             )
+        _check_caps(request, of_groups, capacities, groups[order][starts], "groups", "group")
         of_items = kinds[order][starts] if len(kinds) else kinds
         ends = np.append(starts[1:], len(order))
         if len(kinds) and (np.repeat(of_items, ends - starts) != kinds[order]).any():
@@ -116,6 +123,42 @@ class Items:
         ends = np.concatenate(([0], np.cumsum(sizes)))
         sequences = self.sequences[np.repeat(self.ends[items] - ends[1:], sizes) + np.arange(int(ends[-1]))]
         return sequences, ends[bin_ends]
+
+
+def _check_caps(
+    request: pb.PackSequencesRequest,
+    sizes: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    names: NDArray[np.int64],
+    field: str,
+    item: str,
+) -> None:
+    """Refuses an item that takes more of a resource than a bin holds."""
+    over = sizes[:, 1:] > capacities[1:]
+    if over.any():
+        at, which = (int(index[0]) for index in np.nonzero(over))
+        raise invalid_field(
+            "budgets" if item == "sequence" else field,
+            f"budgets: {item} {names[at]} takes {sizes[at, 1 + which]} of {request.budgets[which].name!r}, over its "
+            f"cap of {capacities[1 + which]}: raise the cap, or leave it out",
+        )
+
+
+def _sizes(request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns what sequences take of a bin, and what it has: int64 [S, d] and [d]; tokens first."""
+    budgets = request.budgets
+    if len({each.name for each in budgets}) < len(budgets) or len(budgets) > MAX_BUDGETS:
+        raise invalid_field("budgets", f"budgets must be at most {MAX_BUDGETS} of distinct names")
+    columns, capacities = [rooms], [request.max_seq_len]
+    for each in budgets:
+        capacities.append(requests.integer(f"the cap of {each.name!r} in budgets", each.cap, 1, 2**31 - 1))
+        amounts = np.array(each.amounts, dtype=np.int64)
+        if len(amounts) != len(rooms):
+            raise invalid_field(
+                "budgets", f"budgets: {each.name!r} has {len(amounts)} amounts for {len(rooms)} lengths"
+            )
+        columns.append(amounts)
+    return np.stack(columns, axis=1), np.array(capacities, dtype=np.int64)
 
 
 def _numbers(field: str, values: object, num_sequences: int) -> NDArray[np.int64]:
@@ -151,18 +194,22 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         raise invalid_field("lengths", str(error)) from None
     check_costs(ranks, int(lengths.sum()), int(lengths.max(initial=0)))
     algorithm = request.algorithm or "best-fit"
-    items = Items.of(request, rooms)
+    sizes_of_sequences, capacities = _sizes(request, rooms)
+    items = Items.of(request, sizes_of_sequences, capacities)
     kinds = _kinds(items, algorithm)
     parts = []
     for kind in kinds:
-        of_kind = items.rooms[kind.members]
-        parts.append(_packed(request, algorithm, of_kind, capacity, limit, MAX_PACK_SECONDS / len(kinds)))
+        of_kind = items.sizes[kind.members]
+        if request.budgets:
+            parts.append(_packed_under_budgets(request, algorithm, of_kind, capacities, limit))
+        else:
+            parts.append(_packed(request, algorithm, of_kind[:, 0], capacity, limit, MAX_PACK_SECONDS / len(kinds)))
         yield num_bytes
     sizes = np.concatenate([np.diff(part.bin_ends, prepend=0) for part in parts])
     indices = np.concatenate([kind.members[part.indices] for kind, part in zip(kinds, parts, strict=True)])
     try:
         indices, ends = split_to_multiple(
-            indices, np.cumsum(sizes), items.rooms, ranks.world_size, allow_empty=request.allow_empty
+            indices, np.cumsum(sizes), items.sizes[:, 0], ranks.world_size, allow_empty=request.allow_empty
         )
     except ValueError as error:
         raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
@@ -173,7 +220,7 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     return pb.PackSequencesResponse(
         indices=indices.astype("<u4").tobytes(),
         bin_ends=ends.astype("<u4").tobytes(),
-        lower_bound=sum(lower_bound(kind.counts, capacity, max_sequences_per_bin=limit) for kind in kinds),
+        lower_bound=sum(_bound(kind, items, capacities, limit) for kind in kinds),
         algorithm=",".join(sorted({part.algorithm for part in parts})),
     )
 
@@ -188,9 +235,15 @@ class _Kind:
     """Room in tokens → how many have it."""
 
 
+def _bound(kind: _Kind, items: Items, capacities: NDArray[np.int64], limit: int | None) -> int:
+    of_tokens = lower_bound(kind.counts, int(capacities[0]), max_sequences_per_bin=limit)
+    sizes = items.sizes[kind.members]
+    return max(of_tokens, vector_bound(sizes, np.ones(len(sizes), dtype=np.int64), capacities))
+
+
 def _kinds(items: Items, algorithm: str) -> list[_Kind]:
     """Sorts items by `separate_by`; all are of one kind if it is empty."""
-    rooms, numbers = items.rooms, items.separate_by
+    rooms, numbers = items.sizes[:, 0], items.separate_by
     kinds_of_items = [np.arange(len(rooms))]
     if len(numbers):
         order = np.argsort(numbers, kind="stable")
@@ -241,6 +294,21 @@ def _packed(
             f"algorithm {algorithm!r} needs {error.name or 'a library'}, which this server does not have",
             {"field": "algorithm"},
         ) from None
+
+
+def _packed_under_budgets(
+    request: pb.PackSequencesRequest,
+    algorithm: str,
+    sizes: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    limit: int | None,
+) -> PackedSequences:
+    if algorithm not in ("auto", "best-fit"):
+        raise invalid_field("algorithm", f"algorithm: budgets are packed by 'best-fit', not by {algorithm!r}")
+    if limit is not None:  # one more budget, of which each takes one
+        sizes = np.concatenate((sizes, np.ones((len(sizes), 1), dtype=np.int64)), axis=1)
+        capacities = np.append(capacities, limit)
+    return pack_sizes(sizes, capacities, seed=request.seed if request.HasField("seed") else None)
 
 
 def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:

@@ -38,6 +38,8 @@ CONNECTION_SECONDS = 30.0
 MOST_CONNECTIONS = 64
 """Connections at once; more are closed."""
 
+_NO_TOKEN = f"this needs a token for the method {METRICS}, in the header `Authorization: Bearer TOKEN`"
+
 _App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
@@ -211,13 +213,14 @@ def _guarded(app: _App, tokens: TokenFile) -> _App:
     """Returns an application that answers clients with a token for METRICS."""
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        header = environ.get("HTTP_AUTHORIZATION")
         try:
-            tokens.grant_of(environ.get("HTTP_AUTHORIZATION")).check_method(METRICS)
+            tokens.grant_of(header).check_method(METRICS)
         except ServiceError as error:
             is_unknown = error.reason == pb.ERROR_REASON_UNAUTHENTICATED
             status = "401 Unauthorized" if is_unknown else "403 Forbidden"
             start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("WWW-Authenticate", "Bearer")])
-            return [f"{error.message}\n".encode()]
+            return [f"{error.message if header else _NO_TOKEN}\n".encode()]
         return app(environ, start_response)
 
     return guarded
