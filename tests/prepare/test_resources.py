@@ -1,6 +1,7 @@
 """Resources through `prepare`: no bin over a cap, whatever holds the column, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,9 @@ from tests.flat_words import dry_run, prepare
 from packhorse.cli import main
 from packhorse.client import connect
 from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared
+from packhorse.epoch.assignment import Assignment
 from packhorse.prepare import Resource
+from packhorse.topology import Balance, Topology
 
 NUM, MAX_SEQ_LEN, CAP = 500, 512, 6
 DRAW = np.random.default_rng(3)
@@ -115,6 +118,49 @@ def test_another_cap_is_another_dataset(tmp_path):
     assert len(digests) == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "cap", "cost"),
+    [("a=b", None, 0), ("a=b:5", 5, 0), ("a=b:5:7", 5, 7), ("a=b::7", None, 7), ("a=b:c:5", 5, 0), ("a=b=c", None, 0)],
+)
+def test_a_flag_tells_column_cap_and_cost(text, cap, cost):
+    column = {"a=b:c:5": "b:c", "a=b=c": "b=c"}.get(text, "b")
+    assert Resource.parse(text) == Resource(name="a", column=column, cap=cap, cost=cost)
+
+
+def test_a_bin_costs_what_its_tokens_and_tiles_cost(tmp_path):
+    costly = Resource(name="tiles", column="tiles", cap=CAP, cost=1000)
+    manifest = prepared(tmp_path / "set", resources=(Resource(name="patches", column="grids", cost=7), costly))
+    dataset = open_prepared(tmp_path / "set")
+    positions = np.arange(manifest.n_bins)[::-3]
+    epoch = dataset.epoch(0, seed=5)
+    expected = [
+        sum(50 * LENGTHS[id] + LENGTHS[id] ** 2 + (1000 + 4 * 7) * TILES[id] for id in ids)
+        for ids in np.split(epoch.bins(positions).ids, epoch.bins(positions).bin_ends[:-1])
+    ]
+    assert epoch.costs(positions, 50).tolist() == expected
+    assert prepared(tmp_path / "other", resources=(TILES_UP_TO_CAP,)).digest != manifest.digest
+
+
+def test_ranks_are_balanced_by_both(tmp_path):
+    def waiting(cost):
+        prepared(tmp_path / str(cost), resources=(Resource(name="tiles", column="tiles", cap=CAP, cost=cost),))
+        epoch = open_prepared(tmp_path / str(cost)).epoch(0, seed=5)
+        topology = Topology(world_size=4, accumulation=8, cost_linear=1000)
+        positions = np.arange(len(LENGTHS) and epoch.num_bins // 32 * 32)
+        arranged = Assignment(epoch, replace(topology, balance=Balance.OPTIMIZER_STEP))
+        real = open_prepared(tmp_path / "100000").epoch(0, seed=5).costs(positions, 1000)
+        by_position = dict(zip(positions.tolist(), real.tolist(), strict=True))
+        of_ranks = [
+            [by_position[int(p)] for p in arranged.bins(range(len(positions) // 4), rank).positions]
+            for rank in range(4)
+        ]
+        sums = np.array(of_ranks).reshape(4, -1, 8).sum(axis=2)
+        return float(sums.max(axis=0).sum() / sums.mean(axis=0).sum() - 1)
+
+    with_tiles, by_tokens = waiting(100_000), waiting(0)
+    assert with_tiles < 0.02 < by_tokens
+
+
 def test_groups_share_a_bin_and_its_budgets(tmp_path):
     manifest = prepared(
         tmp_path / "set",
@@ -177,8 +223,10 @@ def test_altered_files_are_refused(tmp_path, name):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--resource", "tiles"], "--resource must be NAME=COLUMN or NAME=COLUMN:CAP"),
+        (["--resource", "tiles"], "--resource must be NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST"),
         (["--resource", "tiles=tiles:0"], "the cap of resource 'tiles' must be an integer in [1, 2147483647], got 0"),
+        (["--resource", "tiles=tiles::9999999999999"], "the cost of resource 'tiles' must be an integer in [0, "),
+        (["--resource", "tiles=tiles::4398046511104"], "the cost of resource 'tiles' makes a bin cost up to"),
         (["--resource", "a=tiles", "--resource", "a=each"], "distinct names, got a, a"),
         (["--resource", "tiles=nothing"], "nothing"),
         (["--resource", "tiles=tiles", "--over-length", "split"], "--over-length split would cut a sequence"),

@@ -117,6 +117,7 @@ def in_wrong_folder(wrong_folder, monkeypatch):
 def names(wrong_folder):
     """What a case's code may name."""
     import torch
+    from transformers import LlamaConfig
 
     from packhorse import client, epoch, formats, packing, prepare, sft, tokenize, topology
 
@@ -142,6 +143,12 @@ def names(wrong_folder):
         shape = {"batch_size": 1, "rank": 0, "world_size": 1, "num_workers": 0, "device": "cpu"}
         return next(iter(packed_dataloader(memory, "corpus", tokens, **(shape | options))))
 
+    def images(**options):
+        """Media of a model that takes one placeholder, the token 3, for each row of pixel_values."""
+        fields = {"load": dict.fromkeys, "image_token_id": 3, "keys": ("pixel_values",)}
+        grids = lambda tensors: np.ones((len(tensors["pixel_values"]), 3))  # noqa: E731
+        return client.batches.Media(**(fields | {"grids": grids} | options))
+
     def closed(target):
         with client.connect(target) as left:
             return left
@@ -149,6 +156,8 @@ def names(wrong_folder):
     return found | {
         "memory": memory,
         "closed": closed,
+        "images": images,
+        "LlamaConfig": LlamaConfig,
         "dataset": dataset,
         "dataset_of": dataset_of,
         "loader": loader,

@@ -252,6 +252,7 @@ def _map_groups(folder: Path, manifest: Manifest) -> Groups | None:
             if manifest.resources
             else None
         ),
+        costs=tuple(each.cost for each in manifest.resources),
         are_named=manifest.is_grouped,
         order=None if manifest.groups.ids_ascend else map_array(folder / MEMBER_ORDER, "int64", (num_members,)),
     )

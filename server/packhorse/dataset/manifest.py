@@ -198,6 +198,8 @@ class ResourceRecord:
     """How much of it all sequences take."""
     most: int
     """The most that one takes, or one group."""
+    cost: int = field(default=0, metadata=LATER)
+    """What one of it costs where ranks are balanced, in the unit of a topology's `cost_linear`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,6 +435,7 @@ class Manifest(Facts):
         yield "sequences with resources are in groups", self.groups is not None or not self.resources
         for each in self.resources:
             yield "caps are in [1, 2^31)", each.cap is None or 1 <= each.cap < 2**31
+            yield "a resource costs at least 0", each.cost >= 0
             yield "no sequence takes more than there is", 0 <= each.most <= each.total
             yield "no sequence takes more than a cap", each.cap is None or each.most <= each.cap
 

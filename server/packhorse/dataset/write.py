@@ -226,7 +226,7 @@ def dataset_digest(
     """Returns the digest of a dataset with these counts, templates and options, and array files of these checksums."""
     names = (POOLS, STARTS, GROUPS, MEMBERS, RESOURCES, CLASSES)
     arrays = [checksums[name] for name in names if name in checksums]
-    caps = {"caps": found} if (found := [[each.name, each.cap] for each in resources]) else {}
+    caps = {"caps": found} if (found := [[each.name, each.cap, each.cost] for each in resources]) else {}
     parts: dict[str, Any] = {
         "counts": {str(length): count for length, count in counts.items()},
         "options": {**as_object(options), "epoch_version": EPOCH_VERSION, **caps},

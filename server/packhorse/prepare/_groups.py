@@ -42,6 +42,9 @@ from packhorse.prepare.input import InputColumns, Opened, RawRows, Resource, Row
 from packhorse.topology import RoomRule
 from packhorse.wire import ids_sum
 
+MOST_COST_OF_BIN = 2**42
+"""Of a resource: an optimizer step has up to 2^20 bins, and its costs are summed in 64 bits."""
+
 _MOST_ROWS_NAMED = 4
 
 
@@ -126,7 +129,15 @@ class Grouped:
         """Returns fields of the manifest: what it says of resources."""
         if self.sizes is None or self.classes is None:
             return {}
-        return {"resources": self.sizes.records(), "rounding_tokens": self.sizes.rounding_tokens(self.classes)}
+        records = self.sizes.records()
+        for each in records:
+            of_bin = min(each.cap or each.total, each.total) * each.cost
+            if of_bin > MOST_COST_OF_BIN:
+                raise ValueError(
+                    f"the cost of resource {each.name!r} makes a bin cost up to {of_bin}, over 2^42: give a smaller "
+                    "cost, or a cap"
+                )
+        return {"resources": records, "rounding_tokens": self.sizes.rounding_tokens(self.classes)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

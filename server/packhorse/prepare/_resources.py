@@ -89,7 +89,7 @@ class SizeCounts:
         """Returns what the manifest says of each resource."""
         facts = zip(self.resources, self._totals.tolist(), self._largest.tolist(), strict=True)
         return tuple(
-            ResourceRecord(name=each.name, column=each.column, cap=each.cap, total=total, most=most)
+            ResourceRecord(name=each.name, column=each.column, cap=each.cap, total=total, most=most, cost=each.cost)
             for each, total, most in facts
         )
 

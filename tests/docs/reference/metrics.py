@@ -7,6 +7,9 @@ def metrics_page() -> str:
     from packhorse.server.watching.metrics import (
         DATASET_GAUGES,
         FILE_GAUGES,
+        RESOURCE_GAUGE,
+        RESOURCE_LABELS,
+        RESOURCE_MEANING,
         WAITING_GAUGE,
         WAITING_LABELS,
         WAITING_MEANING,
@@ -19,6 +22,7 @@ def metrics_page() -> str:
         name: ("gauge", meaning, ("dataset",)) for name, (meaning, _) in DATASET_GAUGES.items()
     }
     facts |= {name: ("gauge", meaning, labels) for name, (meaning, labels) in FILE_GAUGES.items()}
+    facts[RESOURCE_GAUGE] = ("gauge", RESOURCE_MEANING, RESOURCE_LABELS)
     facts[WAITING_GAUGE] = ("gauge", WAITING_MEANING, WAITING_LABELS)
     for metric in vars(metrics).values():
         if hasattr(metric, "_documentation"):

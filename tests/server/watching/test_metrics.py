@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 
 import grpc
+import pyarrow as pa
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
@@ -17,8 +18,17 @@ from packhorse.client import connect
 from packhorse.client.errors import InvalidRequestError
 from packhorse.dataset import MixtureDataset, MixtureFile, open_prepared
 from packhorse.epoch.balance import idle_share, waiting_of, waiting_of_plan
+from packhorse.prepare import Execution, InputColumns, Resource, prepare
 from packhorse.server.watching import metrics as waiting_gauge
-from packhorse.server.watching.metrics import FILE_GAUGES, MOST_RUNS, WAITING_GAUGE, WaitingGauge, metric_names
+from packhorse.server.watching.metrics import (
+    FILE_GAUGES,
+    MOST_RUNS,
+    RESOURCE_GAUGE,
+    WAITING_GAUGE,
+    Metrics,
+    WaitingGauge,
+    metric_names,
+)
 from packhorse.topology import Balance, Topology
 from packhorse.v1 import packing_pb2 as pb
 
@@ -84,7 +94,8 @@ def test_metrics_follow_streams(server, scrape, wait_until):
     assert 0 < after["packhorse_first_block_seconds_sum",] < 60
 
     names = {key[0] for key in after}
-    for name in metric_names() - set(FILE_GAUGES):  # those have no series while nothing is wrong and nothing ends
+    none_here = {*FILE_GAUGES, RESOURCE_GAUGE}  # nothing is wrong, nothing ends, and no dataset has resources
+    for name in metric_names() - none_here:
         assert name in names or {f"{name}_bucket", f"{name}_count", f"{name}_sum"} <= names, name
     known = metric_names() | {
         f"{name}_{part}" for name in metric_names() for part in ("bucket", "count", "sum", "created")
@@ -179,6 +190,18 @@ def test_dataset_gauges_state_the_plan(server, scrape, corpus):
             "sequences": info.num_sequences,
         }.items():
             assert samples[f"packhorse_dataset_{name}", info.name] == pytest.approx(value)
+
+
+def test_the_gauge_of_a_resource_says_how_full_bins_are(tmp_path):
+    table = pa.table({"n": [5, 6, 7, 8], "tiles": [1, 2, 0, 3]})
+    tiles = (Resource(name="tiles", column="tiles", cap=4), Resource(name="frames", column="tiles"))
+    columns = InputColumns(length="n", resources=tiles)
+    quiet = Execution(progress=False)
+    manifest = prepare(lengths=table, max_seq_len=16, columns=columns, execution=quiet, output=tmp_path / "vl")
+    registry = Metrics(lambda: [open_prepared(tmp_path / "vl")]).registry
+    labels = {"dataset": "vl", "resource": "tiles"}
+    assert registry.get_sample_value("packhorse_dataset_resource_ratio", labels) == 6 / (4 * manifest.n_bins)
+    assert registry.get_sample_value("packhorse_dataset_resource_ratio", {**labels, "resource": "frames"}) is None
 
 
 def test_active_streams_count_those_that_are_open(server, scrape, wait_until, corpus):

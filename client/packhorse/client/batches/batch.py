@@ -1,10 +1,10 @@
 """Assembly of bins into the tensors that a training step takes, and of a mixture's joined bins into shorter rows.
 
 Owns the order of the steps from bins to a batch; leaves a batch's keys and memory to `packed_batch`, positions to
-`layout`, what is written there to `content`, and attention masks to `masks`.
+`layout`, what is written there to `content`, images to `media`, and attention masks to `masks`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -24,6 +24,7 @@ from packhorse.client.batches.content import (
     write_position_ids,
 )
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
+from packhorse.client.batches.media import read_images
 from packhorse.client.batches.packed_batch import BatchBuffers, PackedBatch
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.sources import TokenSource
@@ -91,6 +92,12 @@ class BatchAssembler(RowFormat):
                 f"planned with extra_tokens {self.extra_tokens}; prepare it with "
                 f"extra_tokens={self.separators.num_tokens}"
             )
+        if self.media is not None and bool(self.components) != isinstance(self.media.load, Mapping):
+            raise ValueError(
+                "the components of a mixture have ids of their own: give load of media by component, {NAME: load}"
+                if self.components
+                else "load of media is given by component, but the dataset is no mixture; give the function itself"
+            )
 
     def assemble(
         self,
@@ -119,6 +126,7 @@ class BatchAssembler(RowFormat):
             ValueError: a bin holds more than `max_seq_len` tokens, or `buffers` are too small.
             TokenSourceError: `source` or `loss_mask` does not fit the plan, a token is negative, or a mask holds
                 anything but 0 and 1.
+            MediaError: a sequence's images cannot be loaded, or do not fit its placeholders.
         """
         block = self._labelled(block)
         content = self._content(block, source, loss_mask)
@@ -196,6 +204,10 @@ class BatchAssembler(RowFormat):
             input_ids[start:end] = self.pad_token_id
             attention_mask[start:end] = 0
         check_tokens(input_ids, layout, content.ids, source)
+        images = None
+        if self.media is not None:
+            images = read_images(self.media, input_ids, layout, content, self._named(of_mixture), self.pad_token_id)
+            is_predicted = images.is_text if is_predicted is None else is_predicted & images.is_text
         write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=bool(self.shift_labels))
 
         batch = PackedBatch(
@@ -214,6 +226,8 @@ class BatchAssembler(RowFormat):
         if self.context_rule is not None:
             batch["context_rule"] = astuple(self.context_rule)  # Lightning refuses batches with frozen dataclasses
         batch.update(of_mixture)
+        if images is not None:
+            batch.update(images.keys(tensors.position_ids, layout))
         return batch
 
     def _write_positions(self, position_ids: NDArray[np.int64], layout: PackLayout, content: Content) -> None:
@@ -233,6 +247,14 @@ class BatchAssembler(RowFormat):
             "bin_component_ids": torch.from_numpy(component_ids.copy()),
             "component_names": tuple(each.name for each in self.components),
         }
+
+    @staticmethod
+    def _named(of_mixture: dict[str, Any]) -> list[str] | None:
+        """Returns the name of each sequence's component; None without a mixture."""
+        if not of_mixture:
+            return None
+        names = of_mixture["component_names"]
+        return [names[component] for component in of_mixture["component_ids"].tolist()]
 
     def _labelled(self, block: BinBlock) -> BinBlock:
         """Returns the block with component ids: -1 for empty bins that the remainder policy added."""

@@ -103,6 +103,13 @@ class Content:
         """Indices of the redacted sequences, whose tokens are not predicted."""
         return [] if self.redactions is None else np.flatnonzero(self.redactions != AS_IT_IS).tolist()
 
+    def is_cut(self, i: int) -> bool:
+        """Whether only a part of a sequence is there."""
+        if self.held is None:
+            return False
+        num_added = sum(int(has[i]) for has in (self.has_bos, self.has_eos) if has is not None)
+        return bool(self.lengths[i] - num_added < self.held[i])
+
     def _write(self, gather: Gather, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
         gather(self.first, self.first + len(self.ids), out, starts if self.has_bos is None else starts + self.has_bos)
 

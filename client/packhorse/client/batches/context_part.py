@@ -121,6 +121,8 @@ def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
     where = batch.get("layout")
     if not isinstance(where, PackLayout) or "input_ids" not in batch:
         raise ValueError("batch must have PackedBatch's own keys: take no preset")
+    if "media" in batch:
+        raise ValueError("a batch with media cannot be shared by ranks: its images belong to it as a whole")
     if (planned := ContextRule(*batch.get("context_rule", astuple(rule)))) != rule:
         raise ValueError(
             f"rule is {rule!r}, but the dataset was prepared with {planned!r}: take the dataset's own, "

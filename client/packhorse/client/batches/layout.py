@@ -373,12 +373,12 @@ def as_layout(where: LayoutLike) -> PackLayout:
     return PackLayout.of_cu_seqlens(where)
 
 
-_Array = tuple[str, bytes]
-"""A dtype and the content of an array of one dimension."""
+_Array = tuple[Any, ...]
+"""A dtype and the content of an array; then, of several dimensions, its shape."""
 
 
 def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Returns what the `__reduce__` of a dataclass of arrays returns: arrays of one dimension as bytes.
+    """Returns what the `__reduce__` of a dataclass of arrays returns: arrays as bytes.
 
     `torch.load` reads this form with `weights_only=True`; it refuses NumPy's own.
     """
@@ -387,7 +387,9 @@ def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     def plain(value: Any) -> Any:
         if not isinstance(value, np.ndarray):
             return value
-        return arrays.setdefault(id(value), (value.dtype.str, value.tobytes()))
+        shape = value.shape if value.ndim > 1 else ()
+        content = value.tobytes() or None  # of bytes, `torch.load` refuses those that are empty
+        return arrays.setdefault(id(value), (value.dtype.str, content, *shape))
 
     return restored, (type(instance), {field.name: plain(getattr(instance, field.name)) for field in fields(instance)})
 
@@ -400,8 +402,9 @@ def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
         if not isinstance(value, tuple):
             return value
         if id(value) not in arrays:
-            dtype, content = value
-            arrays[id(value)] = np.frombuffer(content, dtype=dtype).copy()  # a copy may be written to
+            dtype, content, *shape = value
+            array = np.frombuffer(content or b"", dtype=dtype).copy()  # a copy may be written to
+            arrays[id(value)] = array.reshape(shape) if shape else array
         return arrays[id(value)]
 
     return kind(**{name: whole(value) for name, value in values.items()})

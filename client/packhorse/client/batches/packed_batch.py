@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from packhorse.client.batches.layout import PackLayout, restored
+from packhorse.client.batches.media import MediaLayout
 from packhorse.client.pictures.picture import Picture, draw_batch, summarize
 
 _ALIGNMENT_BYTES = 64
@@ -51,7 +52,8 @@ class PackedBatch(dict[str, Any]):
     """0, 1, 2, … for the sequences of each row, and further numbers for its padding: int32 [B, L]."""
     position_ids: torch.Tensor
     """0, 1, 2, … within each room of a sequence, and within the padding of each row: int64 [B, L]. With
-    `continue_positions` those of a piece begin at its first token's index in the whole sequence."""
+    `continue_positions` those of a piece begin at its first token's index in the whole sequence. With media for a model
+    that has three for a token, [4, B, L]: these, and then its own."""
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     cu_seqlens: torch.Tensor
@@ -71,6 +73,9 @@ class PackedBatch(dict[str, Any]):
     sequences: int32 [bins]. Unless flattened, each is a row of the batch."""
     component_names: Sequence[str]
     """Of a mixture, the components' names, by these ids: a tuple, which PyTorch's DataLoader makes a list."""
+    media: MediaLayout
+    """With media, where each image lies, in host memory. The tensors of images are beside it under the names that the
+    model's processor gives them (`pixel_values` and the like); a batch without images has none."""
     context_rule: Sequence[int]
     """Of a dataset with `tokens_per_rank`, the fields of its `ContextRule`, in order."""
     cursor: Any
@@ -239,5 +244,7 @@ def _collate(batches: list[PackedBatch], **options: Any) -> PackedBatch:
 
 
 _NAME_OF_EARLIER_FILES = "packhorse.client.batches.saved.restored"
-torch.serialization.add_safe_globals([PackedBatch, PackLayout, restored, _open, (restored, _NAME_OF_EARLIER_FILES)])
+torch.serialization.add_safe_globals(
+    [PackedBatch, PackLayout, MediaLayout, restored, _open, (restored, _NAME_OF_EARLIER_FILES)]
+)
 default_collate_fn_map[PackedBatch] = _collate

@@ -1,13 +1,16 @@
-"""How rows are filled: `RowFormat`, the options that `BatchAssembler` and `BatchFormat` share, and `Separators`.
+"""How rows are filled: `RowFormat`, the options that `BatchAssembler` and `BatchFormat` share; `Separators`, `Media`.
 
-Owns these options and their checks, each said here once; leaves filling rows to `batch`, and presets to
-`presets/batch_format`. The plan keeps room for separators with its `extra_tokens`.
+Owns these options and their checks, each said here once; leaves filling rows to `batch`, images to `media`, and presets
+to `presets/batch_format`. The plan keeps room for separators with its `extra_tokens`.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from packhorse.client.transport.requests import shortened
 
@@ -82,6 +85,55 @@ class Separators:
         return (self.bos_token_id is not None) + (self.eos_token_id is not None)
 
 
+Load = Callable[[list[int]], Mapping[int, Mapping[str, torch.Tensor]]]
+"""From ids of sequences to the tensors of each sequence's images, as the model's processor makes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Media:
+    """The images of sequences, and what a model takes of them; `media_of` knows this for models of transformers.
+
+    A sequence's tokens hold one image token, a placeholder, for every embedding that its images become. Only the
+    sequences of a batch that hold some are loaded, in the process that makes the batch.
+
+    Raises:
+        ValueError: a field is out of range.
+    """
+
+    load: Load | Mapping[str, Load]
+    """Function from a list of ids to {id: tensors}; of a mixture, one for each component that has images: {NAME: load}.
+    Keys of tensors that the model does not take are left alone."""
+    image_token_id: int
+    """The token of a placeholder. It is never predicted."""
+    keys: tuple[str, ...]
+    """Tensors that the model takes, in each of which images follow one another in dimension 0: `pixel_values` and the
+    like. A batch has them under the same names, in the order of placeholders."""
+    grids: Callable[[Mapping[str, torch.Tensor]], NDArray[np.int64]]
+    """From a sequence's tensors to each of its images as placeholders: frames, height and width, int64 [images, 3],
+    whose product is their number."""
+    positions: Callable[[int, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]] | None = None
+    """Where the model has three position ids for a token: from a sequence's length, where its images start in it
+    [images], and their grids, to int64 [3, length]. None where images count as text."""
+    pads: bool = False
+    """Whether tensors of several shapes are padded with zeros behind, as LLaVA's tiles are."""
+    on_error: Literal["fail", "mask"] = "fail"
+    """Where a sequence's images cannot be loaded or do not fit its placeholders: `fail` raises a MediaError, `mask`
+    leaves the sequence out of the loss and logs why."""
+
+    def __post_init__(self) -> None:
+        check_token_id("image_token_id", self.image_token_id)
+        loads = list(self.load.values()) if isinstance(self.load, Mapping) else [self.load]
+        if not loads or not all(map(callable, loads)):
+            raise ValueError(
+                f"load must be a function from ids to {{id: tensors}}, or of a mixture {{NAME: function}}, got "
+                f"{shortened(self.load)}"
+            )
+        if not self.keys or not all(isinstance(key, str) for key in self.keys):
+            raise ValueError(f"keys must be names of tensors, such as ('pixel_values',), got {shortened(self.keys)}")
+        if self.on_error not in ("fail", "mask"):
+            raise ValueError(f"on_error must be 'fail' or 'mask', got {shortened(self.on_error)}")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowFormat:
     """How the rows of a batch are filled.
@@ -108,6 +160,8 @@ class RowFormat:
     shared_prefix: bool = False
     """Of a dataset with groups, whether each group's first sequence is a prefix that the others see: masks built from a
     batch show it to them, and their position ids continue where it ends."""
+    media: Media | None = None
+    """The images of sequences, and what the model takes of them; None for text alone."""
 
     def __post_init__(self) -> None:
         """Checks every field."""
@@ -118,3 +172,19 @@ class RowFormat:
             if getattr(self, name) not in (None, True, False):
                 raise ValueError(f"{name} must be True or False, got {shortened(getattr(self, name))}")
         check_total_multiple_of(self.total_multiple_of)
+        if self.media is not None:
+            self._check_media(self.media)
+
+    def _check_media(self, media: Media) -> None:
+        if not isinstance(media, Media):
+            raise ValueError(f"media must be Media, such as media_of(model.config, load), got {shortened(media)}")
+        taken = {"pad_token_id": self.pad_token_id}
+        taken |= {name: getattr(self.separators, name) for name in ("bos_token_id", "eos_token_id")}
+        for name, token_id in taken.items():
+            if token_id == media.image_token_id:
+                raise ValueError(f"{name} must not be the image token {token_id}; give another token of your tokenizer")
+        for name in ("continue_positions", "shared_prefix"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} cannot be used with media, whose images have positions of their own; leave it out"
+                )

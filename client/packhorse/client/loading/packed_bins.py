@@ -116,6 +116,8 @@ class PackedBins(Dataset[dict[str, Any]]):
         form = with_words(batch or BatchFormat(), preset=preset)
         if form.component_rows:
             raise ValueError("component_rows has no effect on PackedBins: a row is a bin; use PackedDataset")
+        if form.media is not None:
+            raise ValueError("media cannot be used with PackedBins, whose rows must stack; use PackedDataset")
         self._server = as_server(target)
         self._output = output
         self._maker = BatchMaker(tokens, form)

@@ -11,6 +11,7 @@ from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import get_preset, list_presets
 from packhorse.client.presets.torchtune import torchtune_preset
 from packhorse.client.presets.transformers import padding_free_preset, rows_preset
+from packhorse.client.presets.vision_models import media_of
 
 __all__ = [
     "Alignment",
@@ -21,6 +22,7 @@ __all__ = [
     "jax_preset",
     "list_presets",
     "llama_factory_preset",
+    "media_of",
     "megatron_lm_preset",
     "megatron_preset",
     "padding_free_preset",

@@ -81,6 +81,8 @@ class BatchFormat(RowFormat):
                 raise ValueError(
                     f"{name}={wanted} contradicts preset {preset.name!r}, which is {name}={declared}: {preset.trainer}"
                 )
+        if self.media is not None:
+            preset.refuse_media()
         if self.shared_prefix:
             raise ValueError(
                 f"shared_prefix goes without a preset: {preset.trainer} would not see prefixes; take the batch's own "

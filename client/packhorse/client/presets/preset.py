@@ -58,6 +58,8 @@ class Preset:
     """Makes the trainer's keys from a batch of the declared form, and leaves that batch as it is."""
     has_rows: bool = False
     """Whether every key holds one item for each bin, so that a bin alone is a row, which `PackedBins` can give."""
+    takes_media: bool = False
+    """Whether the trainer takes images: their tensors, and position ids [4, B, L] where the model has three."""
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
         """Turns a batch, assembled with `shift_labels` and `flatten` as declared, into the trainer's keys.
@@ -68,7 +70,9 @@ class Preset:
             ValueError: the batch was assembled in another form, lacks what the trainer needs, or is on a GPU already.
         """
         self._check_form(batch)
-        return self.build(batch)
+        if "media" not in batch:
+            return self.build(batch)
+        return self.build(batch) | {key: batch[key] for key in batch["media"].keys}
 
     def warn_of_cost(self, batch_size: int) -> None:
         """Warns, once in a process, where attention over one long row will be slow on this machine."""
@@ -109,8 +113,21 @@ class Preset:
                 "prepare the dataset with a smaller max_sequences_per_bin"
             )
 
+    def refuse_media(self) -> None:
+        """Refuses images where the trainer takes none.
+
+        Raises:
+            ValueError: it takes none.
+        """
+        if not self.takes_media:
+            raise ValueError(
+                f"preset {self.name!r} carries no media: take preset 'rows' or 'padding-free', or the batch's own keys"
+            )
+
     def _check_form(self, batch: PackedBatch) -> None:
         layout = batch["layout"]
+        if "media" in batch:
+            self.refuse_media()
         refuse_prefixes(layout, f"preset {self.name!r}")
         if batch["labels"].device.type != "cpu":
             raise ValueError(

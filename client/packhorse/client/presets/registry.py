@@ -18,6 +18,7 @@ def open_instruct_preset() -> Preset:
     return replace(
         padding_free_preset(),
         name="open-instruct",
+        takes_media=False,
         trainer="finetune.py of open-instruct (August 2026) with --packing; GRPO has rollouts.to_open_instruct",
     )
 
@@ -32,6 +33,7 @@ def trl_preset() -> Preset:
     return replace(
         padding_free_preset(),
         name="trl",
+        takes_media=False,
         trainer="SFTTrainer of TRL (1.16), as its collator with padding_free=True feeds it",
     )
 

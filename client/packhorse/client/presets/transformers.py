@@ -85,6 +85,7 @@ def padding_free_preset(
         total_multiple_of=total_multiple_of,
         num_segments=None if max_sequences is None else max_sequences + 1,
         is_quadratic=True,
+        takes_media=True,
         build=partial(
             _build,
             return_position_ids=return_position_ids,
@@ -125,6 +126,7 @@ def rows_preset(*, return_padding_mask: bool = False) -> Preset:
         labels=UNSHIFTED + " and on padding",
         flatten=False,
         has_rows=True,
+        takes_media=True,
         padding="a sequence of its own at the end of its row, its labels -100",
         build=partial(_build_rows, return_padding_mask=return_padding_mask),
     )

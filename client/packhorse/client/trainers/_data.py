@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.row_format import Media
 from packhorse.client.connecting import Server, Target
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
 from packhorse.client.options import LoaderOptions, Run
@@ -52,6 +53,11 @@ class PackedData:
     def own_preset(self) -> Preset | str | None:
         """The preset that the data names, here or in its format."""
         return self.preset or (None if self.batch is None else self.batch.preset)
+
+    @property
+    def media(self) -> Media | None:
+        """What its batches have of images; None for text alone."""
+        return None if self.batch is None else self.batch.media
 
     def with_defaults(self, other: "PackedData") -> "PackedData":
         """Returns this data, with another's values where it has none."""

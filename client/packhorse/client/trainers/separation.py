@@ -15,6 +15,7 @@ from torch import nn
 
 from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.row_format import Media
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import get_preset
 from packhorse.client.sources import IndexableSource
@@ -24,7 +25,7 @@ _LENGTH = 8
 """Tokens of each of the two sequences that the model is asked about."""
 
 
-def sees_other_sequences(model: Any, preset: str | Preset = "rows") -> bool:
+def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media | None = None) -> bool:
     """Tells whether a model's packed sequences see each other: one small forward and backward pass.
 
     Two sequences of eight tokens are packed into a row. Where the second one's logits have a gradient in the first
@@ -43,6 +44,7 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows") -> bool:
         model: one with `get_input_embeddings` and an output that has `logits` [B, L, V], as transformers' models are,
             its weights whole and on one device.
         preset: the form of the batches that it will get; `rows`, or `padding-free` with FlashAttention.
+        media: what the batches have of images, for a model whose position ids they change. None is asked for here.
 
     Raises:
         ValueError: the model has no embeddings to ask about, or its output no logits; or the model itself refuses
@@ -58,7 +60,7 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows") -> bool:
     device = next(embeddings.parameters()).device
     inputs: dict[str, Any] = {
         name: value.to(device) if isinstance(value, torch.Tensor) else value
-        for name, value in preset.convert(_two_sequences(preset)).items()
+        for name, value in preset.convert(_two_sequences(preset, media)).items()
         if name != "labels"
     }
     seen: list[torch.Tensor] = []
@@ -79,13 +81,16 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows") -> bool:
     return bool(gradient[:, :_LENGTH].any())
 
 
-def _two_sequences(preset: Preset) -> PackedBatch:
-    """A batch of one full row: two sequences of equal length."""
+def _two_sequences(preset: Preset, media: Media | None) -> PackedBatch:
+    """A batch of one full row: two sequences of equal length, of text."""
     block = BinBlock(
         ids=np.arange(2), lengths=np.full(2, _LENGTH, np.int32), bin_ends=np.array([2]), positions=np.zeros(1, np.int64)
     )
-    assembler = BatchAssembler(2 * _LENGTH, flatten=preset.flatten, shift_labels=preset.shift_labels)
-    tokens = list(range(1, 1 + _LENGTH))
+    pad, *tokens = [token for token in range(_LENGTH + 2) if media is None or token != media.image_token_id]
+    assembler = BatchAssembler(
+        2 * _LENGTH, flatten=preset.flatten, shift_labels=preset.shift_labels, pad_token_id=pad, media=media
+    )
+    tokens = tokens[:_LENGTH]
     return assembler.assemble(block, IndexableSource([tokens, tokens]))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from packhorse.client.batches.row_format import Media
 from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.options import LoaderOptions
 from packhorse.client.presets.preset import Preset
@@ -275,7 +276,7 @@ class PackedTrainerMixin(_AnyTrainer):
             rank=getattr(self.accelerator.state, "device_mesh", None),
         )
         data.refuse_schedule("a Trainer counts every epoch by its own batch size; loop over a loader yourself")
-        self._refuse_model_that_sees_others(data.own_preset or preset)
+        self._refuse_model_that_sees_others(data.own_preset or preset, data.media)
         loader = data.open(
             batch_size=batch_size,
             seed=args.seed if args.data_seed is None else args.data_seed,
@@ -303,7 +304,7 @@ class PackedTrainerMixin(_AnyTrainer):
                 "there; train with cp_size=1 and sp_size=1, or on sequences that are not packed"
             )
 
-    def _refuse_model_that_sees_others(self, preset: str | Preset | None) -> None:
+    def _refuse_model_that_sees_others(self, preset: str | Preset | None, media: Media | None) -> None:
         """Asks the model once for each form of batches; one that gives no answer is trained, and the log says why."""
         if self.may_see_other_sequences or preset is None:
             return
@@ -313,7 +314,7 @@ class PackedTrainerMixin(_AnyTrainer):
         self._presets_asked.add(name)
         model = type(self.model).__name__
         try:
-            sees = sees_other_sequences(self.model, preset)
+            sees = sees_other_sequences(self.model, preset, media)
         except Exception as error:  # whatever a model of the user's may raise
             _LOG.warning("%s could not be asked whether packed sequences see each other: %s", model, error)
             return

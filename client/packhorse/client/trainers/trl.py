@@ -5,6 +5,7 @@ Owns what SFTTrainer asks for beyond a Trainer; leaves the rest to `transformers
 
 from typing import Any
 
+from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.trainers._data import PackedData
 from packhorse.client.trainers.transformers import PackedTrainerMixin
 
@@ -61,6 +62,13 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
         self._total_train_tokens = before + (self._total_train_tokens - before) * num_rows
         self._metrics["train" if self.model.training else "eval"]["num_tokens"] = [self._total_train_tokens]
         return loss
+
+    def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
+        if data.media is not None:
+            raise ValueError(
+                "PackedSFTTrainer takes no media, since TRL counts tokens by position ids; use PackedTrainer"
+            )
+        return super()._loader(data, batch_size)
 
     def _stand_in(self) -> Dataset:
         """SFTTrainer looks at the first row of its dataset: a row that is ready, and is trained on by nobody."""

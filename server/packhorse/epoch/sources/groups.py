@@ -44,6 +44,8 @@ class Groups:
     """No bin has more members."""
     resources: NDArray[np.uint32] | None = None
     """What every member takes of each resource: uint32 [n, k]; None without any."""
+    costs: tuple[int, ...] = ()
+    """What one of each resource costs."""
     are_named: bool = True
     """Whether bins tell the group of each sequence."""
     order: NDArray[np.int64] | None = None
@@ -121,8 +123,18 @@ class GroupedSource:
         )
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
-        """Returns the cost of the bins at the given positions, each member a sequence of its own: int64 [N]."""
-        return self.bins(positions).costs(cost_linear)
+        """Returns the cost of the bins at the given positions: int64 [N].
+
+        Each member is a sequence of its own, and what it takes of resources is added.
+        """
+        costs, groups = self.bins(positions).costs(cost_linear), self._groups
+        if groups.resources is None or not any(groups.costs):
+            return costs
+        packed = self._source.bins(positions)
+        members, sizes = groups.members_of(packed.ids)
+        up_to = np.concatenate(([0], np.cumsum(groups.resources[members].astype(np.int64) @ np.array(groups.costs))))
+        ends = np.concatenate(([0], np.cumsum(sizes)[packed.bin_ends - 1]))
+        return costs + np.diff(up_to[ends])
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where members are in the epoch."""

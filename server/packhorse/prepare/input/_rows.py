@@ -3,6 +3,7 @@
 Owns the checks that every row has to pass whatever it was read from, and what a row that fails is called.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,7 +18,8 @@ _INT64_MAX = 2**63 - 1
 
 MOST_RESOURCE = 2**31 - 1
 """Of one sequence."""
-_MOST_RESOURCES = 4
+_MOST_RESOURCES, _MOST_COST = 4, 2**42
+_RESOURCE = re.compile(r"([^=]+)=(.+?)(?::(\d*))?(?::(\d+))?")
 
 OnBadRow = Literal["error", "skip"]
 """Treatment of a row that cannot be planned."""
@@ -29,7 +31,7 @@ class Resource:
 
     Example:
         >>> Resource.parse("tiles=num_tiles:48")
-        Resource(name='tiles', column='num_tiles', cap=48)
+        Resource(name='tiles', column='num_tiles', cap=48, cost=0)
     """
 
     name: str
@@ -40,6 +42,9 @@ class Resource:
     `image_grid_thw`."""
     cap: int | None = None
     """The most of it that a bin holds. By default there is no limit, and it is only counted."""
+    cost: int = 0
+    """What one of it costs where ranks are balanced, in the unit of a topology's `cost_linear`. It is what the encoder
+    computes for it, over what the language model computes for a pair of tokens. By default it costs nothing."""
 
     def __post_init__(self) -> None:
         """Checks the fields; a ValueError where one is wrong."""
@@ -48,17 +53,19 @@ class Resource:
                 raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
         if self.cap is not None:
             checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_RESOURCE)
+        checked_integer(f"the cost of resource {self.name!r}", self.cost, 0, _MOST_COST)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads NAME=COLUMN or NAME=COLUMN:CAP; a ValueError where it is something else."""
-        name, is_named, rest = text.partition("=")
-        column, _, cap = rest.rpartition(":") if rest.rpartition(":")[2].isdecimal() else (rest, "", "")
-        if not (is_named and name and column):
+        """Reads NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST; a ValueError where it is something else."""
+        found = _RESOURCE.fullmatch(text)
+        if found is None:
             raise ValueError(
-                f"resource must be NAME=COLUMN or NAME=COLUMN:CAP, such as tiles=num_tiles:48, got {text!r:.60}"
+                "resource must be NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST, such as tiles=num_tiles:48, "
+                f"got {text!r:.60}"
             )
-        return cls(name=name, column=column, cap=int(cap) if cap else None)
+        name, column, cap, cost = found.groups()
+        return cls(name=name, column=column, cap=int(cap) if cap else None, cost=int(cost) if cost else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,10 @@ DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
     "packhorse_dataset_sequences": ("Sequences in an epoch", lambda dataset: dataset.manifest.n_sequences),
 }
 
+RESOURCE_GAUGE = "packhorse_dataset_resource_ratio"
+RESOURCE_MEANING = "How full bins are of a resource that has a cap, such as image tiles, 0 to 1, on average"
+RESOURCE_LABELS = ("dataset", "resource")
+
 UNUSABLE_FILES, EXPIRY = "packhorse_unusable_files", "packhorse_expiry_timestamp_seconds"
 
 SERVING = "packhorse_serving"
@@ -237,6 +241,13 @@ class _DatasetCollector:
             for dataset in self._datasets():
                 family.add_metric([dataset.name], value_of(dataset))
             yield family
+        full = GaugeMetricFamily(RESOURCE_GAUGE, RESOURCE_MEANING, labels=RESOURCE_LABELS)
+        for dataset in self._datasets():
+            manifest = dataset.manifest
+            for each in manifest.resources:
+                if each.cap is not None:
+                    full.add_metric([dataset.name, each.name], each.total / (each.cap * manifest.n_bins))
+        yield full
 
 
 class _FileCollector:

@@ -1,0 +1,267 @@
+"""Images of a batch: which sequences they belong to, where their placeholders lie, and the tensors that follow.
+
+Owns finding placeholders, loading what they stand for, and the checks that both fit; leaves what a model takes to
+`Media` of `row_format`, known models to `presets/vision_models`, and reading files to the user's function.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.batches.content import Content
+from packhorse.client.batches.layout import PackLayout, reduced
+from packhorse.client.batches.row_format import Load, Media
+from packhorse.client.transport.requests import shortened
+
+_LOG = logging.getLogger(__name__)
+
+_Tensors = Mapping[str, torch.Tensor]
+
+
+class MediaError(ValueError):
+    """A sequence's images cannot be loaded, or do not fit its placeholders."""
+
+
+@dataclass(eq=False)  # not frozen: Lightning walks through batches, and refuses dataclasses that are
+class MediaLayout:
+    """Where the images of a batch lie, in the order of their placeholders; in host memory.
+
+    Legend: m images, T tokens of all rows end to end. InternVL's images are its tiles.
+
+    Example:
+        >>> from packhorse.client.presets import media_of
+        >>> from packhorse.client import BatchAssembler, BinBlock
+        >>> from packhorse.client.sources import IndexableSource
+        >>> image = {"pixel_values": torch.zeros(8, 6), "image_grid_thw": torch.tensor([[1, 2, 4]])}  # 2 placeholders
+        >>> load = lambda ids: {sequence_id: image for sequence_id in ids}
+        >>> from types import SimpleNamespace as Config  # what a model's config has
+        >>> config = Config(model_type="qwen3_vl", image_token_id=9, vision_config=Config(spatial_merge_size=2))
+        >>> block = BinBlock(
+        ...     ids=np.array([5, 6]), lengths=np.array([2, 4]), bin_ends=np.array([2]), positions=np.array([0])
+        ... )
+        >>> source = IndexableSource({5: [1, 2], 6: [3, 9, 9, 4]})
+        >>> batch = BatchAssembler(max_seq_len=6, media=media_of(config, load)).assemble(block, source)
+        >>> batch["media"].ids.tolist(), batch["media"].starts.tolist(), batch["media"].counts.tolist()
+        ([6], [3], [2])
+        >>> batch["position_ids"][:, 0].tolist()  # of text, then frames, heights and widths
+        [[0, 1, 0, 1, 2, 3], [0, 1, 0, 1, 1, 3], [0, 1, 0, 1, 1, 3], [0, 1, 0, 1, 2, 3]]
+        >>> batch["labels"].tolist()
+        [[-100, 2, -100, -100, -100, 4]]
+    """
+
+    sequences: NDArray[np.int64]
+    """Index in the batch of every image's sequence: int64 [m]."""
+    ids: NDArray[np.int64]
+    """Ids of these sequences: int64 [m]."""
+    starts: NDArray[np.int64]
+    """Index in T of every image's first placeholder: int64 [m]."""
+    counts: NDArray[np.int64]
+    """Placeholders of every image, one after the other: int64 [m]."""
+    grids: NDArray[np.int64]
+    """Their frames, height and width: int64 [m, 3]."""
+    masked_ids: NDArray[np.int64]
+    """Ids of the sequences that are left out of the loss since their images failed: int64."""
+    keys: list[str]
+    """The batch's keys of images: none where it has no image."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return reduced(self)
+
+
+@dataclass(slots=True, kw_only=True)
+class Images:
+    """What the images of a batch add to it."""
+
+    media: Media
+    layout: MediaLayout
+    tensors: dict[str, torch.Tensor]
+    """In the order of placeholders; empty without images."""
+    is_text: NDArray[np.bool_]
+    """Tokens that may be predicted: bool [T]."""
+
+    def keys(self, position_ids: torch.Tensor, layout: PackLayout) -> dict[str, Any]:
+        """Returns the batch's keys; `position_ids` [B, L] are those of text."""
+        keys = {"media": self.layout, **self.tensors}
+        if self.media.positions is not None:
+            stacked = position_ids.expand(4, -1, -1).clone()
+            planes = stacked.numpy().reshape(4, -1)[1:]
+            for sequence in np.unique(self.layout.sequences).tolist():
+                start, room = int(layout.starts[sequence]), int(layout.rooms[sequence])
+                of_it = self.layout.sequences == sequence
+                planes[:, start : start + room] = self.media.positions(
+                    room, self.layout.starts[of_it] - start, self.layout.grids[of_it]
+                )
+            keys["position_ids"] = stacked
+        return keys
+
+
+def read_images(
+    media: Media,
+    input_ids: NDArray[np.int64],
+    layout: PackLayout,
+    content: Content,
+    components: list[str] | None,
+    pad_token_id: int,
+) -> Images:
+    """Loads the images of a batch, and compares them with its placeholders.
+
+    A sequence whose images fail, or that is redacted, keeps no placeholder: they become padding tokens, which nothing
+    predicts.
+
+    Args:
+        media: what the model takes.
+        input_ids: tokens of all rows end to end: int64 [T]; placeholders without an image are replaced.
+        layout: of the batch.
+        content: its sequences.
+        components: the component of each sequence; None without a mixture.
+        pad_token_id: what replaces such a placeholder.
+
+    Raises:
+        MediaError: images fail and `media.on_error` is "fail", or `load` returned what it was not asked for.
+    """
+    is_text = input_ids != media.image_token_id
+    at = np.flatnonzero(~is_text)
+    of_sequences = np.searchsorted(layout.starts, at, side="right") - 1
+    redacted = set(content.redacted())
+    holders = [sequence for sequence in np.unique(of_sequences).tolist() if sequence not in redacted]
+    loaded = _load_all(media, holders, content.ids, components)
+
+    parts: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []  # of sequences: index, image starts, grids
+    tensors: list[_Tensors] = []
+    masked = []
+    for sequence in holders:
+        placeholders = at[of_sequences == sequence]
+        try:
+            of_it, grids, starts = _checked(media, loaded[sequence], placeholders)
+        except MediaError as error:
+            failure = _explained(error, sequence, content, len(placeholders))
+            if media.on_error == "fail":
+                raise failure from (error.__cause__ or error)
+            _LOG.warning("left out of the loss: %s", failure)
+            masked.append(sequence)
+            start = layout.starts[sequence]
+            is_text[start : start + layout.lengths[sequence]] = False
+            continue
+        parts.append((sequence, starts, grids))
+        tensors.append(of_it)
+    kept = [sequence for sequence, _, _ in parts]
+    input_ids[at[~np.isin(of_sequences, kept)]] = pad_token_id
+    joined = {key: _joined(media, key, tensors, content.ids[kept]) for key in media.keys if tensors}
+    sequences = np.repeat(np.array(kept, dtype=np.int64), [len(starts) for _, starts, _ in parts])
+    grids = np.concatenate([np.empty((0, 3), np.int64), *(grids for _, _, grids in parts)])
+    where = MediaLayout(
+        sequences=sequences,
+        ids=content.ids[sequences],
+        starts=np.concatenate([np.empty(0, np.int64), *(starts for _, starts, _ in parts)]),
+        counts=grids.prod(1),
+        grids=grids,
+        masked_ids=content.ids[np.array(masked, dtype=np.int64)],
+        keys=list(joined),
+    )
+    return Images(media=media, layout=where, tensors=joined, is_text=is_text)
+
+
+def _load_all(
+    media: Media, sequences: list[int], ids: NDArray[np.int64], components: list[str] | None
+) -> dict[int, _Tensors | MediaError]:
+    """Returns each sequence's tensors, or why there are none, with one call for each component."""
+    asked: dict[str | None, list[int]] = {}
+    for sequence in sequences:
+        asked.setdefault(None if components is None else components[sequence], []).append(sequence)
+    loaded: dict[int, _Tensors | MediaError] = {}
+    for name, some in asked.items():
+        load = media.load
+        if isinstance(load, Mapping):
+            assert name is not None
+            if name not in load:
+                raise MediaError(
+                    f"sequence {ids[some[0]]} of component {name!r} holds the image token {media.image_token_id}, but "
+                    "load of media lacks that component; add it"
+                )
+            load = load[name]
+        by_id = _load(load, list(dict.fromkeys(ids[some].tolist())))
+        loaded |= {sequence: by_id[int(ids[sequence])] for sequence in some}
+    return loaded
+
+
+def _load(load: Load, ids: list[int]) -> dict[int, _Tensors | MediaError]:
+    """Asks for some sequences together; where that raises, for each alone, to learn which ones fail."""
+    try:
+        answer = load(ids)
+    except Exception as error:  # whatever a function of the user's may raise
+        if len(ids) > 1:
+            return {sequence_id: _load(load, [sequence_id])[sequence_id] for sequence_id in ids}
+        failure = MediaError(f"load raised {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return {ids[0]: failure}
+    if not isinstance(answer, Mapping) or not set(answer) <= set(ids):
+        others = sorted(set(answer) - set(ids), key=str) if isinstance(answer, Mapping) else answer
+        raise MediaError(
+            f"load of media was asked for the sequences {shortened(ids)} and returned {shortened(others)}; it must "
+            "return {id: tensors} for the ids that it is given"
+        )
+    return {sequence_id: answer.get(sequence_id, MediaError("load returned nothing for it")) for sequence_id in ids}
+
+
+def _checked(
+    media: Media, loaded: _Tensors | MediaError, placeholders: NDArray[np.int64]
+) -> tuple[_Tensors, NDArray[np.int64], NDArray[np.int64]]:
+    """Returns a sequence's tensors, grids and where its images start in T; a MediaError where they do not fit."""
+    if isinstance(loaded, MediaError):
+        raise loaded
+    if missing := [key for key in media.keys if key not in loaded]:
+        raise MediaError(f"load returned no {missing[0]!r}, but {', '.join(map(str, loaded)) or 'nothing'}")
+    try:
+        tensors = {key: torch.as_tensor(loaded[key]) for key in media.keys}
+        grids = np.asarray(media.grids(tensors), dtype=np.int64).reshape(-1, 3)
+    except Exception as error:  # of tensors of any form
+        raise MediaError(f"what load returned is not as the model takes it: {error}") from error
+    counts = grids.prod(1)
+    if counts.sum() != len(placeholders) or (counts < 1).any():
+        raise MediaError(
+            f"it holds {len(placeholders)} image tokens ({media.image_token_id}), but its {len(grids)} images need "
+            f"{counts.sum()}"
+        )
+    firsts = np.cumsum(counts) - counts
+    starts, lasts = placeholders[firsts], placeholders[firsts + counts - 1]
+    if (apart := lasts - starts + 1 != counts).any():
+        image = int(apart.argmax())
+        raise MediaError(
+            f"other tokens lie between the {counts[image]} image tokens of its image {image}, or its images come in "
+            "another order"
+        )
+    return tensors, grids, starts
+
+
+def _explained(error: MediaError, sequence: int, content: Content, num_placeholders: int) -> MediaError:
+    """Names the sequence and the way out."""
+    way_out = (
+        "it was cut, and its images with it: prepare the dataset with over_length='drop' or a larger max_seq_len"
+        if num_placeholders and content.is_cut(sequence)
+        else "mend it and resume after the last batch's cursor"
+    )
+    return MediaError(f"sequence {content.ids[sequence]}: {error}; {way_out}, or leave it out with on_error='mask'")
+
+
+def _joined(media: Media, key: str, loaded: list[_Tensors], ids: NDArray[np.int64]) -> torch.Tensor:
+    """Returns the tensors of sequences one after the other, padded with zeros where the model takes that."""
+    tensors = [each[key] for each in loaded]
+    others = [i for i, tensor in enumerate(tensors) if tensor.shape[1:] != tensors[0].shape[1:]]
+    if others and not media.pads:
+        raise MediaError(
+            f"{key} of sequence {ids[0]} has the shape {list(tensors[0].shape)}, and of sequence {ids[others[0]]} "
+            f"{list(tensors[others[0]].shape)}: images of one batch may differ in the first size alone; load all with "
+            "one processor"
+        )
+    if others:
+        shape = np.max([tensor.shape[1:] for tensor in tensors], axis=0).tolist()
+        padded = [tensor.new_zeros(len(tensor), *shape) for tensor in tensors]
+        for whole, tensor in zip(padded, tensors, strict=True):
+            whole[tuple(slice(size) for size in tensor.shape)] = tensor
+        tensors = padded
+    return torch.cat(tensors)
