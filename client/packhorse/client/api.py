@@ -6,6 +6,7 @@ Owns their arguments. Leaves making a client to `connecting`, messages to `trans
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -419,6 +420,7 @@ class Client:
         allow_empty: bool = False,
         align: int = 1,
         extra_tokens: int = 0,
+        resources: Mapping[str, int] = MappingProxyType({}),
     ) -> PackStream:
         """Packs sequences as they arrive (rollouts): full bins return while more sequences are sent.
 
@@ -443,6 +445,8 @@ class Client:
             allow_empty: a flush with fewer sequences than bins adds empty bins instead of raising an error.
             align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
+            resources: name of what sequences take of a bin beside tokens, such as image tiles → the most that a bin
+                holds; `send` then takes `amounts`.
 
         Returns:
             A stream to `send` sequences to and to `flush` at the end; the first of these opens it.
@@ -465,6 +469,7 @@ class Client:
             align=align,
             extra_tokens=extra_tokens,
             wire_version=WIRE_VERSION,
+            budgets=budget_messages({name: ((), cap) for name, cap in dict(resources).items()}),
         )
         return PackStream(self._transport, options, self._retry)
 

@@ -609,7 +609,7 @@ class PackStreamRequest(_message.Message):
     def __init__(self, options: _Optional[_Union[PackStreamOptions, _Mapping]] = ..., sequences: _Optional[_Union[PackStreamSequences, _Mapping]] = ..., flush: _Optional[_Union[PackStreamFlush, _Mapping]] = ...) -> None: ...
 
 class PackStreamOptions(_message.Message):
-    __slots__ = ("max_seq_len", "lookahead_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty", "wire_version")
+    __slots__ = ("max_seq_len", "lookahead_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty", "wire_version", "budgets")
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
     LOOKAHEAD_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
@@ -621,6 +621,7 @@ class PackStreamOptions(_message.Message):
     COST_LINEAR_FIELD_NUMBER: _ClassVar[int]
     ALLOW_EMPTY_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
     max_seq_len: int
     lookahead_sequences: int
     max_sequences_per_bin: int
@@ -632,17 +633,20 @@ class PackStreamOptions(_message.Message):
     cost_linear: int
     allow_empty: bool
     wire_version: int
-    def __init__(self, max_seq_len: _Optional[int] = ..., lookahead_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    budgets: _containers.RepeatedCompositeFieldContainer[Budget]
+    def __init__(self, max_seq_len: _Optional[int] = ..., lookahead_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ...) -> None: ...
 
 class PackStreamSequences(_message.Message):
-    __slots__ = ("ids", "lengths", "groups")
+    __slots__ = ("ids", "lengths", "groups", "amounts")
     IDS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    AMOUNTS_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     groups: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ...) -> None: ...
+    amounts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ..., amounts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PackStreamFlush(_message.Message):
     __slots__ = ()

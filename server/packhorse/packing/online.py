@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from packhorse.compiling import kernel
 from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
+from packhorse.packing.sequences import pack_sizes
 from packhorse.topology import RoomRule, checked_integer
 
 MAX_UNITS = 1 << 17
@@ -46,8 +47,8 @@ class OnlineBin:
     """Number of these sequences in each item; None if each item is one."""
 
 
-_Held = tuple[tuple[int, ...], tuple[int, ...], int, int]
-"""(ids, lengths, room, bins that had left when it arrived) of an item."""
+_Held = tuple[tuple[int, ...], tuple[int, ...], int, int, tuple[int, ...]]
+"""(ids, lengths, room, bins that had left when it arrived, what it takes of each further budget) of an item."""
 
 
 class OnlinePacker:
@@ -58,6 +59,9 @@ class OnlinePacker:
     the fullest leaves. A sequence is overdue after PATIENCE_LOOKAHEADS · lookahead_sequences bins have left, and the
     oldest overdue one is in the next bin at any cost. At most lookahead_sequences are older, so every sequence is in
     one of the (PATIENCE_LOOKAHEADS + 1) · lookahead_sequences + 1 bins that follow its arrival.
+
+    Under further budgets (`caps`) there is no such search: the item that takes the largest share of a bin is joined by
+    the next largest that fit.
 
     A group is packed as one sequence with the rooms of its members together; each member counts in the look-ahead. The
     same sequences in the same order give the same bins.
@@ -76,6 +80,7 @@ class OnlinePacker:
             first way to reach each sum, so it is not exact, and groups are refused.
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before rounding.
+        caps: what a bin holds of each further resource, such as image tiles.
 
     Raises:
         ValueError: an option is out of range.
@@ -89,6 +94,7 @@ class OnlinePacker:
         max_sequences_per_bin: int | None = None,
         align: int = 1,
         extra_tokens: int = 0,
+        caps: Sequence[int] = (),
     ) -> None:
         self._capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
         self._lookahead = checked_integer("lookahead_sequences", lookahead_sequences, 1)
@@ -101,6 +107,7 @@ class OnlinePacker:
             align=checked_integer("align", align, 1, self._capacity),
             extra_tokens=checked_integer("extra_tokens", extra_tokens, 0, self._capacity - 1),
         )
+        self._caps = [checked_integer("every cap", cap, 1, MAX_SEQ_LEN) for cap in caps]
         self._unit = -(-self._capacity // MAX_UNITS)
         self._held: dict[int, _Held] = {}  # arrival -> what arrived, oldest first
         self._by_room: list[tuple[int, int]] = []  # (-room, arrival), ascending
@@ -126,15 +133,15 @@ class OnlinePacker:
             ValueError: the length is not an integer in [1, max_seq_len], or does not fit with `align` and
                 `extra_tokens`.
         """
-        room = self.room_of(length)
-        return self._take((int(sequence_id),), (int(length),), room)
+        return self.add_group([sequence_id], [length])
 
-    def add_group(self, ids: Sequence[int], lengths: Sequence[int]) -> list[OnlineBin]:
+    def add_group(self, ids: Sequence[int], lengths: Sequence[int], amounts: Sequence[int] = ()) -> list[OnlineBin]:
         """Takes in sequences that share a bin, next to each other in their order.
 
         Args:
             ids: any integers, at least one.
             lengths: in tokens, one for each.
+            amounts: what they take together of each of `caps`.
 
         Returns:
             The bins that leave, until no more than the look-ahead is held.
@@ -143,7 +150,16 @@ class OnlinePacker:
             ValueError: a length is out of range, they do not fit a bin together, or bins have a limit of sequences.
         """
         room = self.room_of_group(lengths)
-        return self._take(tuple(map(int, ids)), tuple(map(int, lengths)), room)
+        self.check_amounts(amounts)
+        return self._take(tuple(map(int, ids)), tuple(map(int, lengths)), room, tuple(map(int, amounts)))
+
+    def check_amounts(self, amounts: Sequence[int]) -> None:
+        """Refuses what an item takes of the further budgets, as `add_group` does."""
+        if len(amounts) != len(self._caps):
+            raise ValueError(f"there are {len(self._caps)} caps, and amounts of {len(amounts)}: give one for each")
+        for amount, cap in zip(amounts, self._caps, strict=True):
+            if not 0 <= amount <= cap:
+                raise ValueError(f"it takes {amount} of a resource of which a bin holds {cap}: raise the cap")
 
     def room_of_group(self, lengths: Sequence[int]) -> int:
         """Returns the room of a group in tokens; raises as `add_group` does."""
@@ -169,8 +185,10 @@ class OnlinePacker:
 
     def flush(self) -> list[OnlineBin]:
         """Packs all sequences held, best-fit-decreasing; more may be added afterwards."""
+        if self._caps:
+            return self._flush_under_caps()
         arrivals: defaultdict[int, deque[int]] = defaultdict(deque)
-        for arrival, (_, _, room, _) in self._held.items():
+        for arrival, (_, _, room, _, _) in self._held.items():
             arrivals[room].append(arrival)
         pairs = sorted(((room, len(queue)) for room, queue in arrivals.items()), reverse=True)
         templates = canonical_templates(best_fit_decreasing(pairs, self._capacity, self._limit))
@@ -182,9 +200,26 @@ class OnlinePacker:
         self._by_room.clear()
         return bins
 
-    def _take(self, ids: tuple[int, ...], lengths: tuple[int, ...], room: int) -> list[OnlineBin]:
+    def _flush_under_caps(self) -> list[OnlineBin]:
+        arrivals = list(self._held)
+        sizes, capacities = self._sizes(arrivals)
+        bins = pack_sizes(sizes, capacities).bins() if arrivals else []
+        self._by_room.clear()
+        return [self._bin(arrivals[index] for index in one) for one in bins]
+
+    def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns what items take of each budget, and what a bin has: int64 [n, d] and [d]."""
+        of_limit = [] if self._limit == self._capacity else [self._limit]
+        sizes = [
+            (room, *amounts, *[1] * len(of_limit)) for _, _, room, _, amounts in map(self._held.__getitem__, arrivals)
+        ]
+        return np.array(sizes, dtype=np.int64), np.array([self._capacity, *self._caps, *of_limit], dtype=np.int64)
+
+    def _take(
+        self, ids: tuple[int, ...], lengths: tuple[int, ...], room: int, amounts: tuple[int, ...]
+    ) -> list[OnlineBin]:
         """Holds an item, and returns the bins that leave for it."""
-        self._held[self._num_arrived] = (ids, lengths, room, self._num_left)
+        self._held[self._num_arrived] = (ids, lengths, room, self._num_left, amounts)
         insort(self._by_room, (-room, self._num_arrived))
         self._num_arrived += 1
         self._num_held += len(ids)
@@ -195,12 +230,17 @@ class OnlinePacker:
 
     def _next_bin(self) -> OnlineBin:
         rooms = -np.array([room for room, _ in self._by_room], dtype=np.int64)  # [n], descending
-        arrival, (_, _, room, left_before) = next(iter(self._held.items()))
+        arrival, (_, _, room, left_before, _) = next(iter(self._held.items()))
         overdue = self._num_left - left_before >= PATIENCE_LOOKAHEADS * self._lookahead
         forced = bisect_left(self._by_room, (-room, arrival)) if overdue else -1
+        if self._caps:
+            return self._leave(filled_bin(*self._sizes(arrival for _, arrival in self._by_room), forced))
         capacity = self._capacity // self._unit
         units = np.minimum(-(-rooms // self._unit), capacity)  # a sequence that fills a bin alone still does
-        chosen = fullest_bin(units, capacity, self._limit, forced).tolist()  # ascending
+        return self._leave(fullest_bin(units, capacity, self._limit, forced).tolist())
+
+    def _leave(self, chosen: list[int]) -> OnlineBin:
+        """Returns the bin of some items, by their indices in `_by_room`, ascending."""
         arrivals = [self._by_room[index][1] for index in chosen]
         for index in reversed(chosen):
             del self._by_room[index]
@@ -213,6 +253,34 @@ class OnlinePacker:
         self._num_held -= len(ids)
         sizes = None if len(ids) == len(items) else [len(item[0]) for item in items]
         return OnlineBin(ids, [length for item in items for length in item[1]], sizes)
+
+
+def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: int) -> list[int]:
+    """Returns the next bin under several budgets: the largest shares first, each item that fits.
+
+    Example:
+        >>> filled_bin(np.array([[9, 0], [5, 2], [4, 3], [4, 1]]), np.array([10, 4]), forced=-1)
+        [1, 3]
+
+    Args:
+        sizes: int64 [n, d], each in [0, its capacity].
+        capacities: of a bin: int64 [d].
+        forced: the item that has to be in it; -1 for any.
+
+    Returns:
+        Indices into `sizes`, ascending.
+    """
+    order = np.argsort(-(sizes / capacities).sum(axis=1), kind="stable")
+    first = int(order[0]) if forced < 0 else forced
+    chosen, room = [first], capacities - sizes[first]
+    order = order[order != first]
+    while True:
+        order = order[(sizes[order] <= room).all(axis=1)]
+        if not len(order):
+            return sorted(chosen)
+        chosen.append(int(order[0]))
+        room = room - sizes[order[0]]
+        order = order[1:]
 
 
 @kernel

@@ -5,19 +5,26 @@ Leaves the choice of bins to the service and connections to the transport.
 """
 
 import queue
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
+from packhorse.client.errors import (
+    DamagedAnswerError,
+    PackhorseError,
+    ServerUnavailableError,
+    TransientError,
+    VersionMismatchError,
+)
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.transport.requests import PACK_STREAM, Transport, integers, invalid
 from packhorse.client.transport.retries import Attempts
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION
 
 Bin: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32]]
 """(ids int64 [k], lengths int32 [k]) of one bin's sequences, by descending length; a group's are adjacent, in order."""
@@ -33,6 +40,8 @@ class _Sequence(NamedTuple):
     length: int
     group: int
     """Own number of the first sequence of its group."""
+    amounts: tuple[int, ...] = ()
+    """What it takes of each of the stream's budgets."""
 
 
 class PackStream:
@@ -82,6 +91,8 @@ class PackStream:
         ids: ArrayLike | Iterable[int],
         lengths: ArrayLike | Iterable[int],
         groups: ArrayLike | Iterable[int] | None = None,
+        *,
+        amounts: Mapping[str, ArrayLike | Iterable[int]] | None = None,
     ) -> list[Bin]:
         """Hands sequences over.
 
@@ -98,6 +109,7 @@ class PackStream:
             groups: int [S]: sequences of this call with equal numbers share a bin, next to each other in their order;
                 without max_sequences_per_bin. A group is handed over whole, so equal numbers of two calls are two
                 groups. None packs each sequence alone.
+            amounts: of a stream with `resources`: name → how much of it each sequence takes, int [S].
 
         Returns:
             The bins that are ready, in the order in which they left.
@@ -115,7 +127,8 @@ class PackStream:
         self._retrying(self._open)  # refused options are named before lengths
         rule = self._check_lengths(new_lengths)
         numbers = range(self._num_sent, self._num_sent + len(new_ids))
-        self._held.update(zip(numbers, self._in_groups(new_ids, new_lengths, groups, rule), strict=True))
+        taken = self._taken(amounts or {}, len(new_ids))
+        self._held.update(zip(numbers, self._in_groups(new_ids, new_lengths, groups, rule, taken), strict=True))
         self._num_sent += len(new_ids)
         self._unsent.update(dict.fromkeys(numbers))
         try:
@@ -190,6 +203,9 @@ class PackStream:
                 ids=numbers,
                 lengths=[self._held[number].length for number in numbers],
                 groups=[] if groups == [number - first for number in numbers] else groups,
+                amounts=[
+                    self._held[number].amounts[at] for at in range(len(self._options.budgets)) for number in numbers
+                ],
             )
             for number in numbers:  # they come back as unsent when the stream is opened again
                 del self._unsent[number]
@@ -205,6 +221,7 @@ class PackStream:
             raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
         block = decode_bins(response.bins, pb.ID_TYPE_INT64)
         self._check(block, response.num_sequences_held)
+        self._check_caps(block)
         for numbers, lengths in block.bins():
             ids = [self._held.pop(number).id for number in numbers.tolist()]
             self._ready.append((np.array(ids, dtype=np.int64), lengths))
@@ -226,6 +243,29 @@ class PackStream:
                 f"{self._transport.target} returned other sequences, lengths or numbers of them than it was sent"
             )
 
+    def _check_caps(self, block: BinBlock) -> None:
+        """Refuses bins over a cap, as a server makes that does not know resources."""
+        for at, budget in enumerate(self._options.budgets):
+            for numbers, _ in block.bins():
+                if sum(self._held[number].amounts[at] for number in numbers.tolist()) > budget.cap:
+                    raise VersionMismatchError(
+                        "this server is too old for resources: upgrade packhorse on the server's side",
+                        {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
+                    )
+
+    def _taken(self, amounts: Mapping[str, ArrayLike | Iterable[int]], num: int) -> list[tuple[int, ...]]:
+        """Returns what each sequence takes of each budget."""
+        names = [budget.name for budget in self._options.budgets]
+        if not isinstance(amounts, Mapping) or sorted(amounts) != sorted(names):
+            raise invalid("amounts", f"must have a list for each resource of the stream: {', '.join(names) or 'none'}")
+        columns = [integers(f"the amounts of {name!r}", amounts[name]) for name in names]
+        for budget, column in zip(self._options.budgets, columns, strict=True):
+            if len(column) != num:
+                raise invalid("amounts", f"holds {len(column)} of {budget.name!r} for {num} ids")
+            if column and not 0 <= min(column) <= max(column) <= budget.cap:
+                raise invalid("amounts", f"of {budget.name!r} must be in [0, {budget.cap}], its cap")
+        return list(zip(*columns, strict=True)) if columns else [()] * num
+
     def _is_torn(self, block: BinBlock) -> bool:
         """Whether some group did not come whole, in one bin and in its order."""
         if not self._has_groups:
@@ -241,12 +281,18 @@ class PackStream:
         return False
 
     def _in_groups(
-        self, ids: list[int], lengths: list[int], groups: ArrayLike | Iterable[int] | None, rule: RoomRule
+        self,
+        ids: list[int],
+        lengths: list[int],
+        groups: ArrayLike | Iterable[int] | None,
+        rule: RoomRule,
+        amounts: list[tuple[int, ...]],
     ) -> list[_Sequence]:
         """Returns sequences with own numbers from `_num_sent` on, group by group; refuses a group that fits no bin."""
         if groups is None:
             return [
-                _Sequence(*each, self._num_sent + index) for index, each in enumerate(zip(ids, lengths, strict=True))
+                _Sequence(number, length, self._num_sent + index, taken)
+                for index, (number, length, taken) in enumerate(zip(ids, lengths, amounts, strict=True))
             ]
         keys = integers("groups", groups)
         if len(keys) != len(ids):
@@ -267,7 +313,7 @@ class PackStream:
                 raise invalid("groups", "max_sequences_per_bin does not go with groups: leave it None")
             self._has_groups |= len(indices) > 1
             first = self._num_sent + len(sequences)
-            sequences += [_Sequence(ids[index], lengths[index], first) for index in indices]
+            sequences += [_Sequence(ids[index], lengths[index], first, amounts[index]) for index in indices]
         return sequences
 
     def _check_lengths(self, lengths: list[int]) -> RoomRule:

@@ -6,6 +6,7 @@ k belongs to rank k mod D. Leaves the packing to `packhorse.packing`.
 Legend: S sequences, N bins, D ranks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,14 +145,18 @@ def _check_caps(
         )
 
 
+def caps_of(budgets: Sequence[pb.Budget], field: str) -> list[int]:
+    """Returns what a bin has of each budget; a ServiceError names `field` where they are wrong."""
+    if len({each.name for each in budgets}) < len(budgets) or len(budgets) > MAX_BUDGETS:
+        raise invalid_field(field, f"{field} must be at most {MAX_BUDGETS} of distinct names")
+    return [requests.integer(f"the cap of {each.name!r} in {field}", each.cap, 1, MAX_SEQ_LEN) for each in budgets]
+
+
 def _sizes(request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns what sequences take of a bin, and what it has: int64 [S, d] and [d]; tokens first."""
-    budgets = request.budgets
-    if len({each.name for each in budgets}) < len(budgets) or len(budgets) > MAX_BUDGETS:
-        raise invalid_field("budgets", f"budgets must be at most {MAX_BUDGETS} of distinct names")
-    columns, capacities = [rooms], [request.max_seq_len]
-    for each in budgets:
-        capacities.append(requests.integer(f"the cap of {each.name!r} in budgets", each.cap, 1, 2**31 - 1))
+    capacities = [request.max_seq_len, *caps_of(request.budgets, "budgets")]
+    columns = [rooms]
+    for each in request.budgets:
         amounts = np.array(each.amounts, dtype=np.int64)
         if len(amounts) != len(rooms):
             raise invalid_field(

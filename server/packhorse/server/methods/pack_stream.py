@@ -14,7 +14,7 @@ from packhorse.server.base.faults import invalid_field, too_large
 from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.methods import requests
 from packhorse.server.methods.messages import encode
-from packhorse.server.methods.pack import check_costs, order_of_bins, ranks_of
+from packhorse.server.methods.pack import caps_of, check_costs, order_of_bins, ranks_of
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 
@@ -118,6 +118,7 @@ class PackSession:
 
     def __init__(self) -> None:
         self._packer: OnlinePacker | None = None
+        self._budgets: list[str] = []
         self._rounds = Rounds(Topology())
 
     def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
@@ -141,7 +142,7 @@ class PackSession:
         if payload == "options":
             packer = _packer(request.options)
             self._rounds = _rounds(request.options)
-            self._packer = packer
+            self._packer, self._budgets = packer, [each.name for each in request.options.budgets]
             return self._response([])
         assert self._packer is not None
         if payload == "sequences":
@@ -166,6 +167,7 @@ class PackSession:
             except ValueError as error:
                 raise invalid_field("sequences.lengths", str(error)) from None
         items, pace = _items(sequences), Pace()
+        amounts = self._amounts(packer, sequences, items)
         for item in items:
             if len(item) == 1:
                 continue
@@ -179,9 +181,9 @@ class PackSession:
                 raise invalid_field("sequences.groups", f"sequences.groups: group {number}: {error}") from None
         bins: list[OnlineBin] = []
         number = 0
-        for item in items:
+        for item, taken in zip(items, amounts, strict=True):
             number += len(item)
-            bins += self._rounds.add(packer.add_group([ids[i] for i in item], [lengths[i] for i in item]))
+            bins += self._rounds.add(packer.add_group([ids[i] for i in item], [lengths[i] for i in item], taken))
             if pace.is_over():
                 if pace.used_seconds > MAX_STREAM_SECONDS:
                     raise too_large(
@@ -194,6 +196,30 @@ class PackSession:
                 yield _BYTES_PER_STREAMED * (len(ids) + self._rounds.num_sequences)
                 pace.restart()
         return bins
+
+    def _amounts(
+        self, packer: OnlinePacker, sequences: pb.PackStreamSequences, items: Sequence[Sequence[int]]
+    ) -> list[list[int]]:
+        """Returns what each item takes of each budget; a ServiceError where it takes more than a bin has."""
+        num_budgets, num_sequences = len(self._budgets), len(sequences.ids)
+        if len(sequences.amounts) != num_budgets * num_sequences:
+            raise invalid_field(
+                "sequences.amounts",
+                f"sequences.amounts holds {len(sequences.amounts)} numbers for {num_sequences} ids and "
+                f"{num_budgets} budgets",
+            )
+        if not num_budgets:
+            return [[]] * len(items)
+        table = np.array(sequences.amounts, dtype=np.int64).reshape(num_budgets, num_sequences)
+        amounts = [table[:, list(item)].sum(axis=1).tolist() for item in items]
+        for item, taken in zip(items, amounts, strict=True):
+            try:
+                packer.check_amounts(taken)
+            except ValueError as error:
+                raise invalid_field(
+                    "sequences.amounts", f"sequences.amounts: sequence {sequences.ids[item[0]]}: {error}"
+                ) from None
+        return amounts
 
     def _response(self, bins: list[OnlineBin]) -> pb.PackStreamResponse:
         num_held = len(self._packer or ()) + self._rounds.num_sequences
@@ -237,6 +263,7 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
         or None,
         align=requests.integer("options.align", options.align, 0, capacity) or 1,
         extra_tokens=requests.integer("options.extra_tokens", options.extra_tokens, 0, capacity - 1),
+        caps=caps_of(options.budgets, "options.budgets"),
     )
 
 
