@@ -16,8 +16,12 @@ from transformers import (
     LlavaOnevisionForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from packhorse.client import BatchAssembler, BatchFormat, BinBlock, sees_other_sequences
@@ -121,6 +125,14 @@ MODELS = {
     "Qwen3-VL": qwen(
         Qwen3VLForConditionalGeneration, Qwen3VLConfig, 4, num_position_embeddings=16, deepstack_visual_indexes=[0]
     ),
+    "Qwen2-VL": qwen(Qwen2VLForConditionalGeneration, Qwen2VLConfig, 4, embed_dim=16, hidden_size=32),
+    "Qwen3-VL-MoE": qwen(
+        Qwen3VLMoeForConditionalGeneration,
+        Qwen3VLMoeConfig,
+        4,
+        num_position_embeddings=16,
+        deepstack_visual_indexes=[0],
+    ),
     "InternVL": internvl(),
     "LLaVA-OneVision": llava(),
 }
@@ -216,7 +228,9 @@ def packed(made, batch, inputs, samples):
     return {i: with_gradient(made, logits[start : start + length], samples[i][0]) for i, start, length in where}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=pytest.mark.long) if "eager" in form else form for form in FORMS]
+)
 def test_packed_equals_alone(model, form):
     preset, attention = FORMS[form]
     samples = samples_of(model)
@@ -283,5 +297,5 @@ def test_a_model_with_positions_of_its_own_is_asked_with_media():
     for name, family in MODELS.items():
         made = model_of(family, "sdpa")
         media = media_of(family.config, lambda ids: {})
-        assert sees_other_sequences(made) is (name == "Qwen2.5-VL")
+        assert sees_other_sequences(made) is (name in ("Qwen2-VL", "Qwen2.5-VL"))
         assert not sees_other_sequences(made, media=media)

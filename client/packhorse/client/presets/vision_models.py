@@ -19,7 +19,7 @@ _Tensors = Mapping[str, torch.Tensor]
 
 
 def media_of(config: Any, load: Load | Mapping[str, Load], *, on_error: Literal["fail", "mask"] = "fail") -> Media:
-    """Returns what a model of transformers takes of images: Qwen2.5-VL, Qwen3-VL, InternVL or LLaVA-OneVision.
+    """Returns what a model of transformers takes of images: Qwen2-VL to Qwen3-VL, InternVL or LLaVA-OneVision.
 
     Example:
         >>> from transformers import InternVLConfig
@@ -133,4 +133,11 @@ def _llava_grids(
     return np.array([[1, 1, side**2 + height * (width + 1)]])
 
 
-_MODELS = {"internvl": _internvl, "llava_onevision": _llava_onevision, "qwen2_5_vl": _qwen, "qwen3_vl": _qwen}
+_MODELS = {
+    "internvl": _internvl,
+    "llava_onevision": _llava_onevision,
+    "qwen2_5_vl": _qwen,
+    "qwen2_vl": _qwen,
+    "qwen3_vl": _qwen,
+    "qwen3_vl_moe": _qwen,
+}
