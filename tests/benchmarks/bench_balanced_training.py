@@ -172,7 +172,7 @@ def _dataset(folder: str, tokens: Any, rank: int, balance: str, cost_linear: int
         preset="padding-free",
         balance=balance,
         rank=(rank, RANKS),
-        topology=Topology(accumulation=ACCUMULATION, cost_linear=cost_linear),
+        topology=Topology(accumulation=1 if balance == "none" else ACCUMULATION, cost_linear=cost_linear),
     )
 
 

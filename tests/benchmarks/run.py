@@ -12,6 +12,7 @@ from pathlib import Path
 
 import bench_assembling
 import bench_attacks
+import bench_balanced_images
 import bench_balanced_training
 import bench_cold_start
 import bench_context_plans
@@ -69,6 +70,7 @@ BENCHMARKS = {
     "training": bench_training,
     "random-access": bench_random_access,
     "balanced-training": bench_balanced_training,
+    "balanced-images": bench_balanced_images,
     "masks": bench_masks,
     "gpu": bench_gpu,
     "memory": bench_memory,

@@ -260,7 +260,7 @@ def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: 
 
     Example:
         >>> filled_bin(np.array([[9, 0], [5, 2], [4, 3], [4, 1]]), np.array([10, 4]), forced=-1)
-        [1, 3]
+        [2, 3]
 
     Args:
         sizes: int64 [n, d], each in [0, its capacity].
