@@ -149,7 +149,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stop-after", type=int, help="steps after which to save and leave")
     parser.add_argument("--record", help="folder to write down every sequence and image in that was trained on")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    missing = [name for name in ("target", "dataset", "checkpoint") if getattr(arguments, name) is None]
+    if arguments.make is None and missing:
+        parser.error(f"to train, give --{', --'.join(missing)}; to make data, --make")
+    return arguments
 
 
 def main() -> None:
