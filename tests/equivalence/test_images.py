@@ -58,11 +58,14 @@ class Model:
     """Function of (name, whether it is alone, generator) that gives a processor's tensors of one image."""
 
 
-def qwen(kind, config_kind, patch_size, **vision):
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+
+def qwen(kind, config_kind, text=None, **vision):
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
-    shape = {"num_heads": 2, "depth": 2, "patch_size": patch_size, "spatial_merge_size": 2, "temporal_patch_size": 1}
+    shape = {"num_heads": 2, "depth": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 1}
     config = config_kind(
-        text_config=TEXT | {"rope_parameters": rope, "head_dim": 8},
+        text_config=TEXT | {"rope_parameters": rope, "head_dim": 8} | (text or {}),
         vision_config=shape | {"hidden_size": 16, "intermediate_size": 24, "out_hidden_size": 32} | vision,
         image_token_id=IMAGE,
         video_token_id=IMAGE + 1,
@@ -73,7 +76,7 @@ def qwen(kind, config_kind, patch_size, **vision):
 
     def image(name, is_alone, generator):
         grid = torch.tensor([grids[name]])
-        pixels = torch.randn(int(grid.prod()), 3 * patch_size**2, generator=generator)
+        pixels = torch.randn(int(grid.prod()), 3 * 4**2, generator=generator)
         return {"pixel_values": pixels, "image_grid_thw": grid}
 
     return Model(kind, config, image)
@@ -119,17 +122,15 @@ def llava():
 
 
 MODELS = {
-    "Qwen2.5-VL": qwen(
-        Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig, 4, window_size=16, fullatt_block_indexes=[1]
-    ),
+    "Qwen2.5-VL": qwen(Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig, window_size=16, fullatt_block_indexes=[1]),
     "Qwen3-VL": qwen(
-        Qwen3VLForConditionalGeneration, Qwen3VLConfig, 4, num_position_embeddings=16, deepstack_visual_indexes=[0]
+        Qwen3VLForConditionalGeneration, Qwen3VLConfig, num_position_embeddings=16, deepstack_visual_indexes=[0]
     ),
-    "Qwen2-VL": qwen(Qwen2VLForConditionalGeneration, Qwen2VLConfig, 4, embed_dim=16, hidden_size=32),
+    "Qwen2-VL": qwen(Qwen2VLForConditionalGeneration, Qwen2VLConfig, embed_dim=16, hidden_size=32),
     "Qwen3-VL-MoE": qwen(
         Qwen3VLMoeForConditionalGeneration,
         Qwen3VLMoeConfig,
-        4,
+        EXPERTS,
         num_position_embeddings=16,
         deepstack_visual_indexes=[0],
     ),
