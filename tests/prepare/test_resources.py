@@ -100,6 +100,11 @@ def test_the_manifest_and_the_service_tell_what_there_is(tmp_path):
     assert told.num_groups == 0
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "set")])
     assert f"tiles: {TILES.sum():,} of column 'tiles', at most 4 a sequence; bins are" in result.output
+    manifest = open_prepared(tmp_path / "set").manifest
+    result = CliRunner().invoke(main, ["plan", "compare", str(tmp_path / "set"), "--algorithm", "best-fit"])
+    assert f"at most 6 tiles a bin, the dataset's own plan has {manifest.n_bins} bins" in " ".join(
+        result.output.split()
+    )
 
 
 def test_a_dataset_without_resources_is_what_it_was(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packhorse.dataset import OverLength, PlanOptions, PreparedDataset, open_prepared
+from packhorse.dataset import Manifest, OverLength, PlanOptions, PreparedDataset, open_prepared
 from packhorse.formats import require
 from packhorse.topology import RoomRule
 
@@ -27,6 +27,8 @@ class HistogramInput:
     """Length in tokens → number of sequences, before the over-length policy."""
     options: PlanOptions | None
     """The options of a prepared folder's plan; None for a histogram."""
+    budgets: str = ""
+    """Of a prepared folder with resources, what its plan does with them, since counts of lengths know nothing of it."""
 
 
 def read_histogram(path: Path) -> HistogramInput:
@@ -45,7 +47,12 @@ def read_histogram(path: Path) -> HistogramInput:
     """
     if path.is_dir():
         dataset = open_prepared(path, check_pool=False)
-        return HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options_of(dataset))
+        return HistogramInput(
+            name=dataset.name,
+            counts=lengths_before(dataset),
+            options=options_of(dataset),
+            budgets=_budgets(dataset.manifest),
+        )
     if path.suffix == ".parquet":
         return _of_entries(path, _parquet_entries(path))
     try:
@@ -60,6 +67,16 @@ def read_histogram(path: Path) -> HistogramInput:
         case _:
             raise ValueError(f"{path.name} is neither an object of length -> count nor a list of counts")
     return _of_entries(path, entries)
+
+
+def _budgets(manifest: Manifest) -> str:
+    caps = ", ".join(f"{each.cap:,} {each.name}" for each in manifest.resources if each.cap is not None)
+    if not caps:
+        return ""
+    return (
+        f"these packers know tokens only: with at most {caps} a bin, the dataset's own plan has {manifest.n_bins:,} "
+        f"bins, and none has fewer than {manifest.lower_bound:,}"
+    )
 
 
 def _parquet_entries(path: Path) -> list[tuple[object, object]]:

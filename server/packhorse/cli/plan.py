@@ -95,6 +95,8 @@ def compare(
     else:
         console = output_console()
         console.print(packers_table(compared))
+        if source.budgets:
+            console.print(source.budgets)
         console.print(unpacked_table(compared.without_packing, compared.packers[0].bins * options.max_seq_len))
         if any(result.cut_off for result in compared.packers):
             console.print(
