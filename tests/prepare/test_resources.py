@@ -13,7 +13,7 @@ from tests.flat_words import dry_run, prepare
 
 from packhorse.cli import main
 from packhorse.client import connect
-from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared
+from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared, verify
 from packhorse.epoch.assignment import Assignment
 from packhorse.prepare import Resource
 from packhorse.topology import Balance, Topology
@@ -223,6 +223,24 @@ def test_altered_files_are_refused(tmp_path, name):
     path.write_bytes(data)
     with pytest.raises(PreparedDatasetError, match=name):
         open_prepared(tmp_path / "set")
+
+
+def test_verify_finds_a_sequence_that_takes_more_than_it_is_planned_as(tmp_path, monkeypatch):
+    prepared(tmp_path / "set")
+    result = CliRunner().invoke(main, ["verify", str(tmp_path / "set")])
+    assert result.exit_code == 0, result.output
+    amounts = np.load(tmp_path / "set" / "resources.npy")
+    amounts[17] += 3
+    real = verify.open_prepared
+
+    def opened(path, **options):
+        dataset = real(path, **options)
+        return replace(dataset, groups=replace(dataset.groups, resources=amounts))
+
+    monkeypatch.setattr("packhorse.cli.verify.open_prepared", opened)
+    result = CliRunner().invoke(main, ["verify", str(tmp_path / "set")])
+    assert result.exit_code == 1
+    assert "sequence 17 takes" in result.output
 
 
 @pytest.mark.parametrize(

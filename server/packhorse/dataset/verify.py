@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.layout import MANIFEST, named, sha256_of
+from packhorse.dataset.arrays import map_array
+from packhorse.dataset.layout import CLASSES, MANIFEST, named, sha256_of
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.jobs import Progress, open_engine
 
@@ -93,7 +94,34 @@ def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
             advance(path.stat().st_size)
             if future.result() != checksums[path.name]:
                 wrong.append(f"{named(path)} does not match its checksum in {MANIFEST}: it was truncated or altered")
-    return sorted(wrong)
+    return sorted(wrong) or list(_over_class(dataset))
+
+
+def _over_class(dataset: PreparedDataset) -> Iterator[str]:
+    """Yields a line for the first item that takes more of a bin than the class that it is planned as.
+
+    Opening a folder has checked that no template of classes takes more than a bin has. With this, no bin does.
+    """
+    manifest, groups, plan = dataset.manifest, dataset.groups, dataset.plan
+    if groups is None or groups.resources is None:
+        return
+    classes = map_array(dataset.path / CLASSES, "int64", (manifest.distinct_lengths, len(manifest.capacities)))
+    is_capped = np.array([each.cap is not None for each in manifest.resources])
+    class_ends = np.cumsum(plan.counts)
+    for first in range(0, len(dataset.pool), _ENTRIES_AT_ONCE):
+        numbers = dataset.pool[first : first + _ENTRIES_AT_ONCE].astype(np.int64)
+        members, sizes = groups.members_of(numbers)
+        starts = np.cumsum(sizes) - sizes
+        rooms = np.add.reduceat(groups.rooms.room(groups.members[members, 1]), starts)
+        amounts = np.add.reduceat(groups.resources[members].astype(np.int64), starts)[:, is_capped]
+        takes = np.concatenate((rooms[:, None], amounts), axis=1)
+        planned = classes[np.searchsorted(class_ends, np.arange(first, first + len(numbers)), side="right")]
+        for at in np.flatnonzero((takes > planned).any(axis=1))[:1].tolist():
+            yield (
+                f"sequence {groups.members[members[starts[at]], 0]} takes {takes[at].tolist()} of a bin, and is "
+                f"planned as {planned[at].tolist()}: its bin may be over a cap; prepare the dataset again"
+            )
+            return
 
 
 def verify_lengths(
