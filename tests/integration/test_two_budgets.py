@@ -85,6 +85,12 @@ def test_audits_exports_and_places(root, tmp_path):
         assert {each.index_in_bin for each in located} == {0}
 
 
+def test_a_picture_says_what_sequences_take(root):
+    result = CliRunner().invoke(main, ["show", "images", "--target", f"embedded:{root}", "--limit", "1"])
+    said = f"images, epoch 0, seed 0; {TILES.sum():,} tiles, at most {TILES.max()} a sequence and {CAP} a bin"
+    assert result.output.splitlines()[0] == said
+
+
 def test_a_mixture_with_text_holds_the_cap(root):
     with connect(f"embedded:{root}") as client:
         info = client.get_dataset("both")

@@ -71,7 +71,7 @@ def draw_bins(
     )
     rows = _Reader(client, info, tokens, decode).rows(block)
     return Picture(
-        title=f"{dataset}, epoch {epoch}, seed {seed}",
+        title="; ".join([f"{dataset}, epoch {epoch}, seed {seed}", *map(str, info.resources)]),
         rows=rows,
         num_rows=len(rows),
         summary=_summary(rows, info.max_seq_len),
