@@ -132,7 +132,8 @@ def test_what_the_processes_take_is_summed_and_health_is_that_of_any(server, wai
     def summed():
         """What is told, once each process has measured its memory, which it does every few seconds."""
         found, own = scraped(server), memory_of_children()
-        return 0.7 * own < found.get(("packhorse_memory_bytes",), 0) < 1.3 * own and found
+        is_memory_told = 0.7 * own < found.get(("packhorse_memory_bytes",), 0) < 1.3 * own
+        return is_memory_told and found["packhorse_open_files_limit",] and found
 
     found = wait_until(summed)
     assert len(children_of(server)) == found["packhorse_serving",] == 2
