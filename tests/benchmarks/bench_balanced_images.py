@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from harness import Row, Sample
+from harness import Row, Sample, results_of_ranks
 from tests.flat_words import prepare
 from workload import Workspace
 
@@ -66,13 +65,7 @@ def run(workspace: Workspace) -> list[Row]:
             max_seq_len=MAX_SEQ_LEN,
             progress=False,
         )
-        results = mp.get_context("spawn").SimpleQueue()
-        processes = mp.start_processes(
-            _rank, (str(root), chats, num_steps, results), nprocs=RANKS, join=False, start_method="spawn"
-        )
-        found = dict(results.get() for _ in range(RANKS))
-        while not processes.join():
-            pass
+        found = results_of_ranks(_rank, (str(root), chats, num_steps), RANKS)
     return _rows(found, num_steps)
 
 
@@ -114,7 +107,7 @@ def _predicted(ranks: list[list[Bin]], mode: int, weights: Any) -> float:
 def _waiting(ranks: list[list[Bin]], mode: int, weights: Any) -> str:
     """Time that waiting adds: to both models together, and where each had waits of its own."""
     shares = []
-    for part in (weights, weights * (1, 0, 0), weights * (0, 1, 0)):
+    for part in (weights, np.array((1, 0, 0)), np.array((0, 1, 0))):
         work = _work(ranks, mode, part)
         shares.append(work.max(axis=0).sum() / work.mean(axis=0).sum() - 1)
     return "waiting {:.1%} (language model {:.1%}, encoder {:.1%})".format(*shares)

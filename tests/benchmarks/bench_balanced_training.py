@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from harness import Row, Sample
+from harness import Row, Sample, results_of_ranks
 from tests.flat_words import prepare
 from workload import Workspace
 
@@ -63,13 +62,7 @@ def run(workspace: Workspace) -> list[Row]:
             algorithm="best-fit",
             progress=False,
         )
-        results = mp.get_context("spawn").SimpleQueue()
-        processes = mp.start_processes(
-            _rank, (str(root), lengths.tolist(), num_steps, results), nprocs=RANKS, join=False, start_method="spawn"
-        )
-        found = dict(results.get() for _ in range(RANKS))
-        while not processes.join():
-            pass
+        found = results_of_ranks(_rank, (str(root), lengths.tolist(), num_steps), RANKS)
     return _rows(found, num_steps)
 
 

@@ -204,3 +204,26 @@ def _json_seconds() -> float:
 def _lines(path: str) -> list[str]:
     file = Path(path)
     return file.read_text().splitlines() if file.exists() else []
+
+
+def results_of_ranks(rank: Callable[..., None], arguments: tuple[Any, ...], num_ranks: int) -> dict[int, Any]:
+    """Returns what each rank puts into its queue, by rank; raises what one raises, rather than wait for it.
+
+    Args:
+        rank: top-level; called in a process of its own as rank(number, *arguments, queue), and puts (number, result).
+        arguments: of all ranks.
+        num_ranks: processes.
+    """
+    import torch.multiprocessing as mp  # most benchmarks need no torch
+
+    queue = mp.get_context("spawn").SimpleQueue()
+    processes = mp.start_processes(rank, (*arguments, queue), nprocs=num_ranks, join=False, start_method="spawn")
+    found: dict[int, Any] = {}
+    while len(found) < num_ranks:
+        if not queue.empty():
+            found.update([queue.get()])
+        elif processes.join(timeout=0.1) and queue.empty():
+            raise RuntimeError(f"only {len(found)} of {num_ranks} ranks gave a result")
+    while not processes.join():
+        pass
+    return found

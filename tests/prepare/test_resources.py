@@ -151,7 +151,7 @@ def test_ranks_are_balanced_by_both(tmp_path):
         prepared(tmp_path / str(cost), resources=(Resource(name="tiles", column="tiles", cap=CAP, cost=cost),))
         epoch = open_prepared(tmp_path / str(cost)).epoch(0, seed=5)
         topology = Topology(world_size=4, accumulation=8, cost_linear=1000)
-        positions = np.arange(len(LENGTHS) and epoch.num_bins // 32 * 32)
+        positions = np.arange(epoch.num_bins // 32 * 32)
         arranged = Assignment(epoch, replace(topology, balance=Balance.OPTIMIZER_STEP))
         real = open_prepared(tmp_path / "100000").epoch(0, seed=5).costs(positions, 1000)
         by_position = dict(zip(positions.tolist(), real.tolist(), strict=True))

@@ -74,8 +74,8 @@ class _Command(click.Command):
     metavar="NAME=COLUMN[:CAP[:COST]]",
     help="What sequences take of a bin beside tokens, such as tiles=num_tiles:48: the column that says how much "
     "(integers, lists of them, or grids (t, h, w) as image_grid_thw), and the most that a bin holds. Without a cap it "
-    "is only counted. COST is what one of it costs where ranks are balanced, in the unit of --cost-linear. Give it "
-    "several times for several.",
+    "is only counted. COST is what one of it costs where ranks are balanced, in the unit of a run's cost-linear. Give "
+    "it several times for several.",
 )
 @flags_of(Execution, "execution", leave_out=("progress",))
 @store_timeout_option

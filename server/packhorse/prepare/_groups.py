@@ -4,13 +4,10 @@ Owns `gather_groups` and what it gives, a row for each group, so that every late
 groups; and the refusal of groups that are too long or come twice. Leaves which rows are a group to `grouping`.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +30,14 @@ from packhorse.dataset import (
     write_entries,
 )
 from packhorse.jobs import Progress
-from packhorse.packing import PackingPlan, PackingStats, SizeClasses, Template, pack_classes
+from packhorse.packing import PackingPlan
 from packhorse.prepare._counting import exact_sum, facts_of, find_rows
 from packhorse.prepare._merging import duplicate_error
-from packhorse.prepare._resources import SizeCounts, sizes_of
+from packhorse.prepare._resources import GroupClasses, SizeCounts
 from packhorse.prepare.grouping import Grouping, WholeGroups, groups_of_version, whole_groups
 from packhorse.prepare.input import InputColumns, Opened, RawRows, Resource, RowRange, cut, map_array
 from packhorse.topology import RoomRule
 from packhorse.wire import ids_sum
-
-MOST_COST_OF_BIN = 2**42
-"""Of a resource: an optimizer step has up to 2^20 bins, and its costs are summed in 64 bits."""
 
 _MOST_ROWS_NAMED = 4
 
@@ -68,9 +62,7 @@ class Grouped:
     most_by_room: NDArray[np.int64]
     """Sequences of the largest group of each room, or class of sizes: int64 [max_seq_len + 1], or [C + 1]."""
     sizes: SizeCounts | None = None
-    """Where a bin has other budgets beside tokens: what groups take of each."""
-    classes: SizeClasses | None = None
-    """The classes of these sizes, by which the groups are sorted and planned instead of by room."""
+    """Where sequences have resources: the sizes of groups, by whose classes they are sorted and planned."""
 
     @property
     def array_bytes(self) -> int:
@@ -93,52 +85,6 @@ class Grouped:
             n_dropped_listed=self.n_dropped_listed,
         )
 
-    def plan(self, counts: dict[int, int]) -> PackingPlan | None:
-        """Returns the plan of classes; None where groups are planned by their rooms.
-
-        Args:
-            counts: class → number of groups.
-        """
-        if self.sizes is None or self.classes is None:
-            return None
-        begin = perf_counter()
-        templates = pack_classes(
-            self.classes.sizes, np.array([counts[1 + at] for at in range(len(counts))]), self.sizes.capacities
-        )
-        return PackingPlan(
-            templates=templates,
-            max_seq_len=self.options.max_seq_len,
-            lower_bound=self.sizes.bound(),
-            algorithm="best-fit",
-            seconds=perf_counter() - begin,
-        )
-
-    def stats(self, plan: PackingPlan) -> PackingStats | None:
-        """Returns how full the bins of a plan of classes are; None where groups are planned by their rooms."""
-        if self.sizes is None or self.classes is None:
-            return None
-        tokens = self.classes.sizes[:, 0]
-        templates: Counter[Template] = Counter()
-        for template, multiplicity in plan.templates.items():
-            templates[tuple(tokens[np.array(template) - 1].tolist())] += multiplicity
-        stats = PackingStats.from_templates(templates, plan.max_seq_len)
-        own_tokens = stats.total_tokens - self.sizes.rounding_tokens(self.classes)
-        return stats.with_tokens(own_tokens, plan.lower_bound)
-
-    def resource_facts(self) -> dict[str, Any]:
-        """Returns fields of the manifest: what it says of resources."""
-        if self.sizes is None or self.classes is None:
-            return {}
-        records = self.sizes.records()
-        for each in records:
-            of_bin = min(each.cap or each.total, each.total) * each.cost
-            if of_bin > MOST_COST_OF_BIN:
-                raise ValueError(
-                    f"the cost of resource {each.name!r} makes a bin cost up to {of_bin}, over 2^42: give a smaller "
-                    "cost, or a cap"
-                )
-        return {"resources": records, "rounding_tokens": self.sizes.rounding_tokens(self.classes)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRows(RowRange):
@@ -146,9 +92,7 @@ class GroupRows(RowRange):
 
     folder: str
     rooms: RoomRule
-    is_capped: NDArray[np.bool_] | None
-    """Of each resource: bool [k]."""
-    classes: SizeClasses | None
+    classes: GroupClasses | None
 
     def _read(self) -> Iterator[RawRows]:
         table = map_array(Path(self.folder, GROUPS))
@@ -158,11 +102,11 @@ class GroupRows(RowRange):
         rooms = self.rooms.room(np.array(members[begin : int(ends[-1]), 1]))
         starts = np.concatenate(([0], ends[:-1] - begin))
         rooms = np.add.reduceat(rooms, starts)
-        if self.is_capped is None or self.classes is None:
+        if self.classes is None:
             yield RawRows(rooms)
             return
         amounts = np.array(map_array(Path(self.folder, RESOURCES))[begin : int(ends[-1])], dtype=np.int64)
-        yield RawRows(self.classes.numbers_of(sizes_of(rooms, np.add.reduceat(amounts, starts), self.is_capped)))
+        yield RawRows(self.classes.numbers_of(rooms, np.add.reduceat(amounts, starts)))
 
 
 def gather_groups(
@@ -175,14 +119,15 @@ def gather_groups(
 ) -> Grouped:
     """Reads every row once, in order, and writes the tables of groups and members.
 
-    Memory holds a batch of rows, 8 bytes for each group and, where ids do not ascend, 17 for each sequence.
+    Memory holds a batch of rows, 8 bytes for each group and, where ids do not ascend, 17 for each sequence; with
+    resources, also every distinct size.
 
     Args:
         opened: the sequences.
         grouping: which of them are a group.
         options: what shapes the plan; `over_length` is "error" or "drop".
-        folder: where groups.npy, members.npy and, where needed, dropped_groups.npy, member_order.npy and
-            over_length.npy are written.
+        folder: where groups.npy, members.npy and, where needed, dropped_groups.npy, member_order.npy,
+            over_length.npy, resources.npy and classes.npy are written.
         progress: shows rows.
         before: the grouped version to whose groups these are added.
 
@@ -216,12 +161,13 @@ def gather_groups(
         _write(folder / OVER_LENGTH, members[np.argsort(members[:, 0], kind="stable")])
     groups_before = before.manifest.groups if before else None
     sizes = tally.sizes if resources else None
-    classes = sizes.classes() if sizes else None
-    if classes is not None:
-        _write(folder / CLASSES, classes.sizes)
+    if sizes:
+        _write(folder / CLASSES, sizes.classes.sizes)
     return Grouped(
         read=opened,
-        opened=_opened_tables(folder, options.rooms, (num_before, tally.num_groups), sizes, classes),
+        opened=_opened_tables(
+            folder, options.rooms, (num_before, tally.num_groups), sizes.of_groups if sizes else None
+        ),
         options=options,
         by=grouping.said,
         n_groups=tally.num_groups,
@@ -229,9 +175,8 @@ def gather_groups(
         n_dropped_listed=len(all_dropped),
         facts=tally.facts(),
         ids_ascend=tally.ids_ascend,
-        most_by_room=sizes.most_members(classes) if sizes and classes else tally.most_by_room,
+        most_by_room=sizes.most_members() if sizes else tally.most_by_room,
         sizes=sizes,
-        classes=classes,
     )
 
 
@@ -240,9 +185,7 @@ def options_of_groups(options: PlanOptions) -> PlanOptions:
     return replace(options, over_length="error", align=1, extra_tokens=0)
 
 
-def _opened_tables(
-    folder: Path, rooms: RoomRule, some: tuple[int, int], sizes: SizeCounts | None, classes: SizeClasses | None
-) -> Opened:
+def _opened_tables(folder: Path, rooms: RoomRule, some: tuple[int, int], classes: GroupClasses | None) -> Opened:
     """Returns groups of the tables in a folder as rows: from the first of `some` up to the last, exclusive."""
     num_before, num_groups = some
     ranges = [
@@ -255,7 +198,6 @@ def _opened_tables(
             columns=InputColumns(),
             folder=str(folder),
             rooms=rooms,
-            is_capped=sizes.is_capped if sizes else None,
             classes=classes,
         )
         for first, size in cut(num_groups - num_before)
@@ -350,7 +292,7 @@ class _Tally:
         rooms = self._options.rooms.room(np.minimum(rows.lengths, limit + 1))  # a column may hold anything
         group_rooms = np.add.reduceat(rooms, rows.starts)
         amounts = np.add.reduceat(rows.resources, rows.starts)
-        group_sizes = sizes_of(group_rooms, amounts, self.sizes.is_capped)
+        group_sizes = self.sizes.sizes_of(group_rooms, amounts)
         is_kept = np.asarray((group_sizes <= self.sizes.capacities).all(axis=1))
         members = np.stack((rows.ids, rows.lengths), axis=1)
         if not is_kept.all():

@@ -1,30 +1,62 @@
-"""Resources: counting what groups take of a bin beside tokens, such as the tiles or patches of their images.
+"""Resources: what groups take of a bin beside tokens, such as tiles of images, counted, in classes, and planned.
 
 Leaves what a user says of a resource to `input`, and classes of sizes, and packing them, to `packhorse.packing`.
 """
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import ResourceRecord
-from packhorse.packing import SizeClasses, distinct_rows, vector_bound
+from packhorse.packing import (
+    PackingPlan,
+    PackingStats,
+    SizeClasses,
+    Template,
+    distinct_rows,
+    pack_classes,
+    vector_bound,
+)
 from packhorse.prepare.input import Resource
 
 _ROWS_KEPT = 1 << 21
 
 
-def sizes_of(rooms: NDArray[np.int64], amounts: NDArray[np.int64], is_capped: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Returns the sizes by which groups are planned: int64 [G, d].
+MOST_COST_OF_BIN = 2**42
+"""Of a resource: an optimizer step has up to 2^20 bins, and its costs are summed in 64 bits."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GroupClasses:
+    """The classes of groups; pickles without the sizes that they were made of.
 
     Example:
-        >>> sizes_of(np.array([700]), np.array([[3, 9]]), np.array([True, False])).tolist()
-        [[700, 3]]
-
-    Args:
-        rooms: of groups, in tokens: int64 [G].
-        amounts: of each resource that they take: int64 [G, k].
-        is_capped: whether a bin has a budget of each: bool [k].
+        >>> classes = SizeClasses.of(np.array([[20, 0], [700, 3]]), np.array([1, 1]), np.array([1024, 4]))
+        >>> of_groups = GroupClasses(classes=classes, is_capped=np.array([True, False]))
+        >>> of_groups.numbers_of(np.array([700]), np.array([[3, 9]])).tolist()
+        [2]
     """
+
+    classes: SizeClasses
+    is_capped: NDArray[np.bool_]
+    """Whether a bin has a budget of each resource: bool [k]."""
+
+    def numbers_of(self, rooms: NDArray[np.int64], amounts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the classes of groups: int64 [G].
+
+        Args:
+            rooms: of groups, in tokens: int64 [G].
+            amounts: of each resource that they take: int64 [G, k].
+        """
+        return self.classes.numbers_of(_sizes_of(rooms, amounts, self.is_capped))
+
+
+def _sizes_of(rooms: NDArray[np.int64], amounts: NDArray[np.int64], is_capped: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.concatenate((rooms[:, None], amounts[:, is_capped]), axis=1)
 
 
@@ -36,7 +68,7 @@ class SizeCounts:
 
     def __init__(self, resources: tuple[Resource, ...], max_seq_len: int) -> None:
         self.resources = resources
-        self.is_capped = np.array([each.cap is not None for each in resources], dtype=np.bool_)
+        self._is_capped = np.array([each.cap is not None for each in resources], dtype=np.bool_)
         caps = [each.cap for each in resources if each.cap is not None]
         self.capacities = np.array([max_seq_len, *caps], dtype=np.int64)
         """Of a bin: int64 [d]."""
@@ -64,29 +96,68 @@ class SizeCounts:
             self._join()
             self._most_kept = max(_ROWS_KEPT, 2 * len(self._values))
 
+    def sizes_of(self, rooms: NDArray[np.int64], amounts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the sizes by which groups are planned: int64 [G, d]. Arguments as of `GroupClasses.numbers_of`."""
+        return _sizes_of(rooms, amounts, self._is_capped)
+
+    @cached_property
     def classes(self) -> SizeClasses:
-        """Returns the classes of all sizes."""
+        """The classes of all sizes, once all groups are counted."""
         self._join()
         return SizeClasses.of(self._values, self._counts, self.capacities)
 
-    def bound(self) -> int:
-        """Returns how many bins every plan has at least."""
-        self._join()
-        return vector_bound(self._values, self._counts, self.capacities)
+    @property
+    def of_groups(self) -> GroupClasses:
+        """The classes, as those who sort groups need them."""
+        return GroupClasses(classes=self.classes, is_capped=self._is_capped)
 
-    def most_members(self, classes: SizeClasses) -> NDArray[np.int64]:
+    def plan(self) -> PackingPlan:
+        """Returns the plan over classes."""
+        begin = perf_counter()
+        numbers = self.classes.numbers_of(self._values)
+        counts = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)
+        np.add.at(counts, numbers, self._counts)
+        return PackingPlan(
+            templates=pack_classes(self.classes.sizes, counts[1:], self.capacities),
+            max_seq_len=int(self.capacities[0]),
+            lower_bound=vector_bound(self._values, self._counts, self.capacities),
+            algorithm="best-fit",
+            seconds=perf_counter() - begin,
+        )
+
+    def stats(self, plan: PackingPlan) -> PackingStats:
+        """Returns how full the bins of a plan are."""
+        tokens = self.classes.sizes[:, 0]
+        templates: Counter[Template] = Counter()
+        for template, multiplicity in plan.templates.items():
+            templates[tuple(tokens[np.array(template) - 1].tolist())] += multiplicity
+        stats = PackingStats.from_templates(templates, plan.max_seq_len)
+        return stats.with_tokens(stats.total_tokens - self._rounding_tokens(), plan.lower_bound)
+
+    def facts(self) -> dict[str, Any]:
+        """Returns fields of the manifest; a ValueError where a resource costs too much."""
+        records = self._records()
+        for each in records:
+            of_bin = min(each.cap or each.total, each.total) * each.cost
+            if of_bin > MOST_COST_OF_BIN:
+                raise ValueError(
+                    f"the cost of resource {each.name!r} makes a bin cost up to {of_bin}, over 2^42: give a smaller "
+                    "cost, or a cap"
+                )
+        return {"resources": records, "rounding_tokens": self._rounding_tokens()}
+
+    def most_members(self) -> NDArray[np.int64]:
         """Returns the members of the largest group of each class, by its number: int64 [C + 1]."""
-        most = np.zeros(len(classes.sizes) + 1, dtype=np.int64)
-        np.maximum.at(most, classes.numbers_of(self._values), self._most)
+        most = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)
+        np.maximum.at(most, self.classes.numbers_of(self._values), self._most)
         return most
 
-    def rounding_tokens(self, classes: SizeClasses) -> int:
+    def _rounding_tokens(self) -> int:
         """Returns by how many tokens classes are larger than their groups."""
-        tops = classes.sizes[classes.numbers_of(self._values) - 1, 0]
+        tops = self.classes.sizes[self.classes.numbers_of(self._values) - 1, 0]
         return int((tops - self._values[:, 0]) @ self._counts)
 
-    def records(self) -> tuple[ResourceRecord, ...]:
-        """Returns what the manifest says of each resource."""
+    def _records(self) -> tuple[ResourceRecord, ...]:
         facts = zip(self.resources, self._totals.tolist(), self._largest.tolist(), strict=True)
         return tuple(
             ResourceRecord(name=each.name, column=each.column, cap=each.cap, total=total, most=most, cost=each.cost)

@@ -79,8 +79,8 @@ class Sort:
     def plan(self, counted: Counted) -> PackingPlan:
         """Plans the counts."""
         with self.progress.task("planning"):
-            if self.groups and (plan := self.groups.plan(counted.by_room)):
-                return plan
+            if self.groups and self.groups.sizes:
+                return self.groups.sizes.plan()
             if (rule := self.options.context) is not None:
                 return pack_context(counted.by_room, rule)
             return pack_histogram(
@@ -93,8 +93,8 @@ class Sort:
 
     def stats(self, plan: PackingPlan) -> PackingStats:
         """Returns how full a plan's bins are."""
-        if self.groups and (found := self.groups.stats(plan)):
-            return found
+        if self.groups and self.groups.sizes:
+            return self.groups.sizes.stats(plan)
         return PackingStats.from_templates(
             plan.templates,
             self.options.max_seq_len,
@@ -128,8 +128,8 @@ class Sort:
         facts = vars(counted.facts)
         if groups is None:
             facts = {**facts, "ids_sum_a": sums[0], "ids_sum_b": sums[1]}
-        else:
-            facts = {**facts, **groups.resource_facts()}
+        elif groups.sizes:
+            facts = {**facts, **groups.sizes.facts()}
         return seal(
             folder,
             counted.by_room,

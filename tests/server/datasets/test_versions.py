@@ -11,6 +11,7 @@ from packhorse.client.api import Client
 from packhorse.client.errors import VersionMismatchError
 from packhorse.client.transport.grpc_channels import exception_of
 from packhorse.client.transport.requests import topology_message
+from packhorse.prepare import Resource
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
@@ -58,10 +59,18 @@ def test_a_client_of_the_plain_version_reads_what_needs_no_more(running_server):
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("pairs", "'pairs' has groups of sequences;"), ("mixed", "'mixed' is a mixture and has groups of sequences;")],
+    [
+        ("pairs", "'pairs' has groups of sequences;"),
+        ("mixed", "'mixed' is a mixture and has groups of sequences;"),
+        ("images", "'images' has resources;"),
+    ],
 )
 def test_a_client_that_would_miss_what_a_dataset_has_is_refused(tmp_path, name, what):
     prepare(lengths=np.array([3, 4, 5, 2]), group_size=2, max_seq_len=9, output=tmp_path / "pairs", progress=False)
+    table = np.array([(3, 1), (4, 0)], [("n", int), ("tiles", int)])
+    resources = (Resource(name="tiles", column="tiles", cap=2),)
+    words = {"length_column": "n", "resources": resources, "max_seq_len": 9, "progress": False}
+    prepare(lengths=table, output=tmp_path / "images", **words)
     (tmp_path / "mixed.mixture.toml").write_text("epoch_bins = 2\n\n[[stages]]\nweights = {pairs = 1}\n")
     backend = Backend(Mixtures(LazyCatalog(tmp_path, set())))
     topology = topology_message(Topology())

@@ -71,7 +71,7 @@ def test_rollouts_with_images_are_packed_under_both_budgets():
     [
         ({"tiles": ([1, 2], 4)}, {}, "budgets", "'tiles' has 2 amounts for 3 lengths"),
         ({"tiles": ([1, 2, 5], 4)}, {}, "budgets", "sequence 2 takes 5 of 'tiles', over its cap of 4"),
-        ({"tiles": ([3, 2, 2], 4)}, {"groups": [1, 1, 2]}, "groups", "group 1 takes 5 of 'tiles'"),
+        ({"tiles": ([3, 2, 2], 4)}, {"groups": [1, 1, 2]}, "budgets", "group 1 takes 5 of 'tiles'"),
         ({"tiles": ([1, 1, 1], 0)}, {}, "the cap of 'tiles' in budgets", "the cap of 'tiles' in budgets"),
         ({"tiles": ([1, -1, 1], 4)}, {}, "resources", r"the amounts of 'tiles' must be in \[0, 2\^31\)"),
         ({"tiles": ([1, 1, 1],)}, {}, "resources", "must be a dict of name to"),

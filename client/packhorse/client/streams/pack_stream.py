@@ -11,20 +11,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.errors import (
-    DamagedAnswerError,
-    PackhorseError,
-    ServerUnavailableError,
-    TransientError,
-    VersionMismatchError,
-)
+from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
 from packhorse.client.streams.blocks import BinBlock, decode_bins
-from packhorse.client.transport.requests import PACK_STREAM, Transport, integers, invalid
+from packhorse.client.transport.requests import PACK_STREAM, Transport, integers, invalid, too_old
 from packhorse.client.transport.retries import Attempts
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import WIRE_VERSION
 
 Bin: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32]]
 """(ids int64 [k], lengths int32 [k]) of one bin's sequences, by descending length; a group's are adjacent, in order."""
@@ -248,10 +241,7 @@ class PackStream:
         for at, budget in enumerate(self._options.budgets):
             for numbers, _ in block.bins():
                 if sum(self._held[number].amounts[at] for number in numbers.tolist()) > budget.cap:
-                    raise VersionMismatchError(
-                        "this server is too old for resources: upgrade packhorse on the server's side",
-                        {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
-                    )
+                    raise too_old("resources")
 
     def _taken(self, amounts: Mapping[str, ArrayLike | Iterable[int]], num: int) -> list[tuple[int, ...]]:
         """Returns what each sequence takes of each budget."""

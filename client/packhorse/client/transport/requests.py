@@ -205,6 +205,14 @@ def invalid(field: str, what: str) -> InvalidRequestError:
     return InvalidRequestError(f"{field}: {what}", {"field": field})
 
 
+def too_old(what: str) -> VersionMismatchError:
+    """The exception for an answer that leaves out what was asked for."""
+    return VersionMismatchError(
+        f"this server is too old for {what}: upgrade packhorse on the server's side",
+        {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
+    )
+
+
 def shortened(value: object) -> str:
     """Returns a value as an error quotes it: its first 40 characters."""
     return bounded(repr(value), 40)
@@ -301,17 +309,11 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
     ):
         raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")
     if _is_torn(np.array(request.groups, dtype=np.int64), indices, sizes):
-        raise VersionMismatchError(
-            "this server is too old for groups: upgrade packhorse on the server's side",
-            {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
-        )
+        raise too_old("groups")
     for each in request.budgets:
         up_to = np.concatenate(([0], np.cumsum(np.array(each.amounts, dtype=np.int64)[indices])))
         if np.diff(up_to[ends], prepend=0).max(initial=0) > each.cap:
-            raise VersionMismatchError(
-                "this server is too old for resources: upgrade packhorse on the server's side",
-                {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
-            )
+            raise too_old("resources")
     return np.split(indices, ends[:-1]) if len(ends) else []
 
 

@@ -83,7 +83,7 @@ class Items:
         groups = _numbers("groups", request.groups, len(sizes))
         every = np.arange(len(sizes))
         if not len(groups):
-            _check_caps(request, sizes, capacities, every, "lengths", "sequence")
+            _check_caps(request, sizes, capacities, every, "sequence")
             return cls(sizes, kinds, every, every + 1)
         if request.max_sequences_per_bin:
             raise invalid_field(
@@ -100,7 +100,7 @@ class Items:
                 f"groups: group {groups[order][starts[at]]} takes {of_groups[at, 0]} tokens together, over max_seq_len "
                 f"{request.max_seq_len}: raise it, or leave out sequences of the group",
             )
-        _check_caps(request, of_groups, capacities, groups[order][starts], "groups", "group")
+        _check_caps(request, of_groups, capacities, groups[order][starts], "group")
         of_items = kinds[order][starts] if len(kinds) else kinds
         ends = np.append(starts[1:], len(order))
         if len(kinds) and (np.repeat(of_items, ends - starts) != kinds[order]).any():
@@ -131,7 +131,6 @@ def _check_caps(
     sizes: NDArray[np.int64],
     capacities: NDArray[np.int64],
     names: NDArray[np.int64],
-    field: str,
     item: str,
 ) -> None:
     """Refuses an item that takes more of a resource than a bin holds."""
@@ -139,7 +138,7 @@ def _check_caps(
     if over.any():
         at, which = (int(index[0]) for index in np.nonzero(over))
         raise invalid_field(
-            "budgets" if item == "sequence" else field,
+            "budgets",
             f"budgets: {item} {names[at]} takes {sizes[at, 1 + which]} of {request.budgets[which].name!r}, over its "
             f"cap of {capacities[1 + which]}: raise the cap, or leave it out",
         )
@@ -242,6 +241,8 @@ class _Kind:
 
 def _bound(kind: _Kind, items: Items, capacities: NDArray[np.int64], limit: int | None) -> int:
     of_tokens = lower_bound(kind.counts, int(capacities[0]), max_sequences_per_bin=limit)
+    if len(capacities) == 1:
+        return of_tokens
     sizes = items.sizes[kind.members]
     return max(of_tokens, vector_bound(sizes, np.ones(len(sizes), dtype=np.int64), capacities))
 

@@ -96,6 +96,7 @@ def check_reads(dataset: Dataset, takedown: Takedown, version: int) -> None:
     what = {
         "is a mixture": isinstance(dataset, MixtureDataset),
         "has groups of sequences": dataset.has_groups,
+        "has resources": bool(dataset.manifest.resources),
         "has something taken away by file, on which the client would train": bool(takedown),
     }
     needed = [name for name, is_there in what.items() if is_there]
