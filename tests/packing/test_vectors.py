@@ -74,6 +74,13 @@ def test_distinct_rows_of_the_largest_values_are_told_apart():
     assert (rows[first][which] == rows).all()
 
 
+def test_classes_of_many_dimensions_are_told_apart():
+    draw = np.random.default_rng(2)
+    items = np.stack([draw.permutation(8000) + 1 for _ in range(5)], axis=1)  # 8,000^5 is beyond 64 bits
+    classes = SizeClasses.of(items, np.ones(8000, dtype=np.int64), np.full(5, 8001), items_per_class=1)
+    assert (classes.sizes[classes.numbers_of(items) - 1] == items).all()
+
+
 def test_of_one_dimension_it_is_best_fit():
     lengths = np.random.default_rng(0).integers(1, 900, 3000)
     values, counts = np.unique(lengths, return_counts=True)

@@ -23,7 +23,7 @@ MOST_CLASSES = 8192
 
 _MOST_KEYS = 2**62
 _WORTH_A_CHOICE = 0.005
-"""Share of all bins that rounding sizes may waste for that."""
+"""Share of all bins that rounding sizes may waste, so that an epoch has items to exchange."""
 
 _CLASSES_BETWEEN_SWEEPS = 64
 
@@ -92,14 +92,8 @@ class SizeClasses:
         Args:
             sizes: of items that the classes were made of: int64 [n, d].
         """
-        own = np.zeros(len(self.sizes), dtype=np.int64)
-        theirs = np.zeros(len(sizes), dtype=np.int64)
-        for dimension, quantum in enumerate(self.quanta):
-            cells = np.unique(-(-self.sizes[:, dimension] // quantum))
-            own = own * len(cells) + np.searchsorted(cells, -(-self.sizes[:, dimension] // quantum))
-            theirs = theirs * len(cells) + np.searchsorted(cells, -(-sizes[:, dimension] // quantum))
-        numbers: NDArray[np.int64] = np.searchsorted(own, theirs) + 1
-        return numbers
+        _, ranks = distinct_rows(-(-np.concatenate((self.sizes, sizes)) // self.quanta))
+        return ranks[len(self.sizes) :] + 1  # the classes are distinct and ascend, and no item has another cell
 
 
 def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
