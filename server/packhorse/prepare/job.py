@@ -106,7 +106,7 @@ def checked_job(
     _check_output(plan, output, format)
     _check_input(input, lengths, grouping, execution)
     if columns.resources:
-        _refuse_with_resources(plan, append=append, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
+        _refuse_with_resources(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
         grouping = grouping or Grouping(size=1)
     elif grouping is not None:
         _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
@@ -225,7 +225,7 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
         )
 
 
-def _refuse_with_resources(options: PlanOptions, *, append: bool, seqpack: bool, skips: bool) -> None:
+def _refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
     """Refuses what does not go with resources; a ValueError."""
     if options.over_length in ("truncate", "split"):
         raise ValueError(
@@ -238,7 +238,6 @@ def _refuse_with_resources(options: PlanOptions, *, append: bool, seqpack: bool,
         if getattr(options, name) is not None:
             raise ValueError(f"{name} does not go with resources: leave it out")
     for is_there, what in (
-        (append, "append does not go with resources: prepare all of the dataset again"),
         (seqpack, "seqpack's layout does not know resources: use format 'packhorse'"),
         (skips, "on_bad_row 'skip' does not go with resources: repair the rows, or leave them out of the input"),
     ):
