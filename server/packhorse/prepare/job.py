@@ -21,7 +21,7 @@ from packhorse.dataset import (
     refuse_output,
 )
 from packhorse.formats.object_store import is_url
-from packhorse.jobs import Execution, open_chosen_engine, show_progress
+from packhorse.jobs import Execution, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.prepare._append import continued, refuse_growth
 from packhorse.prepare._groups import gather_groups, options_of_groups
@@ -67,9 +67,7 @@ class Job:
     def started(self, folder: Path) -> Iterator[Sort]:
         """Gives the passes, with their engine and progress, which end afterwards; `folder` gets tables of groups."""
         execution = self.execution
-        opened = open_chosen_engine(
-            execution.engine or "threads", workers=self.workers, ray_address=execution.ray_address
-        )
+        opened = open_engine(self.workers, execution.engine or "threads", ray_address=execution.ray_address)
         with opened as engine, show_progress(quiet=not execution.progress) as shown:
             grouped = None
             if self.grouping is not None:
