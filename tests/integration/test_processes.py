@@ -231,7 +231,9 @@ def test_clients_go_on_where_processes_are_killed_and_metrics_forget_nothing(
             bins = [ids.tolist() for block in (first, *stream) for ids, _ in block.bins()]
             assert bins == [ids.tolist() for block in whole for ids, _ in block.bins()]
         assert "answered again after" in caplog.text
-        wait_until(lambda: scraped(server).get(("packhorse_active_streams",)) == 0)  # absent where none of them lives
+        wait_until(
+            lambda: scraped(server).get(("packhorse_active_streams", "StreamBins")) == 0
+        )  # absent where none of them lives
         wait_until(lambda: scraped(server).get(("packhorse_dataset_bins", "rows")))
         assert scraped(server)["packhorse_bins_streamed_total", "rows"] >= sum(map(len, firsts))
         told = re.findall(r"process \d of 2 \(pid (\d+)\) was killed by SIGKILL; starting another in", server.log())

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -242,20 +242,7 @@ def _deaths_said() -> Iterator[None]:
 
 
 @contextmanager
-def open_engine(workers: int) -> Iterator[Engine]:
-    """Gives an engine of local processes (with 1, of this thread alone), and ends them afterwards.
-
-    Example:
-        >>> with open_engine(workers=1) as engine:
-        ...     list(engine.map(abs, [-3, 2]))
-        [3, 2]
-
-    Args:
-        workers: at least 1.
-    """
-    if workers == 1:
-        yield InlineEngine()
-        return
+def _open_processes(workers: int) -> Iterator[ProcessEngine]:
     executor = ProcessPoolExecutor(workers, mp_context=_WorkerContext(), initializer=_end_with_parent)
     try:
         yield ProcessEngine(executor, workers)
@@ -371,17 +358,17 @@ def _own_signal_handlers() -> Iterator[None]:
 
 
 @contextmanager
-def open_chosen_engine(kind: AnyEngineKind, *, workers: int, ray_address: str | None) -> Iterator[Engine]:
-    """Gives an engine of one kind, and ends its processes afterwards.
+def open_engine(workers: int, kind: AnyEngineKind = "processes", *, ray_address: str | None = None) -> Iterator[Engine]:
+    """Gives an engine of one kind, and ends its threads or processes afterwards.
 
     Example:
-        >>> with open_chosen_engine("processes", workers=1, ray_address=None) as engine:
+        >>> with open_engine(workers=1) as engine:
         ...     list(engine.map(abs, [-3, 2]))
         [3, 2]
 
     Args:
-        kind: of the engine.
         workers: threads or local processes, at least 1; 1 is this thread alone.
+        kind: of the engine.
         ray_address: of the cluster, as `ray.init` takes it, see `Execution.ray_address`.
 
     Raises:
@@ -390,13 +377,15 @@ def open_chosen_engine(kind: AnyEngineKind, *, workers: int, ray_address: str | 
         ImportError: Ray is not installed.
     """
     try:
-        with _opened(kind, workers, ray_address) as engine:
+        with _opened(workers, kind, ray_address) as engine:
             yield engine
     except ChildProcessError as error:
-        raise ChildProcessError(f"{error}. With resume=True, finished tasks are kept") from None
+        raise ChildProcessError(f"{error}. Work that takes resume=True keeps its finished tasks") from None
 
 
-def _opened(kind: AnyEngineKind, workers: int, ray_address: str | None) -> AbstractContextManager[Engine]:
+def _opened(workers: int, kind: AnyEngineKind, ray_address: str | None) -> AbstractContextManager[Engine]:
     if kind == "ray":
         return _open_ray(ray_address)
-    return _open_threads(workers) if kind == "threads" and workers > 1 else open_engine(workers)
+    if workers == 1:
+        return nullcontext(InlineEngine())
+    return _open_threads(workers) if kind == "threads" else _open_processes(workers)

@@ -49,7 +49,8 @@ class Grouped:
     read: Opened
     """The sequences."""
     opened: Opened
-    """The new groups: a row each, whose length is the sum of its sequences' rooms."""
+    """The new groups: a row each, whose length is the sum of its sequences' rooms. With resources all groups, and the
+    number of its class is the length of each."""
     options: PlanOptions
     """Options of the plan over sequences."""
     by: str
@@ -162,6 +163,7 @@ def gather_groups(
     groups_before = before.manifest.groups if before else None
     sizes = tally.sizes if resources else None
     if sizes:
+        num_before = 0  # classes are of all groups, so those of the version before are sorted again
         _write(folder / CLASSES, sizes.classes.sizes)
     return Grouped(
         read=opened,

@@ -141,8 +141,10 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
         begin = int(groups.table[first - 1, 1]) if first else 0
         members = np.array(groups.members[begin : int(table[-1, 1])])
         starts = np.concatenate(([0], table[:-1, 1] - begin))
-        no_amounts = np.empty((len(members), 0), dtype=np.int64)  # nothing is appended where there are resources
-        yield WholeGroups(table[:, 0], starts, members[:, 1], members[:, 0], 0, no_amounts)
+        amounts = np.empty((len(members), 0), dtype=np.int64)
+        if groups.resources is not None:
+            amounts = groups.resources[begin : int(table[-1, 1])].astype(np.int64)
+        yield WholeGroups(table[:, 0], starts, members[:, 1], members[:, 0], 0, amounts)
 
 
 def _keys(

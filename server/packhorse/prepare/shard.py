@@ -29,7 +29,7 @@ from packhorse.dataset import (
 )
 from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.formats.extras import require
-from packhorse.jobs import Execution, Progress, open_chosen_engine, show_progress
+from packhorse.jobs import Execution, Progress, open_engine, show_progress
 from packhorse.prepare._records import gather_keys, name_of_inputs, paths_of_inputs
 from packhorse.prepare._work import record_of, working
 from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
@@ -119,7 +119,7 @@ def shard(
     manifests = {}
     with (
         working(root / name, record, resume=execution.resume) as work,
-        open_chosen_engine("processes", workers=workers, ray_address=None) as engine,
+        open_engine(workers) as engine,
         show_progress(quiet=not execution.progress or workers == 1) as shown,
         shown.task("preparing shards", len(shards), "shards") as advance,
     ):

@@ -67,6 +67,11 @@ class Resource:
         name, column, cap, cost = found.groups()
         return cls(name=name, column=column, cap=int(cap) if cap else None, cost=int(cost) if cost else 0)
 
+    def __str__(self) -> str:
+        """The text that `parse` reads."""
+        cost = f":{self.cost}" if self.cost else ""
+        return f"{self.name}={self.column}" + (f":{self.cap or ''}" if self.cap or cost else "") + cost
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputColumns:

@@ -75,6 +75,9 @@ FILE_GAUGES = {
 }
 """Gauges of the files that the server follows, computed at a scrape: meaning, labels."""
 
+STREAMS = ("StreamBins", "PackStream")
+"""Methods whose calls are streams."""
+
 WAITING_GAUGE = "packhorse_waiting_ratio"
 WAITING_MEANING = (
     "Share of GPU time that ranks wait for each other, 0 to 1, if they wait at every step or once in an optimizer step"
@@ -113,7 +116,7 @@ class Metrics:
         self.bins = self._counter("packhorse_bins_streamed", "Bins streamed", "dataset")
         self.sequences = self._counter("packhorse_sequences_streamed", "Sequences streamed", "dataset")
         self.tokens = self._counter("packhorse_tokens_streamed", "Tokens streamed", "dataset")
-        self.active_streams = self._gauge("packhorse_active_streams", "Streams open now")
+        self.active_streams = self._gauge("packhorse_active_streams", "Streams open now", "method")
         self.first_block = self._histogram(
             "packhorse_first_block_seconds", "From a stream's request to its first block, in seconds", _SECONDS
         )
@@ -129,8 +132,11 @@ class Metrics:
             "dataset",
         )
         self.blocked_streams = self._gauge(
-            "packhorse_flow_control_streams", "Streams whose next message waits for its client to read"
+            "packhorse_flow_control_streams", "Streams whose next message waits for its client to read", "method"
         )
+        for each in (self.active_streams, self.blocked_streams):
+            for method in STREAMS:
+                each.labels(method)  # 0 until there is one
         self.rank_lag = self._gauge(
             "packhorse_rank_lag_steps",
             "How many steps the slowest rank is behind the furthest's last block, in the run where it is most; counted "
