@@ -80,7 +80,7 @@ class Client:
 
     @property
     def target(self) -> str:
-        """What `connect` was given."""
+        """The target that `connect` was given."""
         return self._connection.target
 
     def list_datasets(self) -> list[DatasetInfo]:
@@ -96,7 +96,7 @@ class Client:
         return [DatasetInfo.from_proto(dataset) for dataset in answer.datasets]
 
     def get_dataset(self, name: str) -> DatasetInfo:
-        """Returns one dataset; raises DatasetNotFoundError where none has the name.
+        """Returns one dataset; raises DatasetNotFoundError if there is none with this name.
 
         Example:
             >>> from packhorse.client import connect
@@ -115,7 +115,7 @@ class Client:
         by: str = "bins",
         replace: bool = False,
     ) -> DatasetInfo:
-        r"""Appends a stage to a mixture while it is trained on: other weights from a position of the run.
+        r"""Appends a stage to a mixture during a run: other weights from a position on.
 
         A server wants a token whose methods name AppendStage. Repeating a call changes nothing.
 
@@ -317,7 +317,7 @@ class Client:
         return self._read(LOCATE_SEQUENCES, request, lambda answer: read_locations(answer, request))
 
     def keys(self, dataset: str, ids: Iterable[int], *, component: str = "") -> list[str]:
-        """Returns the keys of ids: the names that the owner of the sequences gave them.
+        """Returns the keys of ids, such as URLs.
 
         Example:
             >>> from packhorse.client import connect
@@ -422,7 +422,7 @@ class Client:
         extra_tokens: int = 0,
         resources: Mapping[str, int] = MappingProxyType({}),
     ) -> PackStream:
-        """Packs sequences as they arrive (rollouts): full bins return while more sequences are sent.
+        """Packs sequences as they arrive (rollouts), and returns full bins meanwhile.
 
         Example:
             >>> from packhorse.client import connect
@@ -474,7 +474,7 @@ class Client:
         return PackStream(self._transport, options, self._retry)
 
     def close(self) -> None:
-        """Closes connections. Later calls fail, and so do calls that are waiting in other threads."""
+        """Closes the connections. Later calls fail, and so do calls that other threads are waiting for."""
         self._connection.close()
         self._is_closed = True
 

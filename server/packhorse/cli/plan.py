@@ -67,7 +67,7 @@ def compare(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare packers on DATASET with each other, and with training without packing.
+    """Compare packers on DATASET, and training without packing.
 
     DATASET is a prepared folder or a JSON histogram: an object of length -> count, or a list whose entry i counts
     length i + 1. For another --max-seq-len, the folder's over-length policy is applied again.

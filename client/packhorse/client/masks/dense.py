@@ -38,7 +38,7 @@ def build_boolean_mask(
     head_dim: bool = True,
     mask_padding: bool = False,
 ) -> torch.Tensor:
-    """Builds the mask of which position may attend to which.
+    """Builds a boolean mask of the allowed pairs of positions.
 
     Legend: B rows, L tokens in a row. On a GPU the host does not wait.
 
@@ -52,8 +52,8 @@ def build_boolean_mask(
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
         device: where the mask is wanted.
-        causal: whether a token sees none after it.
-        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+        causal: whether a token sees only itself and earlier tokens.
+        window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
         head_dim: whether there is a dimension of size 1 for the heads.
         mask_padding: False: padding attends to itself, so that no row is all False and no softmax turns to NaN. True:
             padding attends to nothing and nothing attends to it, padding in a sequence's room included; for kernels
@@ -141,7 +141,7 @@ def build_packing_attention_bias(
         device: where the bias is wanted.
         causal: whether every later position is blocked too, as generating models want it. Required for a batch or a
             layout; None means False for labels, as in seqpack.
-        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+        window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
         out: memory to write to and return, `dtype` [B, 1, L, L] on `device`, contiguous; None for fresh memory.
 
     Returns:
@@ -181,7 +181,7 @@ def build_packing_attention_bias(
 
 
 class AttentionBiasBuffer:
-    """Host memory that is used again for the bias of each step.
+    """Host memory that the bias of each step reuses.
 
     Between two batches only the blocks of the first are cleared and those of the second written: Σ length² values, not
     L² for each row, and no fresh memory. On a GPU it has no use, since PyTorch's allocator keeps memory there.
@@ -202,11 +202,11 @@ class AttentionBiasBuffer:
         """Allocates the memory.
 
         Args:
-            num_rows: the most rows that a batch has, B.
+            num_rows: the largest number of rows in a batch, B.
             row_tokens: tokens in a row, L.
             dtype: floating-point type of the bias, the one that attention runs in.
-            causal: whether every later position is blocked too.
-            window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+            causal: whether later positions are blocked too.
+            window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
 
         Raises:
             ValueError: `dtype` has no −inf, or the window is below 1.
