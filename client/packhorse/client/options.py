@@ -205,13 +205,15 @@ class PackOptions:
     max_sequences_per_bin: int | None = None
     """The most sequences, or pairs, in a bin; None for no limit."""
     balance: Balance | str = Balance.NONE
-    """Where ranks wait for each other. "micro-step": at every step, so that its bins cost the same. "optimizer-step":
-    once in the whole call, so that each rank's bins cost the same in sum."""
+    """Where ranks wait for each other. "micro-step": at every step, so the bins of a step cost the same.
+    "optimizer-step": once in the whole call, so each rank's bins cost the same in sum.
+    """
     cost_linear: int = DEFAULT_COST_LINEAR
-    """Cost of a token beside attention: a sequence of L tokens costs cost_linear · L + L². `cost_linear_of` computes a
-    model's."""
+    """Cost of a token without attention: a sequence of L tokens costs cost_linear · L + L². `cost_linear_of` computes
+    it for a model.
+    """
     allow_empty: bool = False
-    """Whether bins stay empty where there are fewer sequences than bins; otherwise that is an error."""
+    """Whether bins stay empty if there are fewer sequences than bins; otherwise that is an error."""
 
     def __post_init__(self) -> None:
         # The service knows the packers and the largest numbers.

@@ -173,8 +173,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         return self.progress.follow(self._steps())
 
     def iterate(self) -> Iterator[PackedBatch]:
-        """Yields this worker's batches; unlike `__iter__`, it leaves the state and the order of epochs to the loader.
-        """
+        """Yields this worker's batches; unlike `__iter__`, it leaves state and epochs to the loader."""
         return (batch for _, batch in self._steps() if batch is not None)
 
     def _steps(self) -> Iterator[tuple[State, PackedBatch | None]]:

@@ -95,7 +95,7 @@ def build_labelled_mask(
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
-        device: where the mask is wanted; a GPU is not waited for.
+        device: device of the mask; the host does not wait for a GPU.
         dtype: integer type of the labels.
 
     Returns:
@@ -118,7 +118,7 @@ def build_packing_attention_bias(
     window: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Builds the additive attention bias that keeps packed sequences apart.
+    """Builds the additive attention bias that separates packed sequences.
 
     Legend: B rows, L tokens in a row. Build it once in a model's forward and pass it to every layer. It has L² values
     for each row: prefer offsets or a `BlockMask` where the kernel takes them.
@@ -134,15 +134,15 @@ def build_packing_attention_bias(
                   [-inf, -inf, 0.]]]])
 
     Args:
-        where: a batch or its layout, from which no token is read; or sequence_ids, integers [B, L] or [L], one label
-            for each position, on any device. Positions of a row with equal labels are a segment, even where others
-            lie between them; padding needs a label of its own.
+        where: a batch or its layout; or sequence_ids, integers [B, L] or [L], one label for each position, on any
+            device. Positions of a row with equal labels are a segment, even if others lie between them; padding needs
+            its own label.
         dtype: floating-point type of the bias, the one that attention runs in.
-        device: where the bias is wanted.
-        causal: whether every later position is blocked too, as generating models want it. Required for a batch or a
-            layout; None means False for labels, as in seqpack.
+        device: device of the bias.
+        causal: whether later positions are blocked too, as generating models need. Required for a batch or a layout;
+            for labels, None means False, as in seqpack.
         window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
-        out: memory to write to and return, `dtype` [B, 1, L, L] on `device`, contiguous; None for fresh memory.
+        out: memory to write to and return, `dtype` [B, 1, L, L] on `device`, contiguous; None allocates it.
 
     Returns:
         `dtype` [B, 1, L, L]: 0 where attention is allowed, −inf where it is blocked; B is 1 for labels [L].
