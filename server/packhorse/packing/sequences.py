@@ -194,9 +194,6 @@ def compile_kernels() -> None:
     Example:
         >>> compile_kernels()  # seconds the first time, then read from the cache
     """
-    from packhorse.packing import online  # needs Numba, which planning does without
-
-    online.compile_kernels()
     for seed in (None, 0):
         pack_sequences([1, 1], 2, seed=seed)
     for algorithm in LIST_ONLY:
