@@ -13,7 +13,6 @@ from packhorse.compiling import NotCompiledError, compile_in_children, end_with_
 from packhorse.epoch import compile_drawing, compile_finding
 from packhorse.epoch import compile_kernels as compile_epoch
 from packhorse.packing import compile_kernels as compile_packing
-from packhorse.packing.online import compile_kernels as compile_online_packing
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ def compile_kernels(*, wide: bool = False) -> None:
     """
     compile_epoch(wide=wide)
     compile_packing()
-    compile_online_packing()
 
 
 class WarmUp:
