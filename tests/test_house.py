@@ -17,7 +17,7 @@ ROOTS = tuple(REPOSITORY / root / "packhorse" for root in ("proto", "server", "c
 
 MOST_LINES = 64_420
 """In proto, server and client together, stubs left out. The wish is 52,000."""
-MOST_FILES = 324
+MOST_FILES = 325
 """The wish is 280."""
 MOST_MODULES_OF_A_FOLDER = 15
 MOST_PARAMETERS = 12
