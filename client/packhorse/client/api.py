@@ -69,7 +69,7 @@ class Client(PackingClient):
         return [DatasetInfo.from_proto(dataset) for dataset in answer.datasets]
 
     def get_dataset(self, name: str) -> DatasetInfo:
-        """Returns one dataset; raises DatasetNotFoundError where none has the name.
+        """Returns one dataset; raises DatasetNotFoundError if there is none with this name.
 
         Example:
             >>> from packhorse.client import connect
@@ -88,7 +88,7 @@ class Client(PackingClient):
         by: str = "bins",
         replace: bool = False,
     ) -> DatasetInfo:
-        r"""Appends a stage to a mixture while it is trained on: other weights from a position of the run.
+        r"""Appends a stage to a mixture during a run: other weights from a position on.
 
         A server wants a token whose methods name AppendStage. Repeating a call changes nothing.
 
@@ -290,7 +290,7 @@ class Client(PackingClient):
         return self._read(LOCATE_SEQUENCES, request, lambda answer: read_locations(answer, request))
 
     def keys(self, dataset: str, ids: Iterable[int], *, component: str = "") -> list[str]:
-        """Returns the keys of ids: the names that the owner of the sequences gave them.
+        """Returns the keys of ids, such as URLs.
 
         Example:
             >>> from packhorse.client import connect

@@ -29,7 +29,7 @@ from packhorse.v1 import packing_pb2 as pb
 
 
 class PackhorseError(Exception):
-    """Anything that the service or its client raises.
+    """Base of all errors of the service and its client.
 
     Args:
         message: what a person reads.

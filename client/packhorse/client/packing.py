@@ -47,7 +47,7 @@ class PackingClient:
 
     @property
     def target(self) -> str:
-        """What `connect` was given."""
+        """The target that `connect` was given."""
         return self._connection.target
 
     def pack_sequences(
@@ -130,7 +130,7 @@ class PackingClient:
         extra_tokens: int = 0,
         resources: Mapping[str, int] = MappingProxyType({}),
     ) -> PackStream:
-        """Packs sequences as they arrive (rollouts): full bins return while more sequences are sent.
+        """Packs sequences as they arrive (rollouts), and returns full bins meanwhile.
 
         Example:
             >>> from packhorse.client import connect
@@ -182,7 +182,7 @@ class PackingClient:
         return PackStream(self._transport, options, self._retry)
 
     def close(self) -> None:
-        """Closes connections. Later calls fail, and so do calls that are waiting in other threads."""
+        """Closes the connections. Later calls fail, and so do calls that other threads are waiting for."""
         self._connection.close()
         self._is_closed = True
 

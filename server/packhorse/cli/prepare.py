@@ -56,8 +56,8 @@ class _Command(click.Command):
     required=True,
     multiple=True,
     metavar="PATH",
-    help="Tokens or lengths: see below; also a URL, as in 's3://bucket/x/*.parquet'. Give it several times to read "
-    "several, in that order.",
+    help="Tokens or lengths: a file, a folder, a quoted pattern or a URL, as in 's3://bucket/x/*.parquet'. Kinds are "
+    "listed below. May be given several times; inputs are read in that order.",
 )
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
 @flags_of(PlanOptions, "plan", choices={"algorithm": ["auto", *sorted(PACKERS)]})

@@ -41,25 +41,28 @@ class PlanOptions:
     max_seq_len: int
     """A bin's capacity in tokens, in [1, 2^31)."""
     algorithm: str = "auto"
-    """The packer that makes the plan: "auto", or a name of `packhorse.packing.PACKERS`."""
+    """The packer: "auto", or a name in `packhorse.packing.PACKERS`."""
     max_sequences_per_bin: int | None = None
     """The most sequences in a bin. By default there is no limit."""
     over_length: OverLength = "error"
-    """What is done with a sequence that does not fit max_seq_len. "error" refuses it; "drop" leaves it out; "truncate"
-    plans as many of its tokens as fit; "split" plans all of them in pieces. The manifest's ledger says how many there
-    were and how many tokens that cost, and over_length.npy which."""
+    """What happens to a sequence longer than max_seq_len. "error" refuses it, "drop" leaves it out, "truncate" keeps as
+    many of its tokens as fit, and "split" keeps all, in pieces. The manifest counts these sequences and the lost
+    tokens, and over_length.npy lists them.
+    """
     keep: Keep = "head"
     """Which end of a truncated sequence stays: "head", its first tokens, or "tail", its last."""
     align: int = 1
     """A sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need."""
     extra_tokens: int = 0
-    """Tokens kept free for each sequence beside its own, before rounding (BOS, EOS)."""
+    """Tokens kept free for each sequence in addition to its own, before rounding (for BOS, EOS)."""
     tokens_per_rank: int | None = field(default=None, metadata=LATER)
-    """Plans for dynamic context parallelism: each rank computes this many tokens at a time, and max_seq_len /
-    tokens_per_rank ranks, a power of two, share a bin. By default a rank takes a bin."""
+    """For dynamic context parallelism: each rank computes this many tokens at a time, and max_seq_len / tokens_per_rank
+    ranks, a power of two, share a bin. By default a rank takes a whole bin.
+    """
     cost_cap_percent: int | None = field(default=None, metadata=LATER)
     """With `tokens_per_rank`: the most that sequences may cost on each of their ranks, in percent of a rank full of
-    short sequences. A long sequence above it gets more ranks than its tokens need. By default 300."""
+    short sequences. A sequence that costs more gets more ranks than its tokens need. By default 300.
+    """
 
     @property
     def context(self) -> ContextRule | None:

@@ -78,16 +78,18 @@ class InputColumns:
     """Which columns hold what, and what becomes of a bad row."""
 
     length: str | None = None
-    """The column of lengths in tokens, or of lists of tokens, whose lengths are then taken. By default the one that
-    evidently holds tokens, as token sources choose it."""
+    """The column of lengths in tokens, or of lists of tokens. By default the column that holds tokens, chosen as by
+    token sources.
+    """
     id: str | None = None
-    """The column that names sequences, each value once in the dataset. Integers are ids. Text, such as URLs, UUIDs and
-    decimals without a fraction, are keys: ids are rows then, and a table leads from key to id and back. By default an
-    id is the row over all files of all inputs in order, counted from 0. Keys of a Megatron index are beside it, in
-    `X.keys.arrow`."""
+    """The column of ids or keys, each value once in the dataset. Integers are ids. Text, UUIDs and decimals without a
+    fraction are keys: ids are then row numbers, and a table maps keys to ids and back. By default an id is the row
+    number over all files of all inputs in order, from 0. The keys of a Megatron index are beside it, in `X.keys.arrow`.
+    """
     on_bad_row: OnBadRow = "error"
     """"error" refuses a row whose length or id is null, below 1 token or beyond int64; "skip" leaves it out, and the
-    manifest names it. Ids that occur twice are refused in any case."""
+    manifest lists it. Repeated ids are always refused.
+    """
     group: str | None = None
     """Set from a `Grouping`: groups; None where no column says which rows are one."""
     resources: tuple[Resource, ...] = ()
