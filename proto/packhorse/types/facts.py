@@ -3,6 +3,7 @@
 Owns the classes, and `Fact`, which reads each from its message by the names of the fields.
 """
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -276,6 +277,8 @@ class DatasetInfo(Fact):
     over_length_tokens: int = 0
     source: str = ""
     skipped_rows: int = 0
+    skipped_by_reason: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """What is wrong with these rows → how many of them."""
     num_groups: int = 0
     """Number of groups; 0 if every sequence is planned by itself."""
     older_digests: tuple[str, ...] = ()
@@ -293,7 +296,11 @@ class DatasetInfo(Fact):
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
         """Returns what the message holds in another form."""
-        return {"ids_sum": (message.ids_sum_a, message.ids_sum_b), "context_rule": _context_rule(message)}
+        return {
+            "ids_sum": (message.ids_sum_a, message.ids_sum_b),
+            "context_rule": _context_rule(message),
+            "skipped_by_reason": dict(message.skipped_by_reason),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from packhorse.cli.shared.options import (
     target_option,
     topology_options,
 )
+from packhorse.cli.shared.printing import skipped_text
 from packhorse.cli.shared.service import asking_for, streams_shape, timeout_option
 from packhorse.client import Client, DatasetInfo
 from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
@@ -172,7 +173,7 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
             f"dropped by --over-length: {report.dropped_sequences:,} sequences, {report.dropped_tokens:,} tokens"
         )
     if report.skipped_rows:
-        click.echo(f"skipped by --on-bad-row: {report.skipped_rows:,} rows of {info.source}")
+        click.echo(f"skipped of {info.source}: {skipped_text(report.skipped_rows, info.skipped_by_reason)}")
 
 
 def _line(report: ComponentReport) -> str:

@@ -141,12 +141,14 @@ class SkippedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedRows:
-    """The bad rows that were left out."""
+    """The rows that were left out."""
 
     rows: int = 0
     """How many."""
     first: tuple[SkippedRow, ...] = ()
     """The first of them; skipped.jsonl names all where there are more."""
+    by_reason: dict[str, int] | None = field(default=None, metadata=LATER)
+    """What is wrong → how many of them; None where none was left out, or an earlier release left one out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +166,7 @@ class Inputs:
     files: tuple[InputRecord, ...]
     """The first of them, in the order that numbers rows; inputs.jsonl names all where there are more."""
     skipped: SkippedRows = SkippedRows()
-    """The rows that were left out because something is wrong with them."""
+    """The rows that were left out, each for a reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,6 +419,8 @@ class Manifest(Facts):
             yield "inputs counts from 0", min(files, skipped, self.inputs.rows) >= 0
             yield "inputs names the first files", len(self.inputs.files) == min(files, MOST_LISTED)
             yield "inputs names the first rows skipped", len(self.inputs.skipped.first) == min(skipped, MOST_LISTED)
+            reasons = self.inputs.skipped.by_reason
+            yield "inputs has a reason for each row skipped", reasons is None or 0 < skipped == sum(reasons.values())
         if (groups := self.groups) is not None:
             yield "groups has n_groups in [1, n_sequences]", 1 <= groups.n_groups <= self.n_sequences
             yield "groups counts what it dropped from 0", 0 <= groups.n_dropped_listed <= groups.n_dropped

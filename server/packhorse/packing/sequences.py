@@ -6,7 +6,7 @@ given order to `list_packers`.
 
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -186,22 +186,3 @@ def _drawn(
     indices = np.empty(len(order), dtype=np.int64)
     draw_templates(multiplicity, first_repeat, flat[:, 0].copy(), flat[:, 1].copy(), pool_ends - counts, order, indices)
     return indices, np.cumsum(np.repeat(sizes, multiplicity))
-
-
-def compile_kernels() -> None:
-    """Compiles, or loads from Numba's cache, the kernels that a request would otherwise wait for.
-
-    Example:
-        >>> compile_kernels()  # seconds the first time, then read from the cache
-    """
-    from packhorse.packing import online  # needs Numba, which planning does without
-
-    online.compile_kernels()
-    for seed in (None, 0):
-        pack_sequences([1, 1], 2, seed=seed)
-    for algorithm in LIST_ONLY:
-        pack_sequences([1, 1], 2, algorithm=algorithm)
-    with suppress(ImportError):  # without HiGHS there is no "optimal"
-        # Two cases that best-fit does not solve: without a limit of sequences, and with one.
-        pack_sequences([5, 5, 6, 10, 10], 19, algorithm="optimal")
-        pack_sequences([2, 2, 3, 3, 4, 5, 6, 7, 7, 7, 8], 14, algorithm="optimal", max_sequences_per_bin=3)

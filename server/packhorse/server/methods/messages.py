@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import MASKED, Manifest, MixtureDataset, Redacted, Takedown
+from packhorse.dataset import MASKED, Manifest, MixtureDataset, Redacted, SkippedRows, Takedown
 from packhorse.epoch import Bins, MixtureEpoch
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.topology import ADDED
@@ -31,6 +31,7 @@ _FEW_BINS = 32
 def dataset_message(dataset: Dataset) -> pb.Dataset:
     """Returns the facts of a dataset or mixture, without what files take away from it."""
     manifest = dataset.manifest
+    skipped = manifest.inputs.skipped if manifest.inputs else SkippedRows()
     return pb.Dataset(
         name=dataset.name,
         digest=manifest.digest,
@@ -59,7 +60,8 @@ def dataset_message(dataset: Dataset) -> pb.Dataset:
         over_length_source_tokens=manifest.over_length.source_tokens,
         over_length_tokens=manifest.over_length.tokens,
         source=manifest.source,
-        skipped_rows=0 if manifest.inputs is None else manifest.inputs.skipped.rows,
+        skipped_rows=skipped.rows,
+        skipped_by_reason=skipped.by_reason,
         num_groups=manifest.groups.n_groups if manifest.groups and manifest.is_grouped else 0,
         components=components_of(dataset),
         stages=stages_of(dataset),
