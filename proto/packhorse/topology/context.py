@@ -99,7 +99,7 @@ class ContextRule:
         return ranks
 
     def fits(self, tokens: int, cost: int) -> int:
-        """Returns the longest room for which so many tokens and so much cost are left; 0 for none."""
+        """Returns the longest room that the remaining tokens and cost allow; 0 if there is none."""
         if cost <= 0:
             return 0
         return min(tokens, (isqrt(self.cost_linear**2 + 4 * cost) - self.cost_linear) // 2)
