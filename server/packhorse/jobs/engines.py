@@ -44,7 +44,7 @@ _RETRIES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How a long job is done: where, by how many workers, and whether it resumes interrupted work.
+    """How a long job runs: on which engine, with how many workers, and whether it resumes interrupted work.
 
     Example:
         >>> Execution(engine="ray", workers=2)
@@ -52,7 +52,7 @@ class Execution:
         ValueError: workers are of this machine, and a Ray cluster has its own: leave workers out
 
     Raises:
-        ValueError: a field is out of range, or does not go with the engine; names it.
+        ValueError: a field is out of range, or does not fit the engine; the message names it.
     """
 
     engine: AnyEngineKind | None = None
@@ -71,7 +71,7 @@ class Execution:
     resume: bool = False
     """Resume an interrupted call, if its input and options are the same. Without this, the work starts over."""
     progress: bool = True
-    """Whether stderr shows how far it is: bars on a terminal, a line every few seconds elsewhere."""
+    """Whether stderr shows progress: bars on a terminal, otherwise a line every few seconds."""
 
     def __post_init__(self) -> None:
         """Checks every field."""

@@ -20,14 +20,14 @@ from packhorse.topology import checked_integer
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Grouping:
-    """Which rows are a group; one of the three is given.
+    """Which rows are a group. Give one of `column`, `size` and `numbers`.
 
     A group's sequences always share a bin, in their order. One that does not fit a bin is refused, or with over_length
     "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held in memory, and 17 a sequence where ids do
     not ascend.
 
     Raises:
-        ValueError: none or several are given, or one is not as it must be.
+        ValueError: none or several are given, or one is invalid.
     """
 
     column: str | None = None

@@ -35,16 +35,17 @@ class Resource:
     """
 
     name: str
-    """Of the resource, such as "tiles"."""
+    """Name of the resource, such as "tiles"."""
     column: str
-    """The column of the input that says how much of it each row takes, in [0, 2^31): integers; lists of integers, whose
-    sum counts, such as the tiles of each image; or lists of grids (t, h, w), whose products are summed, such as
-    `image_grid_thw`."""
+    """The input column of each row's amount, in [0, 2^31): an integer; a list of integers, such as the tiles of each
+    image, which are summed; or a list of grids (t, h, w), such as `image_grid_thw`, whose products are summed.
+    """
     cap: int | None = None
-    """The most of it that a bin holds. By default there is no limit, and it is only counted."""
+    """The most that a bin may have. By default there is no limit, and the resource is only counted."""
     cost: int = 0
-    """What one of it costs where ranks are balanced, in the unit of a topology's `cost_linear`. It is what the encoder
-    computes for it, over what the language model computes for a pair of tokens. By default it costs nothing."""
+    """Cost of one when ranks are balanced, in the unit of a topology's `cost_linear`: the encoder's work for it,
+    divided by the language model's work for a pair of tokens. By default 0.
+    """
 
     def __post_init__(self) -> None:
         """Checks the fields; a ValueError where one is wrong."""
@@ -75,7 +76,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputColumns:
-    """Which columns hold what, and what becomes of a bad row."""
+    """The columns of lengths, ids, groups and resources, and what happens to a bad row."""
 
     length: str | None = None
     """The column of lengths in tokens, or of lists of tokens. By default the column that holds tokens, chosen as by
@@ -91,11 +92,11 @@ class InputColumns:
     manifest lists it. Repeated ids are always refused.
     """
     group: str | None = None
-    """Set from a `Grouping`: groups; None where no column says which rows are one."""
+    """The column of groups, set from a `Grouping`; None without one."""
     resources: tuple[Resource, ...] = ()
-    """What sequences take of a bin beside tokens, such as image tiles; with a cap, no bin takes more."""
+    """What sequences need besides tokens, such as image tiles. With a cap, no bin has more."""
     key: str | None = None
-    """Set where `id` names keys, which a pass of their own reads. Ids are rows then."""
+    """Set if `id` is a column of keys, which are read in a separate pass. Ids are then row numbers."""
 
     def __post_init__(self) -> None:
         """Checks what a user may give."""
