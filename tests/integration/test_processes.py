@@ -22,7 +22,7 @@ from packhorse.analysis import page_files
 from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import DatasetNotFoundError, TooManyStreamsError
 from packhorse.server.access.config import ServeConfig
-from packhorse.server.app import processes
+from packhorse.server.app import sibling
 from packhorse.topology import Topology
 
 PATIENT = RetryPolicy(deadline_seconds=60)
@@ -183,7 +183,7 @@ def test_a_process_that_cannot_answer_its_parent_goes_on():
     def fails():
         raise TimeoutError("the loop is busy")  # an OSError, as that of a parent that is gone
 
-    assert processes._tried(fails) is None
+    assert sibling._tried(fails) is None
 
 
 def test_many_streams_of_two_processes_are_one_epoch(server, embedded):

@@ -73,7 +73,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
     "mixture": CommandEntry("Show a mixture of datasets, or append a stage to it during a run.", "server", ("numba",)),
     "redact": CommandEntry(
-        "Take sequences of DATASET away from training; every bin and position stays as it was.",
+        "Remove sequences of DATASET from training.",
         "server",
         ("numba",),
     ),
@@ -82,14 +82,14 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "export": CommandEntry("Write the bins of an epoch to files, in the order of positions."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
     "doctor": CommandEntry(
-        "Try every step from here to the first bin of --target, or ask for its health.", folder=_SERVERS
+        "Test each step from here to the first bin of --target, or ask for its health.", folder=_SERVERS
     ),
     "top": CommandEntry(
-        "Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C.",
+        "Watch the servers of --target until Ctrl-C: runs, how far their ranks are, streams, rates and queues.",
         folder=_SERVERS,
     ),
     "bench": CommandEntry(
-        "Load the servers of --target with every stream of a run, and measure what the streams get.", folder=_SERVERS
+        "Open every stream of a run at the servers of --target, and measure rates and waits.", folder=_SERVERS
     ),
 }
 """Every command, in the order of use; each is in the module of its name, in its folder."""

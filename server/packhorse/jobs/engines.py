@@ -44,7 +44,7 @@ _RETRIES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How a long job is done: where, by how many workers, and whether it resumes interrupted work.
+    """How a long job runs: on which engine, with how many workers, and whether it resumes interrupted work.
 
     Example:
         >>> Execution(engine="ray", workers=2)
@@ -52,24 +52,26 @@ class Execution:
         ValueError: workers are of this machine, and a Ray cluster has its own: leave workers out
 
     Raises:
-        ValueError: a field is out of range, or does not go with the engine; names it.
+        ValueError: a field is out of range, or does not fit the engine; the message names it.
     """
 
     engine: AnyEngineKind | None = None
-    """Where the work is done: "threads" of this process (preparing alone, where it is the default), "processes" of this
-    machine (the default for other work), or "ray", a cluster whose machines share the files."""
+    """What does the work: "threads" of this process (the default of `prepare`, and only there), "processes" on this
+    machine (the default elsewhere), or "ray", a cluster whose machines share the files.
+    """
     workers: int | None = None
-    """Threads or processes. By default as many as the work is worth; a cluster has its own number."""
+    """Number of threads or processes. By default it depends on the amount of work; a cluster has its own number."""
     ray_address: str | None = None
-    """Of the cluster. By default that of the environment variable RAY_ADDRESS, or else a cluster of this machine for as
-    long as the work takes."""
+    """Address of the cluster. By default the environment variable RAY_ADDRESS, or a temporary cluster on this machine.
+    """
     time_limit_seconds: float | None = None
-    """A safety net for planning, 60 s by default. A packer that improves its plan step by step ends after a fixed
-    amount of work. Where the limit ends it earlier, the manifest says so, and the same call may plan differently."""
+    """Time limit for planning, 60 s by default. A packer that improves its plan step by step normally ends earlier,
+    after a fixed amount of work. If the limit ends it, the manifest says so, and the same call may give another plan.
+    """
     resume: bool = False
     """Resume an interrupted call, if its input and options are the same. Without this, the work starts over."""
     progress: bool = True
-    """Whether stderr shows how far it is: bars on a terminal, a line every few seconds elsewhere."""
+    """Whether stderr shows progress: bars on a terminal, otherwise a line every few seconds."""
 
     def __post_init__(self) -> None:
         """Checks every field."""
