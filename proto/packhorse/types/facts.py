@@ -299,7 +299,7 @@ class DatasetInfo(Fact):
         return {
             "ids_sum": (message.ids_sum_a, message.ids_sum_b),
             "context_rule": _context_rule(message),
-            "skipped_by_reason": dict(message.skipped_by_reason),
+            "skipped_by_reason": dict(sorted(message.skipped_by_reason.items())),  # maps have no order
         }
 
 

@@ -210,7 +210,7 @@ def test_datasets(examined, running_server, secured, authority):
 
     status, signs, (step, text) = with_token("nothing")
     assert (status, signs, step) == (1, "✓✓✓✓✓✓✗", "datasets")
-    assert text.startswith("this token grants access to none of the served datasets")
+    assert text.startswith("this token grants access to no served dataset")
     status, signs, (step, text) = with_token("bins")
     assert (status, signs, step) == (1, "✓✓✓!✓✓✗", "datasets")
     assert "name the dataset" in text
