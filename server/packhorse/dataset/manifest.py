@@ -46,8 +46,8 @@ class PlanOptions:
     """The most sequences in a bin. By default there is no limit."""
     over_length: OverLength = "error"
     """What is done with a sequence that does not fit max_seq_len. "error" refuses it; "drop" leaves it out; "truncate"
-    plans as many of its tokens as fit; "split" plans all of them in pieces. The manifest's ledger says how many there
-    were and how many tokens that cost, and over_length.npy which."""
+    plans as many of its tokens as fit; "split" plans all of them in pieces, and refuses one that takes of a resource.
+    The manifest's ledger says how many there were and how many tokens that cost, and over_length.npy which."""
     keep: Keep = "head"
     """Which end of a truncated sequence stays: "head", its first tokens, or "tail", its last."""
     align: int = 1
@@ -96,6 +96,8 @@ class OverLengthLedger:
     """Those of them that are not in the plan because of the policy."""
     pieces: int = 0
     """Pieces that they were split into; 0 under every other policy."""
+    over_cap: int = field(default=0, metadata=LATER)
+    """Sequences among them that fit max_seq_len and take more of a resource than its cap, alone or as a group."""
 
     def __add__(self, other: "OverLengthLedger") -> "OverLengthLedger":
         """Returns what the policy did to both."""
@@ -407,6 +409,7 @@ class Manifest(Facts):
         yield "ids_sum_a and ids_sum_b are in [0, 2^64)", max(self.ids_sum_a, self.ids_sum_b) < 2**64
         yield "over_length counts from 0", min(ledger.sequences, ledger.tokens, ledger.pieces) >= 0
         yield "over_length.sequences is below 2^63", ledger.sequences <= _MOST
+        yield "over_length.over_cap is of sequences", 0 <= ledger.over_cap <= ledger.sequences
         yield "over_length.tokens is at most source_tokens", ledger.tokens <= ledger.source_tokens
         yield "over_length.sequences is at most source_tokens", ledger.sequences <= ledger.source_tokens
         if self.inputs is not None:
@@ -421,7 +424,8 @@ class Manifest(Facts):
             yield "groups fit bins", 1 <= most <= per_bin <= self.n_sequences
             yield (
                 "groups are neither cut nor counted by sequence",
-                (options.over_length in ("error", "drop") and options.max_sequences_per_bin is None),
+                (options.over_length != "truncate" and options.max_sequences_per_bin is None)
+                and not (options.over_length == "split" and self.is_grouped),
             )
         yield from self._rules_of_resources()
         if (keys := self.keys) is not None:
