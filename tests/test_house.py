@@ -17,7 +17,7 @@ ROOTS = tuple(REPOSITORY / root / "packhorse" for root in ("proto", "server", "c
 
 MOST_LINES = 64_420
 """In proto, server and client together, stubs left out. The wish is 52,000."""
-MOST_FILES = 322
+MOST_FILES = 325
 """The wish is 280."""
 MOST_MODULES_OF_A_FOLDER = 15
 MOST_PARAMETERS = 12
@@ -90,9 +90,9 @@ def test_names_and_commands() -> None:
     assert len(COMMANDS) <= MOST_COMMANDS
 
 
-def imports_at_the_top(path: Path) -> Iterator[str]:
-    """What a module imports as it is loaded: not within functions, and not for type checkers alone."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+def imports_of(path: Path) -> Iterator[str]:
+    """What a module imports, within functions too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -105,7 +105,7 @@ def test_no_circles() -> None:
     arrows = {
         name: {
             other
-            for imported in imports_at_the_top(path)
+            for imported in imports_of(path)
             for other in (imported, imported.rpartition(".")[0])
             if other in names and not other.endswith("__init__") and other != name
         }

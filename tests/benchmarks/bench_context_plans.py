@@ -30,8 +30,8 @@ from packhorse.topology import DEFAULT_COST_CAP_PERCENT, DEFAULT_COST_LINEAR, Ba
 NOTE = (
     "context plans: lognormal lengths (mean 4,000 and sigma 1.8 up to 131,072, or 2,000 and 1.5 up to 32,768), costs "
     "24,576 · L + L², whole optimizer steps, ranks waiting at every micro-step. Twice as many ranks share a bin as the "
-    "longest sequence needs. Time lost is beyond the work alone. Where communication has a price, each of k > 1 ranks "
-    "receives (k − 1) / k of its part's keys and values, 1,024 a token, and nothing hides it. Megatron: "
+    "longest sequence needs, or 64. Time lost is beyond the work alone. Where communication has a price, each of k > 1 "
+    "ranks receives (k − 1) / k of its part's keys and values, 1,024 a token, and nothing hides it. Megatron: "
     "`BalancedCPScheduler` of megatron-core 0.16.1 on the lengths of one optimizer step. Padding is not computed. "
     "Times are those of assigning an optimizer step. The default cap was chosen on other lengths, in four shapes of a "
     "run each: uniform, Pareto, exponential, two lognormal, and 9 short chats to each long text. The time shown is "
@@ -41,10 +41,18 @@ NOTE = (
 _SHAPES = {"long": (4_000, 1.8, 131_072, 8_192), "short": (2_000, 1.5, 32_768, 4_096)}
 _CASES = ((64, 1_024, "long"), (64, 1_024, "short"), (256, 4_096, "long"), (256, 4_096, "short"))
 _STEPS = 8
-_RUNS = ((0, 110), (0, DEFAULT_COST_CAP_PERCENT), (1_024, DEFAULT_COST_CAP_PERCENT))
-"""Price and cost cap of the rows beside Megatron's scheduler."""
-_PRICES = (0, 1_024)
-"""Cost to receive the keys and values of a token; 1,024 is 4 % of a token's work."""
+_PRICE = 1_024
+"""Cost to receive the keys and values of a token: 4 % of a token's work."""
+_RUNS = (
+    (None, 0, 110),
+    (None, 0, DEFAULT_COST_CAP_PERCENT),
+    (None, _PRICE, DEFAULT_COST_CAP_PERCENT),
+    (64, 0, 110),
+    (64, _PRICE, 110),
+)
+"""Ranks that share a bin (None: twice those that the longest sequence needs), price and cost cap of the rows beside
+Megatron's scheduler."""
+_PRICES = (0, _PRICE)
 _CAPS = (110, 150, 200, 300, 400, 600)
 _CAP_SHAPES = ((64, 1_024, 65_536, 8_192), (128, 2_048, 131_072, 16_384), (64, 2_048, 32_768, 8_192))
 """Ranks, sequences of an optimizer step, the longest, tokens a rank: for choosing a cap."""
@@ -73,14 +81,15 @@ def run(workspace: Workspace) -> list[Row]:
     for ranks, sequences, shape in _CASES:
         _, _, longest, per_rank = _SHAPES[shape]
         lengths = _lognormal(_STEPS * sequences, shape, seed=ranks + longest)
-        rule = ContextRule(per_rank, 2 * longest // per_rank)
-        for received, cap in _RUNS:
-            ours, seconds = _ours(lengths, replace(rule, cost_cap_percent=cap), ranks, received)
+        for sharing, received, cap in _RUNS:
+            rule = ContextRule(per_rank, sharing or 2 * longest // per_rank, cost_cap_percent=cap)
+            ours, seconds = _ours(lengths, rule, ranks, received)
             peer = _megatron(lengths[:sequences], per_rank, ranks, received)
             rows.append(
                 Row(
                     what=f"time lost by {ranks} ranks, communication {'priced' if received else 'free'}, cap {cap} %",
-                    size=f"{sequences:,} sequences a step, up to {longest:,} @{per_rank:,} tokens a rank",
+                    size=f"{sequences:,} sequences a step, up to {longest:,} @{per_rank:,} tokens a rank, "
+                    f"{rule.max_context_parallel} ranks a bin",
                     ours=_said(ours, seconds),
                     peer="" if peer is None else f"{_said(*peer)}, Megatron",
                     ratio=None if peer is None else peer[0].lost / ours.lost,

@@ -366,7 +366,11 @@ def test_rows_that_prepare_skipped_are_told_of(packhorse, tmp_path):
     result = packhorse("audit", *flags)
     assert result.exit_code == 0, result.output
     assert "15 tokens of the source in batches" in result.stdout
-    assert "skipped by --on-bad-row: 2 rows of rows.parquet" in result.stdout
+    reasons = {"the length is below 1 token": 1, "the length is null": 1}
+    with connect(f"embedded:{tmp_path / 'root'}") as client:
+        assert client.get_dataset("rows").skipped_by_reason == reasons
+    said = ", ".join(f"{count} where {reason}" for reason, count in reasons.items())
+    assert f"skipped of rows.parquet: 2 rows, {said}" in result.stdout
 
     pq.write_table(pa.concat_tables([rows, rows.slice(0, 1)]), tmp_path / "rows.parquet")
     result = packhorse("audit", *flags)

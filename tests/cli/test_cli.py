@@ -163,12 +163,14 @@ def test_output_may_be_closed(corpus, closed):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("command", ["inspect", "show"])
+@pytest.mark.parametrize(
+    "command", ["inspect {few}", "show {few}", "--version", "--help", "prepare --help", "token new --help"]
+)
 def test_a_reader_that_has_enough_is_no_failure(corpus, command):
     """As after `| head`: status 141, what SIGPIPE gives other programs, and not a word."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "packhorse.cli", command, f"{corpus.root}/few"]
+    command = [sys.executable, "-m", "packhorse.cli", *command.format(few=corpus.root / "few").split()]
     result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=100)
     os.close(writing)
     assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, b"")

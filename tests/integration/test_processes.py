@@ -22,7 +22,7 @@ from packhorse.analysis import page_files
 from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import DatasetNotFoundError, TooManyStreamsError
 from packhorse.server.access.config import ServeConfig
-from packhorse.server.app import processes
+from packhorse.server.app import sibling
 from packhorse.topology import Topology
 
 PATIENT = RetryPolicy(deadline_seconds=60)
@@ -183,7 +183,7 @@ def test_a_process_that_cannot_answer_its_parent_goes_on():
     def fails():
         raise TimeoutError("the loop is busy")  # an OSError, as that of a parent that is gone
 
-    assert processes._tried(fails) is None
+    assert sibling._tried(fails) is None
 
 
 def test_many_streams_of_two_processes_are_one_epoch(server, embedded):
@@ -231,7 +231,9 @@ def test_clients_go_on_where_processes_are_killed_and_metrics_forget_nothing(
             bins = [ids.tolist() for block in (first, *stream) for ids, _ in block.bins()]
             assert bins == [ids.tolist() for block in whole for ids, _ in block.bins()]
         assert "answered again after" in caplog.text
-        wait_until(lambda: scraped(server).get(("packhorse_active_streams",)) == 0)  # absent where none of them lives
+        wait_until(
+            lambda: scraped(server).get(("packhorse_active_streams", "StreamBins")) == 0
+        )  # absent where none of them lives
         wait_until(lambda: scraped(server).get(("packhorse_dataset_bins", "rows")))
         assert scraped(server)["packhorse_bins_streamed_total", "rows"] >= sum(map(len, firsts))
         told = re.findall(r"process \d of 2 \(pid (\d+)\) was killed by SIGKILL; starting another in", server.log())

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.jobs import engines, open_chosen_engine, open_engine
+from packhorse.jobs import engines, open_engine
 
-threads = partial(open_chosen_engine, "threads", workers=2, ray_address=None)
+threads = partial(open_engine, 2, "threads")
 
 _SCRIPT = """
 print("imported")
@@ -85,5 +85,5 @@ def test_the_end_waits_for_nothing_endless_and_lets_no_task_begin(monkeypatch: p
 
 
 def test_one_worker_is_no_thread() -> None:
-    with open_chosen_engine("threads", workers=1, ray_address=None) as engine:
+    with open_engine(1, "threads") as engine:
         assert list(engine.map(lambda _: threading.current_thread(), [0])) == [threading.current_thread()]

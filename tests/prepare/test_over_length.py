@@ -54,7 +54,7 @@ def cut(identity: int, length: int, options: dict[str, Any]) -> list[Entry]:
 
 
 @contextmanager
-def inline_engine(kind: str, *, workers: int, ray_address: str | None) -> Iterator[InlineEngine]:
+def inline_engine(workers: int, kind: str, *, ray_address: str | None) -> Iterator[InlineEngine]:
     """Cuts the work as for so many processes, without starting them."""
     engine = InlineEngine()
     engine.workers = workers
@@ -118,7 +118,7 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
             return cut_chunks(*place, chunk_ids=case["window"], **keywords)
 
         with (
-            mock.patch.object(job, "open_chosen_engine", inline_engine),
+            mock.patch.object(job, "open_engine", inline_engine),
             mock.patch.object(_counting, "_TASK_ROWS", 7),
             mock.patch.object(_merging, "PAGE_BYTES", 128),
             mock.patch.object(_sort, "cut_chunks", windows),

@@ -44,7 +44,7 @@ def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
 
 
 @contextmanager
-def inline_engine(kind: str, *, workers: int, ray_address: str | None) -> Iterator[InlineEngine]:
+def inline_engine(workers: int, kind: str, *, ray_address: str | None) -> Iterator[InlineEngine]:
     """Cuts the work as for so many processes, without starting them."""
     engine = InlineEngine()
     engine.workers = workers
@@ -99,7 +99,7 @@ def test_prepare_matches_the_oracle(table: dict[str, Any]) -> None:
             with pytest.raises(ValueError, match="dropped"):
                 prepare(folder / "in", **arguments)
             return
-        with mock.patch.object(job, "open_chosen_engine", inline_engine):
+        with mock.patch.object(job, "open_engine", inline_engine):
             manifest = prepare(folder / "in", **arguments)
         content, counts, templates, pools = load_prepared(folder / "out")
 

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,7 @@ def test_lists_that_a_manifest_cannot_hold_go_on(tmp_path: Path) -> None:
     assert (grown.digest, grown.inputs) == (whole.digest, whole.inputs)
     assert grown.inputs is not None
     assert (grown.inputs.num_files, grown.inputs.skipped.rows) == (103, 206)
+    assert grown.inputs.skipped.by_reason == {"the length is below 1 token": 103, "the length is null": 103}
     for name in ("inputs.jsonl", "skipped.jsonl"):
         assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     open_prepared(tmp_path / "set")
@@ -333,3 +335,18 @@ def test_a_file_that_is_given_again_is_refused_and_one_that_was_rewritten_is_tol
     grown = prepare(source, append=True, **options)
     assert (grown.version, grown.n_sequences, grown.own_tokens) == (2, 3, 9)
     assert arrays(tmp_path / "set" / "versions" / "1") == before
+
+
+def test_rows_that_an_earlier_release_skipped_without_counting_reasons_stay_uncounted(tmp_path: Path) -> None:
+    write(tmp_path / "rows.parquet", {"n": pa.array([3, None, 4])})
+    options: dict[str, Any] = {"length_column": "n", "max_seq_len": 8, "on_bad_row": "skip", "progress": False}
+    manifest = prepare(tmp_path / "rows.parquet", output=tmp_path / "set", **options)
+    assert manifest.inputs is not None
+    skipped = replace(manifest.inputs.skipped, by_reason=None)
+    earlier = replace(manifest, inputs=replace(manifest.inputs, skipped=skipped))
+    (tmp_path / "set" / "manifest.json").write_bytes(earlier.render())
+    write(tmp_path / "more.parquet", {"n": pa.array([2, 0])})
+    grown = prepare(tmp_path / "more.parquet", output=tmp_path / "set", append=True, **options)
+    assert grown.inputs is not None
+    assert (grown.inputs.skipped.rows, grown.inputs.skipped.by_reason) == (2, None)
+    open_prepared(tmp_path / "set")

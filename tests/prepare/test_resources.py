@@ -16,6 +16,7 @@ from packhorse.client import connect
 from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared, verify
 from packhorse.epoch.assignment import Assignment
 from packhorse.prepare import Resource
+from packhorse.prepare._append import refuse_rewritten
 from packhorse.topology import Balance, Topology
 
 NUM, MAX_SEQ_LEN, CAP = 500, 512, 6
@@ -129,7 +130,9 @@ def test_another_cap_is_another_dataset(tmp_path):
 )
 def test_a_flag_tells_column_cap_and_cost(text, cap, cost):
     column = {"a=b:c:5": "b:c", "a=b=c": "b=c"}.get(text, "b")
-    assert Resource.parse(text) == Resource(name="a", column=column, cap=cap, cost=cost)
+    resource = Resource.parse(text)
+    assert resource == Resource(name="a", column=column, cap=cap, cost=cost)
+    assert str(resource) == text
 
 
 def test_a_bin_costs_what_its_tokens_and_tiles_cost(tmp_path):
@@ -287,9 +290,45 @@ def test_a_bad_row_is_named(tmp_path, values, said):
         prepared(tmp_path / "set", lengths=table)
 
 
-def test_an_index_without_columns_and_an_append_are_refused(tmp_path):
-    prepared(tmp_path / "set")
-    with pytest.raises(ValueError, match="append does not go with resources"):
-        prepared(tmp_path / "set", append=True)
+def test_an_index_without_columns_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has no columns"):
         prepared(tmp_path / "other", lengths=LENGTHS, length_column=None)
+
+
+@pytest.mark.parametrize("grouping", [{}, {"group_column": "pair"}])
+def test_what_was_appended_in_steps_is_what_is_prepared_at_once(tmp_path, grouping):
+    options = {**grouping, "over_length": "drop", "max_seq_len": 320, "align": 4}
+    for number, (begin, end) in enumerate([(0, 100), (100, 102), (102, NUM)]):
+        manifest = prepared(tmp_path / "grown", lengths=TABLE[begin:end], append=number > 0, **options)
+    whole = prepared(tmp_path / "whole", **options)
+    assert whole.over_length.sequences
+    assert manifest.version == 3
+    assert manifest.digest == whole.digest
+    for path in (tmp_path / "whole").iterdir():
+        if path.name != MANIFEST:
+            assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
+    assert CliRunner().invoke(main, ["verify", str(tmp_path / "grown"), "--all-versions"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"resources": ()}, "its resources were tiles=tiles:6, and are none"),
+        ({"resources": (Resource(name="tiles", column="tiles", cap=7, cost=2),)}, "and are tiles=tiles:7:2"),
+        ({"resources": (Resource(name="tiles", column="tiles"),)}, "and are tiles=tiles$"),
+    ],
+)
+def test_other_resources_are_not_appended(tmp_path, words, said):
+    prepared(tmp_path / "set", group_size=1)
+    with pytest.raises(ValueError, match=said):
+        prepared(tmp_path / "set", append=True, group_size=1, **words)
+
+
+def test_a_version_whose_sequences_take_something_else_does_not_continue_another(tmp_path):
+    prepared(tmp_path / "before", lengths=TABLE[:100])
+    prepared(tmp_path / "grown")
+    prepared(tmp_path / "altered", lengths=TABLE.set_column(1, "tiles", pa.array(np.where(TILES == 4, 3, TILES))))
+    before, grown, altered = (open_prepared(tmp_path / name) for name in ("before", "grown", "altered"))
+    refuse_rewritten(before, grown)
+    with pytest.raises(ValueError, match="does not hold what before was prepared from"):
+        refuse_rewritten(before, altered)

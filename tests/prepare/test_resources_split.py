@@ -129,6 +129,19 @@ def test_there_may_be_more_classes_than_tokens(tmp_path):
     check_epoch(open_prepared(tmp_path / "set"), LENGTHS, TILES, CAP)
 
 
+def test_what_was_appended_in_steps_is_what_is_prepared_at_once(tmp_path):
+    for begin, end in ((0, 70), (70, 71), (71, NUM)):
+        grown = prepared(tmp_path / "grown", LENGTHS[begin:end], TILES[begin:end], append=begin > 0)
+    whole = prepared(tmp_path / "whole")
+    assert (grown.digest, grown.over_length) == (whole.digest, whole.over_length)
+    assert (grown.ids_sum_a, grown.start_dtype) == (whole.ids_sum_a, whole.start_dtype)
+    assert (
+        open_prepared(tmp_path / "grown").over_length().tolist()
+        == open_prepared(tmp_path / "whole").over_length().tolist()
+    )
+    check_epoch(open_prepared(tmp_path / "grown"), LENGTHS, TILES, CAP)
+
+
 def test_an_error_says_that_text_can_be_split(tmp_path):
     with pytest.raises(ValueError, match=r"over max_seq_len 64; .* or 'split', which cuts those into pieces"):
         prepared(tmp_path / "set", np.array([70, 3]), np.array([0, 1]), over_length="error")

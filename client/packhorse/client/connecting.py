@@ -57,24 +57,24 @@ def connect(
         16
 
     Args:
-        target: `host:port`; `host:port,host:port` for several replicas; `dns:///host:port` for a name, whose every
-            address is a replica; `unix:PATH`; `embedded:DIR`, without a server; or `MemoryDatasets`. A call goes to any
-            replica, and to the others where that one fails or lacks the dataset.
-        ca: file with the CAs of the server's certificate (PEM), for TLS. The environment (PACKHORSE_CLIENT_CA,
-            PACKHORSE_CLIENT_CERT and so on) gives what this and the next four leave out; see `Access`.
-        cert: file of this client's certificate (PEM), where the server wants one.
+        target: `host:port`; `host:port,host:port` for several replicas; `dns:///host:port` for a name with an address
+            for each replica; `unix:PATH`; `embedded:DIR`, without a server; or `MemoryDatasets`. A call goes to any
+            replica, and to the others if that one fails or lacks the dataset.
+        ca: file of the CAs that signed the server's certificate (PEM), for TLS. This and the next four default to
+            environment variables (PACKHORSE_CLIENT_CA, PACKHORSE_CLIENT_CERT and so on); see `Access`.
+        cert: file of this client's certificate (PEM), if the server requires one.
         key: file of its private key (PEM, no passphrase).
-        token_file: file that holds the token which the server wants; it is read again for each call.
-        token: the token itself, instead.
+        token_file: file that holds the token; it is read again for each call.
+        token: the token itself, instead of `token_file`.
         insecure: whether the token may be sent to other machines in plain text.
-        credentials: of a secure channel, instead of `ca`, `cert` and `key`.
-        timeout_seconds: how long a call waits for an answer over all its attempts. None: two minutes where a server was
-            lost, ten seconds where none has ever answered.
-        retry: the same in detail, instead of `timeout_seconds`.
+        credentials: channel credentials of gRPC, instead of `ca`, `cert` and `key`.
+        timeout_seconds: how long a call waits for an answer over all its attempts. None: two minutes if a server was
+            lost, ten seconds if none has ever answered.
+        retry: delays and deadlines in detail, instead of `timeout_seconds`.
 
     Raises:
-        ValueError: a token would travel in plain text, a file cannot be read, or an argument is out of range.
-        InvalidRequestError: the target is no address.
+        ValueError: a token would be sent without TLS, a file cannot be read, or an argument is out of range.
+        InvalidRequestError: the target is not an address.
         PackhorseError: an embedded folder has no dataset that can be opened.
     """
     access = Access(ca=ca, cert=cert, key=key, token=token, token_file=token_file, insecure=insecure)
@@ -107,27 +107,29 @@ def open_client(
 
 @dataclass(frozen=True)
 class Server:
-    """How the main process and each dataloader worker reach servers; workers receive it by pickle.
+    """How the main process and each dataloader worker reach servers. It is pickled for workers.
 
     Example:
         >>> Server("trainer-7:50051,trainer-8:50051", timeout_seconds=600).name
         'trainer-7:50051,trainer-8:50051'
 
     Raises:
-        ValueError: the target is no address, or a field is out of range.
+        ValueError: the target is not an address, or a field is out of range.
     """
 
     target: Target
-    """What `connect` takes, or a function without arguments that returns a Client; where workers are spawned, a
-    module's own function. `MemoryDatasets` for tests of a trainer."""
+    """A target of `connect`, or a function without arguments that returns a Client; for spawned workers it must be
+    defined in a module. `MemoryDatasets` for tests of a trainer.
+    """
     _: KW_ONLY
     access: Access | None = None
-    """Certificates and tokens; None for those of the environment."""
+    """Certificates and tokens; None takes them from the environment."""
     timeout_seconds: float | None = None
-    """How long a call or a stream waits for an answer over all its attempts. None: two minutes where a server was lost,
-    ten seconds where none has ever answered."""
+    """How long a call or a stream waits for an answer over all its attempts. None: two minutes if a server was lost,
+    ten seconds if none has ever answered.
+    """
     retry: RetryPolicy | None = None
-    """The same in detail, instead of `timeout_seconds`."""
+    """Delays and deadlines in detail, instead of `timeout_seconds`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.target, str):

@@ -29,7 +29,7 @@ from packhorse.v1 import packing_pb2 as pb
 
 
 class PackhorseError(Exception):
-    """Anything that the service or its client raises.
+    """Base of all errors of the service and its client.
 
     Args:
         message: what a person reads.
@@ -50,7 +50,7 @@ class InvalidRequestError(PackhorseError, ValueError):
 
 
 class DatasetNotFoundError(PackhorseError, LookupError):
-    """No dataset has the name asked for."""
+    """No dataset has the requested name."""
 
 
 class DatasetCorruptError(PackhorseError):
@@ -58,11 +58,11 @@ class DatasetCorruptError(PackhorseError):
 
 
 class DigestMismatchError(PackhorseError):
-    """The dataset is another than the run began with; `metadata["differs"]` names the parts."""
+    """The run began with another dataset or version; `metadata["differs"]` names the parts that differ."""
 
 
 class PositionPassedError(PackhorseError):
-    """A mixture was to change at a position of the run from which on bins have been handed out already.
+    """The server has already sent bins at or after the position where a mixture was to change.
 
     `metadata["position"]` is the position asked for, `metadata["reached"]` one behind the last that was handed out.
     """
@@ -73,14 +73,14 @@ class NotImplementedByServerError(PackhorseError):
 
 
 class VersionMismatchError(PackhorseError):
-    """Client and server send bins in different forms; the text says which of them to upgrade.
+    """Client and server know different forms of bins; the text says which of them to upgrade.
 
     `metadata["client_version"]` and `metadata["server_version"]` are the forms' numbers.
     """
 
 
 class AccessDeniedError(PackhorseError):
-    """Somebody is not who they must be, and trying again would not help.
+    """The certificate or token does not allow this. Trying again does not help.
 
     The token is not for this method or dataset; the server refuses this client's certificate or its absence; or this
     client refuses the server's certificate. `metadata["cause"]` is "method", "dataset", "client-certificate",
@@ -89,26 +89,26 @@ class AccessDeniedError(PackhorseError):
 
 
 class UnauthenticatedError(AccessDeniedError):
-    """No token came, or one that the server does not know or that expired.
+    """The token is missing, unknown or expired.
 
     `metadata["cause"]` is "missing", "unknown" or "expired".
     """
 
 
 class RequestTooLargeError(PackhorseError):
-    """The request asks for more than one message may carry; `metadata["limit"]` says how much may be asked."""
+    """The response would be larger than one message may be; `metadata["limit"]` says how much you may request."""
 
 
 class ServerFaultError(PackhorseError):
-    """The server failed by its own fault; its log has the details under `metadata["incident"]`."""
+    """A fault of the server; its log has the details under `metadata["incident"]`."""
 
 
 class TransientError(PackhorseError):
-    """May be tried again; the client does so until its deadline."""
+    """A temporary failure; the client tries again until its deadline."""
 
 
 class ServerUnavailableError(TransientError):
-    """No server answers at the target, or the connection broke before the answer was whole."""
+    """No server answers at the target, or the connection broke before the answer was complete."""
 
 
 class ServerShuttingDownError(TransientError):
@@ -116,15 +116,15 @@ class ServerShuttingDownError(TransientError):
 
 
 class TooManyStreamsError(TransientError):
-    """The server has as many streams as it takes."""
+    """The server has the most streams that it allows."""
 
 
 class TooManyRequestsError(TransientError):
-    """As many requests of this kind wait at the server as may."""
+    """The server's queue for this kind of request is full."""
 
 
 class DamagedAnswerError(TransientError):
-    """An answer, or the request it answers, changed on the way: its checksum, or what it says, does not fit."""
+    """An answer or its request was altered on the way: its checksum or content does not fit."""
 
 
 class StreamInterruptedError(PackhorseError):

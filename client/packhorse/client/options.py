@@ -54,7 +54,7 @@ Skip = Skips | str | Mapping[int, Skips | str]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A dataset in the order of a seed, without the positions that are skipped.
+    """A dataset, the seed of its order, and the positions to skip.
 
     Example:
         >>> run = Run("corpus", seed=1, skip={3: "1200:1300"})
@@ -62,7 +62,7 @@ class Run:
         ('1200:1300', '')
 
     Raises:
-        ValueError: a field is out of range, or a skip is empty or no range.
+        ValueError: a field is out of range, or a skip is empty or not a range.
     """
 
     dataset: str
@@ -73,8 +73,9 @@ class Run:
     epoch: int = 0
     """The first epoch."""
     skip: Skip = NO_SKIPS
-    """Positions to leave out of every epoch, e.g. "1200:1300", or of some: `{3: "1200:1300"}`. Ranges may be added
-    after a cursor, never before it."""
+    """Positions to leave out of every epoch, e.g. "1200:1300", or of some epochs: `{3: "1200:1300"}`. After a resume
+    you may add ranges after the cursor's position, not before it.
+    """
 
     def __post_init__(self) -> None:
         if not isinstance(self.dataset, str) or not self.dataset:
@@ -124,7 +125,7 @@ def _skips(given: Skips | str) -> Skips:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderOptions:
-    """How one process loads its batches: its rank, its workers, and how far they work ahead.
+    """How one process loads its batches: its rank, its workers, and how far they prefetch.
 
     Example:
         >>> LoaderOptions(num_workers=4, device="cuda:1").prefetch_factor
@@ -135,7 +136,7 @@ class LoaderOptions:
     """
 
     num_workers: int = 2
-    """Worker processes; 0 to make batches in this process, in the thread that fetches them."""
+    """Worker processes; 0 makes batches in a thread of this process."""
     device: "torch.device | str | None" = None
     """The tensors' device; None for the current CUDA device where there is one, else the CPU."""
     prefetch_factor: int = 4
@@ -143,11 +144,13 @@ class LoaderOptions:
     depth: int = 2
     """Batches copied to the device ahead."""
     rank: "tuple[int, int] | DeviceMesh | None" = None
-    """Data-parallel (rank, world_size); or the device mesh over which a model is divided, whose model-parallel ranks
-    get the same batches. None asks Megatron, torch.distributed or the launcher."""
+    """Data-parallel (rank, world_size), or the device mesh of a divided model, whose model-parallel ranks get the same
+    batches. None asks Megatron, torch.distributed or the launcher.
+    """
     multiprocessing_context: BaseContext | str | None = None
-    """How workers are started; None for a safe choice. "forkserver" is safe where this process uses gRPC through
-    another package."""
+    """How workers are started; None for a safe choice. Take "forkserver" if this process uses gRPC through another
+    package.
+    """
 
     def __post_init__(self) -> None:
         for name, least in (("num_workers", 0), ("prefetch_factor", 1), ("depth", 1)):
@@ -202,13 +205,15 @@ class PackOptions:
     max_sequences_per_bin: int | None = None
     """The most sequences, or pairs, in a bin; None for no limit."""
     balance: Balance | str = Balance.NONE
-    """Where ranks wait for each other. "micro-step": at every step, so that its bins cost the same. "optimizer-step":
-    once in the whole call, so that each rank's bins cost the same in sum."""
+    """Where ranks wait for each other. "micro-step": at every step, so the bins of a step cost the same.
+    "optimizer-step": once in the whole call, so each rank's bins cost the same in sum.
+    """
     cost_linear: int = DEFAULT_COST_LINEAR
-    """Cost of a token beside attention: a sequence of L tokens costs cost_linear · L + L². `cost_linear_of` computes a
-    model's."""
+    """Cost of a token without attention: a sequence of L tokens costs cost_linear · L + L². `cost_linear_of` computes
+    it for a model.
+    """
     allow_empty: bool = False
-    """Whether bins stay empty where there are fewer sequences than bins; otherwise that is an error."""
+    """Whether bins stay empty if there are fewer sequences than bins; otherwise that is an error."""
 
     def __post_init__(self) -> None:
         # The service knows the packers and the largest numbers.
@@ -249,8 +254,8 @@ def cost_linear_of(model_or_config: Any) -> int:
         384
 
     Args:
-        model_or_config: a transformers PreTrainedModel or config, or anything with these fields. A multimodal model
-            counts with its text part, a mixture of experts with the experts that a token visits.
+        model_or_config: a transformers PreTrainedModel or config, or anything with these fields. Of a multimodal model
+            the text part counts; of a mixture of experts, the experts that a token visits.
 
     Raises:
         ValueError: a field that the formula needs is missing.

@@ -51,12 +51,13 @@ class StoreOptions:
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict)
-    """Passed on by fsspec to the store's file system: an endpoint, a profile, `anon=True`."""
+    """Options for fsspec's file system of the store: an endpoint, a profile, `anon=True`."""
     attempt_seconds: float = 30.0
     """How long one request may take."""
     retry: RetryPolicy = field(default_factory=default_retry)
-    """When a request is retried. By default for PACKHORSE_TIMEOUT_SECONDS, or for 120 s, and for 10 s where the address
-    has never answered."""
+    """How long a request is retried. By default for PACKHORSE_TIMEOUT_SECONDS; without it for 120 s, or for 10 s if the
+    address has never answered.
+    """
 
 
 def is_url(path: object) -> TypeGuard[str]:

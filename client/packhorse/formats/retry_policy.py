@@ -37,11 +37,11 @@ class RetryPolicy:
     deadline_seconds: float = 120.0
     """How long to try without an answer; 0 gives up at the first failure."""
     connect_seconds: float = 10.0
-    """How long to try where the target has never answered: its address may be wrong."""
+    """How long to try if the target has never answered: its address may be wrong."""
     first_delay_seconds: float = 0.05
-    """Upper end of the first delay; it doubles with each delay."""
+    """Upper limit of the first delay; the limit doubles with each delay."""
     most_delay_seconds: float = 5.0
-    """Upper end of every delay."""
+    """Upper limit of every delay."""
 
     def __post_init__(self) -> None:
         """Checks every number."""

@@ -56,7 +56,7 @@ class RemainderPolicy(StrEnum):
     """What happens to a last step that is not full; every rank always gets the same number of steps."""
 
     SPREAD = "spread"
-    """The last step's sequences are dealt over all its bins; none is lost or repeated."""
+    """The last step's sequences are spread over all its bins; no sequence is lost or repeated."""
     DROP = "drop"
     """The last step is left out, and its size reported."""
     REPEAT = "repeat"
@@ -71,11 +71,11 @@ class StreamMode(StrEnum):
     PARTITION = "partition"
     """The streams of an epoch are disjoint and together complete."""
     INDEPENDENT = "independent"
-    """Every (epoch, rank, worker) has a seed of its own and goes through the whole epoch alone."""
+    """Every (epoch, rank, worker) has its own seed and goes through the whole epoch alone."""
 
 
 class Balance(StrEnum):
-    """Where ranks wait for each other, and so what is made equal. Positions never leave their optimizer step."""
+    """What is balanced, by where ranks wait for each other. Positions never leave their optimizer step."""
 
     NONE = "none"
     """Every rank takes bins in the epoch's order."""

@@ -148,7 +148,7 @@ class ContextRule:
         size = self.max_context_parallel
         loads = [(0.0, 0)]  # of each block of so many ranks, with the first of them: a heap
         parts: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}  # by (ranks, first rank), with tokens left
-        for index in sorted(range(len(rooms)), key=lambda index: -rooms[index]):  # those on many ranks come first
+        for index in _longest_first(rooms):  # those on many ranks come first
             room, cost = rooms[index], costs[index]
             while size > 1 and 2 * room <= size * self.tokens_per_rank and 2 * cost <= size * mean:
                 size //= 2
@@ -212,7 +212,7 @@ class ContextRule:
         self._check(rooms)
         parts: list[tuple[int, int, list[int]]] = []
         left: list[tuple[int, int, int, int, int]] = []  # of each part: (fits, tokens, cost, ranks, number), ascending
-        for index in sorted(range(len(rooms)), key=lambda index: (-rooms[index], index)):
+        for index in _longest_first(rooms):
             room = rooms[index]
             at = bisect_left(left, (room,))
             if at == len(left):
@@ -230,6 +230,11 @@ class ContextRule:
     def _check(self, rooms: Sequence[int]) -> None:
         if max(rooms, default=0) > self.max_seq_len:
             raise ValueError(f"a sequence of {max(rooms)} tokens does not fit {self.max_seq_len}, the room of a bin")
+
+
+def _longest_first(rooms: Sequence[int]) -> list[int]:
+    """Returns indices by descending room, equal ones as they came."""
+    return sorted(range(len(rooms)), key=rooms.__getitem__, reverse=True)
 
 
 def _side_by_side(parts: list[tuple[int, list[int]]]) -> list[ContextPart]:

@@ -14,7 +14,7 @@ from packhorse.topology.choices import checked_integer, quoted
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """Ranges of positions of the whole epoch, each [first, end): ascending, separate, none empty.
+    """Ranges of positions of the whole epoch, each [first, end): ascending, disjoint, not empty.
 
     The rest is renumbered from 0, so that everything that counts positions (steps, cursors, streams) counts without a
     gap. Positions before the first range keep their numbers.

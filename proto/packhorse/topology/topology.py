@@ -44,7 +44,7 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Topology:
-    """The shape of a run: ranks, workers, batches, and who waits for whom.
+    """The shape of a run: ranks, workers, batches, and how ranks share an epoch.
 
     G = world_size · batch_size bins make a step. At step s rank r takes the positions
     start_position + s·G + r·batch_size + [0, batch_size). Worker s mod workers_per_rank serves step s, which is the
@@ -72,8 +72,9 @@ class Topology:
     batch_size: int = 1
     """Bins per rank and step, at least 1."""
     batch_schedule: BatchSchedule | None = None
-    """Instead of `batch_size`: bins of all ranks in an optimizer step, each from some point of the run on, counted
-    in bins, or in tokens with K, M, B or T, e.g. "0:768 250B:1536"."""
+    """Instead of `batch_size`: pairs START:BINS, e.g. "0:768 250B:1536". From START on, in bins of the run, or in
+    tokens with K, M, B or T, an optimizer step has BINS bins over all ranks.
+    """
     start_position: int = 0
     """The position where step 0 begins, at least 0."""
     remainder: RemainderPolicy = RemainderPolicy.SPREAD
@@ -83,9 +84,9 @@ class Topology:
     accumulation: int = 1
     """Steps of one optimizer step, at least 1. It has no effect without a balance or a schedule."""
     balance: Balance = Balance.NONE
-    """Where ranks wait for each other, and so what is balanced."""
+    """What is balanced, by where ranks wait for each other."""
     cost_linear: int = DEFAULT_COST_LINEAR
-    """Cost of a token beside attention: a sequence of L tokens costs cost_linear · L + L². At least 0."""
+    """Cost of a token without attention: a sequence of L tokens costs cost_linear · L + L². At least 0."""
 
     def __post_init__(self) -> None:
         """Checks every field."""

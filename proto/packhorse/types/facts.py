@@ -3,6 +3,7 @@
 Owns the classes, and `Fact`, which reads each from its message by the names of the fields.
 """
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -268,7 +269,7 @@ class DatasetInfo(Fact):
     keep: str = "head"
     id_column: str = ""
     key_column: str = ""
-    """The input's column that keys come from; empty where sequences have ids only, and of a mixture."""
+    """The input column of the keys; empty if sequences have only ids, and for a mixture."""
     plan_cut_off: bool = False
     own_tokens: int = 0
     over_length_sequences: int = 0
@@ -276,24 +277,30 @@ class DatasetInfo(Fact):
     over_length_tokens: int = 0
     source: str = ""
     skipped_rows: int = 0
+    skipped_by_reason: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """What is wrong with these rows → how many of them."""
     num_groups: int = 0
-    """Groups of sequences that share a bin; 0 where every sequence is planned by itself."""
+    """Number of groups; 0 if every sequence is planned by itself."""
     older_digests: tuple[str, ...] = ()
     components: tuple[Component, ...] = ()
-    """Of a mixture, its components, in the order of `component_ids`; empty for a prepared dataset."""
+    """The components of a mixture, in the order of `component_ids`; empty for a prepared dataset."""
     stages: tuple[Stage, ...] = ()
-    """Of a mixture, its stages."""
+    """The stages of a mixture."""
     takedown: Takedown | None = None
-    """Its takedown file; None where there is none."""
+    """Its takedown file; None if there is none."""
     context_rule: ContextRule | None = None
-    """How several ranks share a bin; None where a rank takes a bin, and of a mixture whose components differ in it."""
+    """How several ranks share a bin; None if a rank takes a whole bin, or if the components of a mixture differ."""
     resources: tuple[ResourceInfo, ...] = ()
-    """What its sequences take of a bin beside tokens, such as image tiles."""
+    """What its sequences need besides tokens, such as image tiles."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
         """Returns what the message holds in another form."""
-        return {"ids_sum": (message.ids_sum_a, message.ids_sum_b), "context_rule": _context_rule(message)}
+        return {
+            "ids_sum": (message.ids_sum_a, message.ids_sum_b),
+            "context_rule": _context_rule(message),
+            "skipped_by_reason": dict(sorted(message.skipped_by_reason.items())),  # maps have no order
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

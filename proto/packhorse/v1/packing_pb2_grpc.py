@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class PackingServiceStub:
-    """Serves bins of prepared datasets. No method keeps state between calls: any replica with the same data answers any
-    request alike.
+    """Serves bins of prepared datasets. No method keeps state between calls: every replica with the same data
+    gives the same answer.
     """
 
     def __init__(self, channel):
@@ -84,8 +84,8 @@ class PackingServiceStub:
 
 
 class PackingServiceServicer:
-    """Serves bins of prepared datasets. No method keeps state between calls: any replica with the same data answers any
-    request alike.
+    """Serves bins of prepared datasets. No method keeps state between calls: every replica with the same data
+    gives the same answer.
     """
 
     def ListDatasets(self, request, context):
@@ -118,7 +118,7 @@ class PackingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LocateSequences(self, request, context):
-        """Tells at which position of an epoch each id stands and, for a topology, at which step, rank and slot. Idempotent.
+        """Returns the position of each id in an epoch and, for a topology, its step, rank and slot. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,26 +132,27 @@ class PackingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PackStream(self, request_iterator, context):
-        """Packs sequences that arrive one by one; full bins leave as soon as they are ready. Every message is answered by one
-        response, in order. The stream's state ends with it: to go on after a break, open another and send every sequence
-        again that no bin has held yet.
+        """Packs sequences that arrive one by one, and returns full bins as soon as they are ready. Every message
+        gets one response, in order. The stream's state ends with it: to continue after a break, open another
+        stream and send every sequence again that is in no bin yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetActivity(self, request, context):
-        """Tells what the process that answers does: its open streams, and what waits. For people and dashboards; no state of
-        any run depends on it.
+        """Returns the open streams of the answering process, and its queues. For people and dashboards; no run
+        depends on it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AppendStage(self, request, context):
-        """Appends a stage to a mixture: other weights from a position of the run on; nothing before it changes. Streams go on
-        in the mixture as it is then. The only method that changes anything, so it needs a token whose scope names it, and a
-        server without tokens refuses it. Idempotent: the stage that is the last already is not appended again.
+        """Appends a stage to a mixture: other weights from a position of the run on; nothing before it changes.
+        Streams continue with the changed mixture. It is the only method that changes anything, so it needs a
+        token whose scope names it, and a server without tokens refuses it. Idempotent: a stage that is already
+        the last is not appended again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -214,8 +215,8 @@ def add_PackingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PackingService:
-    """Serves bins of prepared datasets. No method keeps state between calls: any replica with the same data answers any
-    request alike.
+    """Serves bins of prepared datasets. No method keeps state between calls: every replica with the same data
+    gives the same answer.
     """
 
     @staticmethod

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -73,7 +73,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
     "mixture": CommandEntry("Show a mixture of datasets, or append a stage to it during a run.", "server", ("numba",)),
     "redact": CommandEntry(
-        "Take sequences of DATASET away from training; every bin and position stays as it was.",
+        "Remove sequences of DATASET from training.",
         "server",
         ("numba",),
     ),
@@ -82,14 +82,14 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "export": CommandEntry("Write the bins of an epoch to files, in the order of positions."),
     "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
     "doctor": CommandEntry(
-        "Try every step from here to the first bin of --target, or ask for its health.", folder=_SERVERS
+        "Test each step from here to the first bin of --target, or ask for its health.", folder=_SERVERS
     ),
     "top": CommandEntry(
-        "Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C.",
+        "Watch the servers of --target until Ctrl-C: runs, how far their ranks are, streams, rates and queues.",
         folder=_SERVERS,
     ),
     "bench": CommandEntry(
-        "Load the servers of --target with every stream of a run, and measure what the streams get.", folder=_SERVERS
+        "Open every stream of a run at the servers of --target, and measure rates and waits.", folder=_SERVERS
     ),
 }
 """Every command, in the order of use; each is in the module of its name, in its folder."""
@@ -195,6 +195,15 @@ def _message_of(error: Exception) -> str:
 class LazyGroup(click.Group):
     """A group whose commands are imported when they run."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Reads the flags before a command, and prints what --version and --help ask for."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            _end_like_sigpipe()
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of every command, in the order of use."""
         return list(COMMANDS)
@@ -242,7 +251,7 @@ class LazyGroup(click.Group):
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except BrokenPipeError:
-            _end_like_sigpipe(ctx)
+            _end_like_sigpipe()
         except Exception as error:
             from packhorse.client import PackhorseError  # imported late: most commands need no client
 
@@ -259,10 +268,10 @@ class LazyGroup(click.Group):
             yield from each.params
 
 
-def _end_like_sigpipe(ctx: click.Context) -> NoReturn:
+def _end_like_sigpipe() -> NoReturn:
     """Ends `packhorse stream | head` as SIGPIPE ends other programs: quietly, and with neither success nor failure."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it flushes at its end
-    ctx.exit(128 + signal.SIGPIPE)
+    sys.exit(128 + signal.SIGPIPE)
 
 
 def _say_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -12,6 +12,7 @@ from packhorse.cli.shared.options import (
     target_option,
     topology_options,
 )
+from packhorse.cli.shared.printing import skipped_text
 from packhorse.cli.shared.service import asking_for, streams_shape, timeout_option
 from packhorse.client import Client, DatasetInfo
 from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
@@ -42,7 +43,8 @@ _TIMES = {1: "once", 2: "twice"}
     "--until",
     metavar="POSITION",
     type=click.IntRange(1),
-    help="Position of the run's cursor; bins from there on are reported separately.  [default: the epoch's end]",
+    help="Position of the run's cursor, if it stopped within the epoch; later bins are reported separately. "
+    "[default: the epoch's end]",
 )
 @click.option(
     "--tokens",
@@ -73,17 +75,17 @@ def command(
 
     DATASET is a prepared folder, or the name of a dataset of --target.
 
-    Bins that no stream carries (left out by `--remainder drop`, --skip or NAME.takedown.toml, or before
-    --start-position) are read by position and reported separately, as are those from --until on. It exits with 0 if
-    every other sequence came once. It exits with 1 if not, and names the ids, or if no stream carries a bin. Redactions
-    of NAME.takedown.toml are shown as well.
+    Bins that are in no stream are read by position and reported separately: those left out by `--remainder drop`,
+    --skip or NAME.takedown.toml, those before --start-position, and those from --until on. It exits with 0 if every
+    other sequence came once. Otherwise it exits with 1 and names the ids. It also exits with 1 if the streams have no
+    bin. Redactions of NAME.takedown.toml are shown too.
 
     For each component of a mixture it reports which of the component's epochs came, how many bins and tokens, how often
     each sequence came, how many sequences a takedown redacts, and how many bins were left out.
 
-    With --tokens every bin is made into tensors as trainers make them, and each token, target and padding is compared
-    with the source, read one sequence at a time. Every token must come once, except those that the over-length ledger
-    lists as cut or dropped. It exits with 1 if one differs, and names its sequence.
+    With --tokens, it makes batches as trainers do, and compares every token, target and padding with the source. Every
+    token must come once, except those that `prepare` cut or dropped. If one differs, it exits with 1 and names the
+    sequence.
     """
     if tokens is None and (unused := [name for name, value in token_options.items() if value is not None]):
         raise click.UsageError(f"--{unused[0].replace('_', '-')} belongs to --tokens; give --tokens as well")
@@ -171,7 +173,7 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
             f"dropped by --over-length: {report.dropped_sequences:,} sequences, {report.dropped_tokens:,} tokens"
         )
     if report.skipped_rows:
-        click.echo(f"skipped by --on-bad-row: {report.skipped_rows:,} rows of {info.source}")
+        click.echo(f"skipped of {info.source}: {skipped_text(report.skipped_rows, info.skipped_by_reason)}")
 
 
 def _line(report: ComponentReport) -> str:

@@ -22,7 +22,7 @@ from packhorse.jobs import show_progress
     "--paths",
     multiple=True,
     metavar="FILE",
-    help="For xtuner: the file that it reads, as its dataset names it. Once for each component of a mixture.",
+    help="For xtuner: the data file, as named in xtuner's configuration. Once for each component of a mixture.",
 )
 @click.option(
     "--output",
@@ -35,9 +35,9 @@ def command(target: str, timeout_seconds: float | None, dataset: str, output: Pa
 
     DATASET is a prepared folder, or the name of a dataset of --target.
 
-    A run without a balance gets these bins in this order, whatever its ranks. jsonl has the lines of `packhorse
-    stream`, without step and slot; parquet has a row for each bin; xtuner has what its PresetPackDataset and
-    PresetSampler read.
+    A run without a balance gets these bins in this order, with any number of ranks. The formats are jsonl (the lines of
+    `packhorse stream`, without step and slot), parquet (a row for each bin) and xtuner (files for its PresetPackDataset
+    and PresetSampler).
     """
     with (
         stopped_by_signals("nothing was written"),

@@ -35,14 +35,14 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
     "--cost-linear",
     default=DEFAULT_COST_LINEAR,
     type=click.IntRange(0),
-    help="Cost of a token beside attention: a sequence of L tokens costs this times L, plus L².",
+    help="Cost of a token without attention: a sequence of L tokens costs this times L, plus L².",
 )
 @click.option(
     "--bandwidth",
     type=click.FloatRange(0),
     metavar="GB/S",
-    help="Where ranks share bins: what each receives of the others, beside 400 TFLOP/s that it computes; 0 for "
-    "communication that costs nothing. By default 200.",
+    help="If ranks share bins: GB/s that a rank receives from others while it computes 400 TFLOP/s; 0 if "
+    "communication takes no time. By default 200.",
 )
 @click.option(
     "--windows",
@@ -59,7 +59,7 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
     "--report",
     "report_path",
     type=click.Path(path_type=Path),
-    help="Save the server's status page of this folder as one HTML file, which needs no server.",
+    help="Save the status page of this folder as one HTML file, which needs no server.",
 )
 @click.option(
     "--prune",
@@ -86,10 +86,10 @@ def command(
 ) -> None:
     """Show a prepared folder: statistics, versions and waste without packing; or list what --target serves.
 
-    DATASET is the folder. Other context lengths are shown beside its own. With --world-size it also shows how much GPU
+    If DATASET is a folder, it also shows other context lengths. With --world-size it shows how much GPU
     time ranks lose to waiting for each other, and which --balance helps.
 
-    Without DATASET, or where it is a name, the datasets of --target are listed with their digests, sizes and streams.
+    Without DATASET, or if DATASET is a name, it lists the datasets of --target with their digests, sizes and streams.
     """
     if dataset is None or not (Path(dataset).exists() or is_path(dataset)):
         _print_served(target, timeout_seconds, dataset, as_json=as_json)

@@ -31,7 +31,7 @@ def command() -> None:
 def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -> None:
     """Show the components of the mixture NAME and their shares.
 
-    A stage is a range of positions of the run; each has shares of its own.
+    A stage is a range of positions of the run, with its own shares.
     """
     with asking(target, timeout_seconds) as client:
         info = client.get_dataset(name)
@@ -67,12 +67,13 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
     envvar="PACKHORSE_DATA_ROOT",
     show_envvar=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of the server's datasets, with NAME.mixture.toml; the file is written without asking a server.",
+    help="Folder of the server's datasets, with NAME.mixture.toml. The command writes the file itself, without a "
+    "server.",
 )
 @click.option(
     "--target",
-    help="Server to ask instead (HOST:PORT). It needs a token whose methods include AppendStage, and refuses a "
-    "position after which it has sent bins.",
+    help="Instead of --data-root: the server that appends the stage (HOST:PORT). You need a token that grants "
+    "AppendStage. The server refuses a position if it has already sent later bins.",
 )
 @profile_option
 @timeout_option
@@ -92,7 +93,7 @@ def show(name: str, target: str, timeout_seconds: float | None, as_json: bool) -
 @click.option(
     "--replace",
     is_flag=True,
-    help="First remove the stages that begin at the position or later; without --weights no stage replaces them.",
+    help="First remove the stages that begin at the position or later. Without --weights, add no stage.",
 )
 def append(
     name: str,
@@ -106,12 +107,12 @@ def append(
 ) -> None:
     """Append a stage to the mixture NAME, with other weights.
 
-    It begins at a position of the run; nothing before that changes.
+    The stage begins at a position of the run; nothing before it changes.
 
-    --replace replaces or removes a stage that no run has reached.
+    --replace replaces or removes stages that no run has reached.
 
-    New components are added after the existing ones. Servers notice the file by themselves, and trainers continue with
-    their streams. A run that is already past the position is refused, so choose a position well ahead of it.
+    New components are added after the existing ones. Servers notice the change, and streams continue. A run that is
+    already past the position is refused, so choose a position well ahead of it.
     """
     if weights is None and not replace:
         raise click.UsageError("give --weights NAME=W,…, or --replace, which removes stages")

@@ -24,7 +24,9 @@ def command() -> None:
 @click.option(
     "--max-seq-len", type=click.IntRange(1), help="A bin's capacity in tokens; a prepared folder has its own."
 )
-@click.option("--algorithm", "algorithms", multiple=True, help="Packers to compare; all of them when left out.")
+@click.option(
+    "--algorithm", "algorithms", multiple=True, help="Packer to compare; may be given several times. [default: all]"
+)
 @click.option(
     "--max-sequences-per-bin",
     type=click.IntRange(1),
@@ -43,7 +45,7 @@ def command() -> None:
 @click.option(
     "--time-limit-seconds",
     default=DEFAULT_TIME_LIMIT_SECONDS,
-    help="Limit for each packer that improves its plan step by step; such a packer also ends by itself, after a fixed "
+    help="Time limit for each packer that improves its plan step by step. It normally ends earlier, after a fixed "
     "amount of work.",
 )
 @click.option(
@@ -65,10 +67,10 @@ def compare(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare packers on DATASET, and with training without packing.
+    """Compare packers on DATASET, and training without packing.
 
-    DATASET is a prepared folder or a histogram as JSON: an object of length -> count, or a list whose entry i counts
-    length i + 1. A folder's over-length policy is applied again for another --max-seq-len.
+    DATASET is a prepared folder or a JSON histogram: an object of length -> count, or a list whose entry i counts
+    length i + 1. For another --max-seq-len, the folder's over-length policy is applied again.
     """
     if plot is not None:
         require("matplotlib", "demo")  # fails before the work, not after it
@@ -119,7 +121,8 @@ def compare(
     "--tokens-per-rank",
     multiple=True,
     type=click.IntRange(1),
-    help="Values to compare; when left out, max-seq-len / 2, / 4 and so on, as far as --world-size allows.",
+    help="Value to compare; may be given several times. [default: max-seq-len / 2, / 4 and so on, as far as "
+    "--world-size allows]",
 )
 @click.option(
     "--cost-cap-percent", multiple=True, default=(110, 300), type=click.IntRange(100), help="Values to compare."
@@ -133,15 +136,14 @@ def compare(
     "--bandwidth",
     default=BANDWIDTH,
     type=click.FloatRange(0),
-    help="GB/s that a rank receives of others, beside 400 TFLOP/s that it computes; 0 for communication that costs "
-    "nothing.",
+    help="GB/s that a rank receives from others while it computes 400 TFLOP/s; 0 if communication takes no time.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def context(dataset: Path, max_seq_len: int | None, align: int | None, *, as_json: bool, **values: Any) -> None:
-    """Compare how many ranks to share a bin between.
+    """Compare numbers of ranks that share a bin.
 
-    Shows waiting at micro-steps and communication. DATASET is as for `packhorse plan compare`. Every plan is for the
-    same ranks, and for optimizer steps of as many bins.
+    It shows waiting at micro-steps, and communication. DATASET is as for `packhorse plan compare`. All plans are for
+    the same number of ranks, and the same number of bins in an optimizer step.
     """
     source = read_histogram(dataset)
     plans = compare_context_plans(source, options_for(source, max_seq_len=max_seq_len, align=align), **values)

@@ -16,6 +16,7 @@ from packhorse.analysis import stats_of
 from packhorse.cli import in_flags, stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
+from packhorse.cli.shared.printing import skipped_text
 from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
 from packhorse.dataset import (
     Inputs,
@@ -55,8 +56,8 @@ class _Command(click.Command):
     required=True,
     multiple=True,
     metavar="PATH",
-    help="Tokens or lengths: see below; also a URL, as in 's3://bucket/x/*.parquet'. Give it several times to read "
-    "several, in that order.",
+    help="Tokens or lengths: a file, a folder, a quoted pattern or a URL, as in 's3://bucket/x/*.parquet'. Kinds are "
+    "listed below. May be given several times; inputs are read in that order.",
 )
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
 @flags_of(PlanOptions, "plan", choices={"algorithm": ["auto", *sorted(PACKERS)]})
@@ -154,8 +155,9 @@ def _print_read(inputs: Inputs) -> None:
 
 def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length: OverLength) -> None:
     if inputs is not None and inputs.skipped.rows:
-        first = inputs.skipped.first[0]
-        click.echo(f"bad rows: {inputs.skipped.rows:,} skipped, first row {first.row} of {first.file}: {first.reason}")
+        skipped, first = inputs.skipped, inputs.skipped.first[0]
+        said = skipped_text(skipped.rows, skipped.by_reason)
+        click.echo(f"skipped      {said}; the first is row {first.row} of {first.file}")
     if ledger.sequences:
         done = {"drop": "dropped", "truncate": "truncated"}.get(over_length, f"split into {ledger.pieces:,} pieces")
         over_cap = f" ({ledger.over_cap:,} only over a cap)" if ledger.over_cap else ""

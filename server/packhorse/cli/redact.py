@@ -28,7 +28,7 @@ from packhorse.topology.choices import counted
     envvar="PACKHORSE_DATA_ROOT",
     show_envvar=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder of the server's datasets, where DATASET is a name.",
+    help="Folder of the server's datasets, if DATASET is a name.",
 )
 @click.option(
     "--ids",
@@ -41,7 +41,7 @@ from packhorse.topology.choices import counted
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="File with their ids or keys, one per line; ids may also be separated by commas.",
 )
-@click.option("--component", default="", show_default=False, help="Of a mixture, the component that they belong to.")
+@click.option("--component", default="", show_default=False, help="In a mixture, the component of these sequences.")
 @click.option(
     "--replace",
     "token",
@@ -53,14 +53,14 @@ from packhorse.topology.choices import counted
 @click.option(
     "--from-position",
     type=click.IntRange(0),
-    help="With --seed, the position of that run from which they go: epoch times bins, plus the position there.",
+    help="With --seed, the position of that run where the redaction begins: epoch times bins, plus the position there.",
 )
 @click.option("--reason", default="", show_default=False, help="Why, for people who read the file or an audit.")
 @click.option(
     "--check",
     "is_check",
     is_flag=True,
-    help="Change nothing: check DATASET.takedown.toml, and whether the ids and keys that it names exist.",
+    help="Only check DATASET.takedown.toml, and that the ids and keys in it exist.",
 )
 @click.pass_context
 def command(
@@ -77,12 +77,12 @@ def command(
     reason: str,
     is_check: bool,
 ) -> None:
-    """Take sequences of DATASET away from training; every bin and position stays as it was.
+    """Remove sequences of DATASET from training. Bins and positions stay the same.
 
-    DATASET is a prepared folder, a mixture's file, or with --data-root a name there. Tokens of these sequences are
-    masked from the loss; with --replace they also become another token. The redaction is written to
-    DATASET.takedown.toml, which servers notice by themselves, and applies to open streams too. Cursors stay valid. A
-    redaction of a dataset applies to every mixture that contains it.
+    DATASET is a prepared folder, a mixture's file, or with --data-root a name there. The tokens of these sequences are
+    masked from the loss; with --replace they also become another token. The command writes DATASET.takedown.toml.
+    Servers notice it, and apply it to open streams too. Cursors stay valid. A redaction of a dataset applies to every
+    mixture that contains it.
 
     With --check it exits with 1 if the file names an id or key that does not exist.
     """

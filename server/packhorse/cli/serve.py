@@ -47,8 +47,8 @@ _PATH = click.Path(path_type=Path)
 @_option(
     "--processes",
     default=1,
-    help="Processes that share the port, each on its own cores, where one core cannot feed all streams; --max-streams "
-    "applies to all of them together. Linux only.",
+    help="Processes that share the port, if one core cannot feed all streams. --max-streams applies to all of them "
+    "together. Linux only.",
 )
 @_option("--tls-cert", type=_PATH, help="The server's certificate (PEM), for both ports. Read again when it changes.")
 @_option("--tls-key", type=_PATH, help="The certificate's private key (PEM, no passphrase).")
@@ -61,14 +61,14 @@ _PATH = click.Path(path_type=Path)
 @_option(
     "--insecure",
     is_flag=True,
-    help="Listen in plain text where other machines can connect: anyone who reaches the port can read everything.",
+    help="Listen without TLS where other machines can connect: anyone who reaches the port can read everything.",
 )
 @_option("--reflection/--no-reflection", default=True, help="Whether gRPC's server reflection describes the service.")
 @_option(
     "--workarounds/--no-workarounds",
     default=True,
-    help="Whether the server works around known faults: gRPC's (a malformed request closes the port; a cancelled call "
-    "leaks memory) and the system's (a mapped file that is cut ends the process).",
+    help="Whether the server works around known faults: of gRPC (a malformed request closes the port; a cancelled "
+    "call leaks memory) and of the system (a mapped file that is cut ends the process).",
 )
 @_option(
     "--log-format",

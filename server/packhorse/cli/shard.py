@@ -20,16 +20,20 @@ _COLUMN_FLAGS = {"length": "length_column", "id": "id_column"}
 @click.command("shard", context_settings={"show_default": True})
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT…")
 @click.option(
-    "--by", metavar="COLUMN", help="A shard for each value of this Parquet or Arrow column, strings or integers."
+    "--by", metavar="COLUMN", help="Make a shard for each value of this Parquet or Arrow column (strings or integers)."
 )
-@click.option("--sequences", type=int, metavar="N", help="Instead: a shard for every N sequences, in order.")
-@click.option("--name", required=True, help="Of the mixture. Shards are NAME-VALUE, or NAME-0000 and so on.")
+@click.option(
+    "--sequences", type=int, metavar="N", help="Instead of --by: make a shard for every N sequences, in order."
+)
+@click.option(
+    "--name", required=True, help="Name of the mixture. Shards are called NAME-VALUE, or NAME-0000 and so on."
+)
 @click.option(
     "--data-root",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Folder to serve: it gets the shards and NAME.mixture.toml, which serves them as one.",
+    help="Folder for the shards and NAME.mixture.toml, which `packhorse serve` serves.",
 )
 @flags_of(PlanOptions, "plan", choices={"algorithm": ["auto", *sorted(PACKERS)]})
 @flags_of(InputColumns, "columns", names=_COLUMN_FLAGS, leave_out=("on_bad_row", "group", "resources", "key"))
@@ -49,7 +53,7 @@ def command(
 ) -> None:
     """Cut a corpus into shards, prepare each, and write the mixture that serves them as one.
 
-    Ids are those of the whole corpus: to train, give the same INPUT as token source for every shard.
+    Ids are those of the whole corpus. To train, give INPUT as the token source of every shard.
     """
     with stopped_by_signals("no incomplete shard is left; the same command with --resume continues"):
         manifests = shard(

@@ -94,7 +94,7 @@ _WIDTH_IN_FILES = 140
 @click.option("--position", type=click.IntRange(0), help="Draw the bins from this position on.  [default: 0]")
 @click.option("--limit", default=8, type=click.IntRange(1, 1000), help="Draw at most this many bins.")
 @click.option(
-    "--cursor", metavar="JSON|FILE", help="Draw the bins from a batch's cursor on: its epoch, seed, position."
+    "--cursor", metavar="JSON|FILE", help="Draw the bins from a batch's cursor on; it sets epoch, seed and position."
 )
 @click.option("--step", type=click.IntRange(0), help="Draw the bins of this step of --rank, and list their documents.")
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank, with --step.")
@@ -125,11 +125,11 @@ def command(
     DATASET is a prepared folder, or the name of a dataset of --target.
 
     Sequences are drawn to scale between bars, with their ids; padding is dotted. With --tokens it also shows how each
-    begins, as text if a tokenizer is found.
+    sequence begins, as text if there is a tokenizer.
 
-    To see why the loss of a step jumped, give the flags of the run and --step: it lists the step's documents with their
-    rows in --tokens, lengths and cost. To find a sequence, give --id: a whole number is an id, anything else is a key,
-    such as a URL, and a number in quotes is a key. It exits with 1 if the dataset lacks one of them.
+    If the loss of a step jumped, give the flags of the run and --step: it lists the step's documents with their
+    rows in --tokens, lengths and costs. To find a sequence, give --id. A whole number is an id; anything else, such as
+    a URL or a number in quotes, is a key. It exits with 1 if the dataset lacks one.
     """
     questions = {"--position": position is not None, "--cursor": cursor is not None, "--step": step is not None}
     given = [flag for flag, is_given in (questions | {"--id": bool(names)}).items() if is_given]

@@ -25,9 +25,9 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
 
     DATASET is a prepared folder, or the name of a dataset of --target.
 
-    Each line has the bin's step, slot (its index within the rank's batch), position, ids and lengths, and for a mixture
-    its component. For a dataset with pieces, first_tokens gives the first token of each in its sequence; for a dataset
-    with groups, groups gives the group of each sequence.
+    Each line has the bin's step, slot (its index in the rank's batch), position, ids and lengths. In a mixture it has
+    the component, in a dataset with groups the group of each sequence, and in a dataset with pieces first_tokens:
+    where each piece begins in its sequence.
     """
     left = limit
     with (

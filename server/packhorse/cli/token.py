@@ -43,8 +43,8 @@ def command() -> None:
 def new(name: str, token_file: Path, datasets: str, methods: str, expires: str) -> None:
     """Make a token for NAME, and print it once.
 
-    The token goes to stdout: redirect it into a file that only its holder can read. Running servers notice the new line
-    by themselves. To revoke a token, delete its line; to revoke all, delete the file.
+    The token goes to stdout: redirect it into a file that only its holder can read. Running servers notice the new
+    line. To revoke a token, delete its line; to revoke all, delete the file.
     """
     names = [grant.name for grant in TokenFile(token_file).grants()] if token_file.exists() else []
     if name in names:

@@ -44,7 +44,8 @@ _KEPT = "finished parts are kept for --resume"
     multiple=True,
     metavar="PATH",
     help="File of text, JSON, JSON lines (also .gz, .zst), Parquet or Arrow, a folder, a quoted pattern, or the URL "
-    "of one (s3://…); may be given several times. Of a folder it reads the files of rows, or else all text.",
+    "of one (s3://…); may be given several times. In a folder it reads the files of rows, or all files as text if "
+    "there are no rows.",
 )
 @click.option("--output", required=True, metavar="PREFIX", help="Writes PREFIX.bin, .idx, .tokenizer.json and more.")
 @click.option(
@@ -60,7 +61,9 @@ _KEPT = "finished parts are kept for --resume"
     metavar="N",
     help=f"Tokens of the trained tokenizer, at most.  [default: {DEFAULT_VOCAB_SIZE}]",
 )
-@click.option("--text-column", metavar="NAME", help="Column, or key of a row of JSON.  [default: text]")
+@click.option(
+    "--text-column", metavar="NAME", help="Column, or key of a JSON row, that holds the text. [default: text]"
+)
 @click.option(
     "--id-column",
     metavar="NAME",
@@ -70,13 +73,13 @@ _KEPT = "finished parts are kept for --resume"
 @click.option(
     "--documents",
     type=click.Choice(["file", "line", "paragraph"]),
-    help="What is one document of a text file, also below a folder; a paragraph ends at a blank line. Reads .json, "
-    ".csv and .tsv as text too.  [default: file]",
+    help="What a document is in a text file, also in a folder's; a paragraph ends at a blank line. Reads .json, .csv "
+    "and .tsv as text too. [default: file]",
 )
 @click.option(
     "--glob",
     metavar="PATTERN",
-    help="Which files of an input folder, e.g. '*.py' at every depth.  [default: *]",
+    help="Files to read in an input folder, e.g. '*.py' at every depth. [default: *]",
 )
 @click.option(
     "--undecodable",
@@ -86,7 +89,7 @@ _KEPT = "finished parts are kept for --resume"
     help="What happens to documents that are binary or not UTF-8.",
 )
 @click.option(
-    "--bos", metavar="TOKEN", help="Token that begins every sequence, where the tokenizer does not put it there itself."
+    "--bos", metavar="TOKEN", help="Token that begins every sequence, if the tokenizer does not add it itself."
 )
 @click.option(
     "--eos",
@@ -97,10 +100,10 @@ _KEPT = "finished parts are kept for --resume"
 @click.option(
     "--messages-column",
     metavar="NAME",
-    help="Column of chat messages, or of ShareGPT's conversations, a list or its JSON text: writes "
-    "PREFIX.loss_mask.bin and .idx too, which train on the assistant's turns only.",
+    help="Column of chat messages or of ShareGPT's conversations, as a list or its JSON text. Also writes the loss "
+    "mask PREFIX.loss_mask.bin and .idx: only the assistant's turns are trained on.",
 )
-@click.option("--tools-column", metavar="NAME", help="Column of the tools of each chat, a list or its JSON text.")
+@click.option("--tools-column", metavar="NAME", help="Column of the tools of each chat, as a list or its JSON text.")
 @click.option(
     "--chat-template",
     type=click.Path(path_type=Path),
@@ -112,8 +115,8 @@ _KEPT = "finished parts are kept for --resume"
     "template_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Further variable of the chat template, e.g. enable_thinking=false; a value is JSON, or else text. May be "
-    "given several times.",
+    help="Variable for the chat template, e.g. enable_thinking=false. A value that is not JSON is text. May be given "
+    "several times.",
 )
 @click.option(
     "--train-turns",
@@ -123,19 +126,21 @@ _KEPT = "finished parts are kept for --resume"
 @click.option(
     "--prompt-column",
     metavar="NAME",
-    help="Column of prompts, text or lists of messages; goes with --response-column, or with --chosen-column where the "
-    "answers do not begin with their prompt.",
+    help="Column of prompts, text or lists of messages. Needs --response-column, or --chosen-column if the answers "
+    "do not begin with their prompt.",
 )
 @click.option(
-    "--response-column", metavar="NAME", help="Column of responses, which alone are trained on: writes a loss mask too."
+    "--response-column",
+    metavar="NAME",
+    help="Column of responses. Also writes a loss mask: only responses are trained on.",
 )
 @click.option(
     "--chosen-column",
     metavar="NAME",
-    help="Column of the better of two answers: each row becomes two sequences with a loss mask, chosen and rejected, "
+    help="Column of the better of two answers. Each row becomes two sequences with a loss mask, chosen and rejected, "
     "for prepare --group-size 2.",
 )
-@click.option("--rejected-column", metavar="NAME", help="Column of the other answer; goes with --chosen-column.")
+@click.option("--rejected-column", metavar="NAME", help="Column of the worse answer; needs --chosen-column.")
 @click.option(
     "--cutoff-len",
     type=click.IntRange(min=2),
@@ -145,8 +150,8 @@ _KEPT = "finished parts are kept for --resume"
 @click.option(
     "--no-targets",
     type=click.Choice(["error", "drop"]),
-    help="What happens to a chat or pair that has no token to train on; dropped ones are counted and named.  "
-    "[default: error]",
+    help="What happens to a chat or pair without a token to train on; dropped ones are counted and listed. [default: "
+    "error]",
 )
 @flags_of(
     Execution, "execution", choices={"engine": ["processes", "ray"]}, leave_out=("time_limit_seconds", "progress")
@@ -158,7 +163,7 @@ def command(
 ) -> None:
     """Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair.
 
-    Sequences come in the order of the inputs, the same for any number of workers.
+    Sequences keep the order of the inputs, for any number of workers.
     """
     if train_tokenizer == (given["tokenizer"] is not None):
         raise click.UsageError("Give either --tokenizer FILE or --train-tokenizer.")

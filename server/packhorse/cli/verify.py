@@ -41,7 +41,7 @@ _MANY_ENTRIES = 10_000_000
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes that compare lengths.  [default: 1 below 10 million sequences, else one for each processor]",
+    help="Processes that compare lengths. [default: 1 below 10 million sequences, otherwise one for each processor]",
 )
 @click.option(
     "--version",
@@ -68,11 +68,11 @@ def command(
 ) -> None:
     """Compare the prepared dataset in FOLDER with its checksums, and its lengths with the tokens.
 
-    If FOLDER holds datasets, as the data root of a server does, each is compared with its checksums.
+    If FOLDER holds several datasets, like a server's data root, each is compared with its checksums.
 
-    With --tokens the length of each sequence in the token source is compared with the planned length, without making
-    batches; `packhorse audit --tokens` compares the tokens themselves. It exits with 0 if everything is as it was
-    prepared. It exits with 1 if not, and names the first sequences that differ.
+    With --tokens, the length of each sequence in the token source is compared with the planned length;
+    `packhorse audit --tokens` compares the tokens themselves. It exits with 0 if everything matches. Otherwise it
+    exits with 1 and names the first sequences that differ.
     """
     if tokens is None and (sample is not None or id_column is not None):
         raise click.UsageError("--sample and --id-column belong to --tokens; give --tokens as well")

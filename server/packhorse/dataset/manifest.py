@@ -41,25 +41,28 @@ class PlanOptions:
     max_seq_len: int
     """A bin's capacity in tokens, in [1, 2^31)."""
     algorithm: str = "auto"
-    """The packer that makes the plan: "auto", or a name of `packhorse.packing.PACKERS`."""
+    """The packer: "auto", or a name in `packhorse.packing.PACKERS`."""
     max_sequences_per_bin: int | None = None
     """The most sequences in a bin. By default there is no limit."""
     over_length: OverLength = "error"
-    """What is done with a sequence that does not fit max_seq_len. "error" refuses it; "drop" leaves it out; "truncate"
-    plans as many of its tokens as fit; "split" plans all of them in pieces, and refuses one that takes of a resource.
-    The manifest's ledger says how many there were and how many tokens that cost, and over_length.npy which."""
+    """What happens to a sequence longer than max_seq_len. "error" refuses it, "drop" leaves it out, "truncate" keeps as
+    many of its tokens as fit, and "split" keeps all, in pieces, but refuses it if it takes of a resource. The manifest
+    counts these sequences and the lost tokens, and over_length.npy lists them.
+    """
     keep: Keep = "head"
     """Which end of a truncated sequence stays: "head", its first tokens, or "tail", its last."""
     align: int = 1
     """A sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need."""
     extra_tokens: int = 0
-    """Tokens kept free for each sequence beside its own, before rounding (BOS, EOS)."""
+    """Tokens kept free for each sequence in addition to its own, before rounding (for BOS, EOS)."""
     tokens_per_rank: int | None = field(default=None, metadata=LATER)
-    """Plans for dynamic context parallelism: each rank computes this many tokens at a time, and max_seq_len /
-    tokens_per_rank ranks, a power of two, share a bin. By default a rank takes a bin."""
+    """For dynamic context parallelism: each rank computes this many tokens at a time, and max_seq_len / tokens_per_rank
+    ranks, a power of two, share a bin. By default a rank takes a whole bin.
+    """
     cost_cap_percent: int | None = field(default=None, metadata=LATER)
     """With `tokens_per_rank`: the most that sequences may cost on each of their ranks, in percent of a rank full of
-    short sequences. A long sequence above it gets more ranks than its tokens need. By default 300."""
+    short sequences. A sequence that costs more gets more ranks than its tokens need. By default 300.
+    """
 
     @property
     def context(self) -> ContextRule | None:
@@ -140,12 +143,14 @@ class SkippedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedRows:
-    """The bad rows that were left out."""
+    """The rows that were left out."""
 
     rows: int = 0
     """How many."""
     first: tuple[SkippedRow, ...] = ()
     """The first of them; skipped.jsonl names all where there are more."""
+    by_reason: dict[str, int] | None = field(default=None, metadata=LATER)
+    """What is wrong → how many of them; None where none was left out, or an earlier release left one out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +168,7 @@ class Inputs:
     files: tuple[InputRecord, ...]
     """The first of them, in the order that numbers rows; inputs.jsonl names all where there are more."""
     skipped: SkippedRows = SkippedRows()
-    """The rows that were left out because something is wrong with them."""
+    """The rows that were left out, each for a reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,7 +414,6 @@ class Manifest(Facts):
         yield "ids_sum_a and ids_sum_b are in [0, 2^64)", max(self.ids_sum_a, self.ids_sum_b) < 2**64
         yield "over_length counts from 0", min(ledger.sequences, ledger.tokens, ledger.pieces) >= 0
         yield "over_length.sequences is below 2^63", ledger.sequences <= _MOST
-        yield "over_length.over_cap is of sequences", 0 <= ledger.over_cap <= ledger.sequences
         yield "over_length.tokens is at most source_tokens", ledger.tokens <= ledger.source_tokens
         yield "over_length.sequences is at most source_tokens", ledger.sequences <= ledger.source_tokens
         if self.inputs is not None:
@@ -417,6 +421,8 @@ class Manifest(Facts):
             yield "inputs counts from 0", min(files, skipped, self.inputs.rows) >= 0
             yield "inputs names the first files", len(self.inputs.files) == min(files, MOST_LISTED)
             yield "inputs names the first rows skipped", len(self.inputs.skipped.first) == min(skipped, MOST_LISTED)
+            reasons = self.inputs.skipped.by_reason
+            yield "inputs has a reason for each row skipped", reasons is None or 0 < skipped == sum(reasons.values())
         if (groups := self.groups) is not None:
             yield "groups has n_groups in [1, n_sequences]", 1 <= groups.n_groups <= self.n_sequences
             yield "groups counts what it dropped from 0", 0 <= groups.n_dropped_listed <= groups.n_dropped
@@ -436,6 +442,7 @@ class Manifest(Facts):
     def _rules_of_resources(self) -> Iterator[tuple[str, bool]]:
         is_rounded = self.rounding_tokens > 0
         yield "rounding_tokens are of resources", self.rounding_tokens >= 0 and bool(self.resources or not is_rounded)
+        yield "over_length.over_cap is of sequences", 0 <= self.over_length.over_cap <= self.over_length.sequences
         yield "sequences with resources are in groups", self.groups is not None or not self.resources
         for each in self.resources:
             yield "caps are in [1, 2^31)", each.cap is None or 1 <= each.cap < 2**31

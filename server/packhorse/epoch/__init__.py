@@ -1,4 +1,4 @@
-"""The epoch as a function: which sequence sits where, for any seed, epoch, rank and worker. NumPy and Numba."""
+"""The epoch as a function: the sequences of any bin, for any seed, epoch, rank and worker. NumPy and Numba."""
 
 from packhorse.epoch.assignment import Assignment, StreamLocations
 from packhorse.epoch.balance import (

@@ -43,16 +43,16 @@ class StreamLocations:
 
 
 class Assignment:
-    """An epoch divided by a topology. Safe to be used by many threads.
+    """An epoch divided by a topology. Thread-safe.
 
     Args:
         source: the epoch.
-        topology: in PARTITION mode, and where it has a schedule, `of_epoch`.
-        seed: of the run; with the epoch it decides which rank gets which share of a balanced optimizer step.
+        topology: in PARTITION mode; one with a schedule must be `of_epoch`.
+        seed: of the run; with the epoch it decides which rank gets which part of a balanced optimizer step.
         epoch: 0-based.
 
     Raises:
-        ValueError: start_position lies beyond the epoch's end.
+        ValueError: start_position is beyond the epoch's end.
     """
 
     def __init__(self, source: Source, topology: Topology, *, seed: int = 0, epoch: int = 0) -> None:
@@ -97,16 +97,16 @@ class Assignment:
 
     @property
     def most_steps(self) -> int | None:
-        """The most steps of a call of `bins` for which each optimizer step is arranged once; None for any number."""
+        """The most steps per call of `bins` so that each optimizer step is arranged only once; None for any number."""
         is_balanced = self.topology.balance is not Balance.NONE
         return max(1, _MOST_BINS_AT_ONCE // self.topology.bins_per_step) if is_balanced else None
 
     def is_arranged(self, steps: range) -> bool:
-        """Whether everything that is computed once for all ranks is there for `bins` of some steps."""
+        """Whether the results that all ranks share are computed for `bins` of some steps."""
         return next(self._not_arranged(steps), None) is None
 
     def arrange(self, steps: range) -> Iterator[None]:
-        """Computes what `bins` of some steps looks up; yields after every time slice, each of a few milliseconds.
+        """Computes the arrangement that `bins` of some steps needs. It yields every few milliseconds.
 
         An optimizer step of more than _CHUNK_BINS bins, or a last step that is not full, takes longer in proportion.
         """
@@ -129,7 +129,7 @@ class Assignment:
             steps = steps[len(range(steps.start, min(steps.stop, of_chunk.stop), steps.step)) :]
 
     def bins_to_locate(self) -> int:
-        """The most bins that are arranged to locate one sequence; 0 without a balance."""
+        """The most bins that must be arranged to locate one sequence; 0 without a balance."""
         topology = self.topology
         return 0 if topology.balance is Balance.NONE else max(_CHUNK_BINS, topology.bins_per_optimizer_step)
 

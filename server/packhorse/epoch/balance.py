@@ -35,7 +35,7 @@ _HALF = np.uint64(32)
 def arrange(
     costs: NDArray[np.int64], balance: Balance, num_steps: int, world_size: int, keys: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
-    """Returns which bin of its optimizer step each rank takes at each step.
+    """Returns the bin that each rank takes at each step, for several optimizer steps.
 
     MICRO_STEP sorts an optimizer step by cost and cuts it into steps, whose bins are dealt to ranks so that sums agree;
     the steps then come in a keyed order. OPTIMIZER_STEP deals all of its bins to ranks at once. In both a key decides

@@ -51,17 +51,19 @@ class Bins:
     first_tokens: PoolArray | None = None
     """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
     component_ids: NDArray[np.int32] | None = None
-    """A mixture's component for each bin, -1 for an empty bin: int32 [N]; None where there is one dataset."""
+    """A mixture's component for each bin, -1 for an empty bin: int32 [N]; None without a mixture."""
     templates: NDArray[np.int64] | None = None
-    """Number of each bin's template in the source, -1 for a bin without: int64 [N]; None where no bin has one."""
+    """Number of each bin's template in the source, -1 for a bin without one: int64 [N]; None if no bin has one."""
     group_ids: NDArray[np.int64] | None = None
-    """The group of every sequence, -1 for a sequence without: int64 [S]; None where there are no groups. A group's
-    sequences are next to each other in one bin."""
+    """The group of every sequence, -1 for a sequence without one: int64 [S]; None without groups. A group's sequences
+    are next to each other in one bin.
+    """
     rows: NDArray[np.uint16] | None = None
-    """Row of every sequence in its bin, ascending within each bin, where bins are joined from shorter ones: uint16 [S];
-    None where no bin is."""
+    """Row of every sequence in its bin, ascending within each bin, if bins are joined from shorter ones: uint16 [S];
+    otherwise None.
+    """
     known_tokens: int | None = None
-    """Sum of all lengths, where it is known."""
+    """Sum of all lengths, if it is known."""
 
     def __len__(self) -> int:
         """Number of bins."""

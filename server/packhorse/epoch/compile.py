@@ -29,8 +29,8 @@ def compile_kernels(*, wide: bool = False) -> None:
         >>> compile_kernels()  # seconds the first time, then read from the cache
 
     Args:
-        wide: whether for plans with wide tables too, see `PlanIndex.is_wide`, which every pool of more than 2^31
-            entries has. Few datasets have one.
+        wide: whether also for plans with wide tables (`PlanIndex.is_wide`), as for every pool of more than 2^31
+            entries. Few datasets need them.
     """
     compile_finding(wide=False)
     compile_drawing(wide=False)
@@ -55,13 +55,13 @@ def compile_finding(*, wide: bool = False) -> None:
 
 
 def compile_drawing(*, wide: bool = False) -> None:
-    """Compiles the loops that draw the ids of bins that are found: the other half.
+    """Compiles the loops that draw the ids of found bins: the other half.
 
     Example:
         >>> compile_drawing()  # or read from the cache
 
     Args:
-        wide: whether for a plan with wide tables, and for pools of more than 2^31 entries too.
+        wide: whether also for plans with wide tables, and for pools of more than 2^31 entries.
     """
     for wide_words in {False, wide}:
         view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0, wide=wide_words)

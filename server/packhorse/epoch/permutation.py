@@ -51,7 +51,7 @@ _SIGN = np.int32(31)
 
 
 def derive_key(seed: int, epoch: int, purpose: str) -> int:
-    """Returns the 64-bit key of everything that `purpose` names in one epoch.
+    """Returns the 64-bit key for one purpose in one epoch.
 
     Example:
         >>> derive_key(1, 0, "bins") == derive_key(0, 1, "bins")

@@ -76,10 +76,10 @@ class RepeatTables(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Budgets:
-    """What classes of sizes take of a bin, and how much it has: tokens, and resources with a cap."""
+    """The sizes of classes and the capacities of a bin: tokens, and resources with a cap."""
 
     sizes: NDArray[np.int64]
-    """Of each class, which are numbered from 1: int64 [C, d]."""
+    """Sizes of each class; classes are numbered from 1: int64 [C, d]."""
     capacities: NDArray[np.int64]
     """int64 [d]."""
 

@@ -117,7 +117,7 @@ def _read(parts: NDArray[np.int64], lengths: NDArray[np.int64]) -> float:
 
 
 def bin_mates_again(plan: PlanIndex) -> float:
-    """Returns the expected share of a sequence's bin-mates that share a bin with it in the next epoch too.
+    """Returns the expected share of a sequence's bin-mates that share a bin with it again in the next epoch.
 
     Every epoch uses the same templates, and deals the sequences of each length over that length's slots uniformly. With
     S(A, B) ordered pairs of slots of lengths A and B that share a bin, and n(A) sequences of length A, a pair of

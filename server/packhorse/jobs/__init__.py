@@ -12,7 +12,6 @@ from packhorse.jobs.engines import (
     InlineEngine,
     ProcessEngine,
     held_signals,
-    open_chosen_engine,
     open_engine,
     results_in_order,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "ProcessEngine",
     "Progress",
     "held_signals",
-    "open_chosen_engine",
     "open_engine",
     "results_in_order",
     "show_progress",

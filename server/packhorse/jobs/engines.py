@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -44,7 +44,7 @@ _RETRIES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How a long job is done: where, by how many workers, and whether it resumes interrupted work.
+    """How a long job runs: on which engine, with how many workers, and whether it resumes interrupted work.
 
     Example:
         >>> Execution(engine="ray", workers=2)
@@ -52,24 +52,26 @@ class Execution:
         ValueError: workers are of this machine, and a Ray cluster has its own: leave workers out
 
     Raises:
-        ValueError: a field is out of range, or does not go with the engine; names it.
+        ValueError: a field is out of range, or does not fit the engine; the message names it.
     """
 
     engine: AnyEngineKind | None = None
-    """Where the work is done: "threads" of this process (preparing alone, where it is the default), "processes" of this
-    machine (the default for other work), or "ray", a cluster whose machines share the files."""
+    """What does the work: "threads" of this process (the default of `prepare`, and only there), "processes" on this
+    machine (the default elsewhere), or "ray", a cluster whose machines share the files.
+    """
     workers: int | None = None
-    """Threads or processes. By default as many as the work is worth; a cluster has its own number."""
+    """Number of threads or processes. By default it depends on the amount of work; a cluster has its own number."""
     ray_address: str | None = None
-    """Of the cluster. By default that of the environment variable RAY_ADDRESS, or else a cluster of this machine for as
-    long as the work takes."""
+    """Address of the cluster. By default the environment variable RAY_ADDRESS, or a temporary cluster on this machine.
+    """
     time_limit_seconds: float | None = None
-    """A safety net for planning, 60 s by default. A packer that improves its plan step by step ends after a fixed
-    amount of work. Where the limit ends it earlier, the manifest says so, and the same call may plan differently."""
+    """Time limit for planning, 60 s by default. A packer that improves its plan step by step normally ends earlier,
+    after a fixed amount of work. If the limit ends it, the manifest says so, and the same call may give another plan.
+    """
     resume: bool = False
     """Resume an interrupted call, if its input and options are the same. Without this, the work starts over."""
     progress: bool = True
-    """Whether stderr shows how far it is: bars on a terminal, a line every few seconds elsewhere."""
+    """Whether stderr shows progress: bars on a terminal, otherwise a line every few seconds."""
 
     def __post_init__(self) -> None:
         """Checks every field."""
@@ -242,20 +244,7 @@ def _deaths_said() -> Iterator[None]:
 
 
 @contextmanager
-def open_engine(workers: int) -> Iterator[Engine]:
-    """Gives an engine of local processes (with 1, of this thread alone), and ends them afterwards.
-
-    Example:
-        >>> with open_engine(workers=1) as engine:
-        ...     list(engine.map(abs, [-3, 2]))
-        [3, 2]
-
-    Args:
-        workers: at least 1.
-    """
-    if workers == 1:
-        yield InlineEngine()
-        return
+def _open_processes(workers: int) -> Iterator[ProcessEngine]:
     executor = ProcessPoolExecutor(workers, mp_context=_WorkerContext(), initializer=_end_with_parent)
     try:
         yield ProcessEngine(executor, workers)
@@ -371,17 +360,17 @@ def _own_signal_handlers() -> Iterator[None]:
 
 
 @contextmanager
-def open_chosen_engine(kind: AnyEngineKind, *, workers: int, ray_address: str | None) -> Iterator[Engine]:
-    """Gives an engine of one kind, and ends its processes afterwards.
+def open_engine(workers: int, kind: AnyEngineKind = "processes", *, ray_address: str | None = None) -> Iterator[Engine]:
+    """Gives an engine of one kind, and ends its threads or processes afterwards.
 
     Example:
-        >>> with open_chosen_engine("processes", workers=1, ray_address=None) as engine:
+        >>> with open_engine(workers=1) as engine:
         ...     list(engine.map(abs, [-3, 2]))
         [3, 2]
 
     Args:
-        kind: of the engine.
         workers: threads or local processes, at least 1; 1 is this thread alone.
+        kind: of the engine.
         ray_address: of the cluster, as `ray.init` takes it, see `Execution.ray_address`.
 
     Raises:
@@ -390,13 +379,15 @@ def open_chosen_engine(kind: AnyEngineKind, *, workers: int, ray_address: str | 
         ImportError: Ray is not installed.
     """
     try:
-        with _opened(kind, workers, ray_address) as engine:
+        with _opened(workers, kind, ray_address) as engine:
             yield engine
     except ChildProcessError as error:
-        raise ChildProcessError(f"{error}. With resume=True, finished tasks are kept") from None
+        raise ChildProcessError(f"{error}. Work that takes resume=True keeps its finished tasks") from None
 
 
-def _opened(kind: AnyEngineKind, workers: int, ray_address: str | None) -> AbstractContextManager[Engine]:
+def _opened(workers: int, kind: AnyEngineKind, ray_address: str | None) -> AbstractContextManager[Engine]:
     if kind == "ray":
         return _open_ray(ray_address)
-    return _open_threads(workers) if kind == "threads" and workers > 1 else open_engine(workers)
+    if workers == 1:
+        return nullcontext(InlineEngine())
+    return _open_threads(workers) if kind == "threads" else _open_processes(workers)

@@ -31,17 +31,19 @@ from packhorse.packing.plan import (
 )
 from packhorse.packing.reference import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
-from packhorse.packing.sequences import PackedSequences, compile_kernels, pack_sequences, pack_sizes
+from packhorse.packing.sequences import PackedSequences, pack_sequences, pack_sizes
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
 
 if TYPE_CHECKING:
+    from packhorse.packing.compile import compile_kernels
     from packhorse.packing.online import OnlineBin, OnlinePacker
     from packhorse.packing.split import halve_into, laid_end_to_end, split_to_multiple
 
 _COMPILED_PARTS = {
     "OnlineBin": "online",
     "OnlinePacker": "online",
+    "compile_kernels": "compile",
     "halve_into": "split",
     "laid_end_to_end": "split",
     "split_to_multiple": "split",

@@ -25,7 +25,7 @@ def lower_bound(counts: Mapping[int, int], max_seq_len: int, *, max_sequences_pe
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
 
     Returns:
-        The bins that every plan needs at least; 0 without sequences.
+        The number of bins that every plan needs at least; 0 without sequences.
 
     Raises:
         ValueError: the input is not a histogram of lengths in [1, max_seq_len].
@@ -92,7 +92,7 @@ def check_certificate(
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
 
     Raises:
-        ValueError: the counts are no histogram, a price is negative, or a bin can be worth more than it says.
+        ValueError: the counts are not a histogram, a price is negative, or a bin can be worth more than `bin_worth`.
     """
     pairs, limit = checked_counts(counts, max_seq_len, max_sequences_per_bin)
     priced = [(length, certificate.prices.get(length, 0)) for length, _ in pairs]

@@ -20,7 +20,7 @@ _Alike = tuple[int, int, int, int, int, int, _Content]
 
 
 def pack_context(counts: Mapping[int, int], rule: ContextRule) -> PackingPlan:
-    """Plans an epoch whose bins are laid over several ranks.
+    """Plans an epoch in which several ranks share each bin.
 
     Parts of one bin take about as long on each of their ranks, since bins are filled with parts by their cost.
 
@@ -31,10 +31,10 @@ def pack_context(counts: Mapping[int, int], rule: ContextRule) -> PackingPlan:
 
     Args:
         counts: room in tokens → number of sequences.
-        rule: how bins are laid out.
+        rule: how ranks share bins.
 
     Raises:
-        ValueError: a room over the rule's max_seq_len, or a negative count.
+        ValueError: a room exceeds the rule's max_seq_len, or a count is negative.
     """
     begin = time.perf_counter()
     pairs, limit = checked_counts(counts, rule.max_seq_len, None)

@@ -31,7 +31,7 @@ def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArr
         max_seq_len: the longest length allowed; None for MAX_SEQ_LEN.
 
     Raises:
-        ValueError: not one-dimensional, or a length that is no integer in the range; names the first.
+        ValueError: not one-dimensional, or a length is not an integer in the range; the message names the first.
     """
     if isinstance(lengths, (str, bytes)) or (not isinstance(lengths, Sequence) and not hasattr(lengths, "__array__")):
         raise ValueError(f"lengths must be a list or array of integers, got {type(lengths).__name__}")
@@ -98,7 +98,7 @@ def _in_range(values: NDArray[Any], max_seq_len: int | None) -> NDArray[np.int64
 
 
 def sort_indices_by_length(lengths_arr: ArrayLike, tolerance: int = 1, seed: int | None = None) -> NDArray[np.int64]:
-    """Returns all indices by descending length // tolerance; those of one bucket as they came, or reshuffled.
+    """Returns all indices by descending length // tolerance. Equal ones keep their order, or are shuffled.
 
     The sorts are stable, so every CPU gives the same order; with a seed it is that of seqpack's function of this name.
     Lengths within a bucket are not sorted.
@@ -141,14 +141,14 @@ def length_histogram_from_lengths(
 
     Args:
         lengths: list or array of integers of at least 1, in tokens.
-        max_seq_len: longer lengths count as this one (they are to be truncated), as in seqpack; with None, the packer
-            refuses them.
+        max_seq_len: longer lengths count as this one, as if truncated, as in seqpack; with None, the packer refuses
+            them.
 
     Returns:
         length → number of sequences, and length → their indices, int64 [count], ascending.
 
     Raises:
-        ValueError: a length that is no integer of at least 1; names the first.
+        ValueError: a length is not an integer of at least 1; the message names the first.
     """
     values = checked_lengths(lengths)
     if max_seq_len is not None:
@@ -179,7 +179,7 @@ def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
 
 
 def checked_rule(max_seq_len: object, align: object, extra_tokens: object) -> RoomRule:
-    """Returns how rooms follow from lengths.
+    """Returns the rule that turns lengths into rooms.
 
     Example:
         >>> checked_rule(1024, align=8, extra_tokens=1).room(100)
@@ -191,7 +191,7 @@ def checked_rule(max_seq_len: object, align: object, extra_tokens: object) -> Ro
         extra_tokens: tokens added to every sequence before rounding (BOS, EOS).
 
     Raises:
-        ValueError: max_seq_len or align is no integer in [1, MAX_SEQ_LEN], or extra_tokens none in [0, MAX_SEQ_LEN].
+        ValueError: max_seq_len or align is not an integer in [1, MAX_SEQ_LEN], or extra_tokens not in [0, MAX_SEQ_LEN].
     """
     return RoomRule(
         checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN),
@@ -215,7 +215,7 @@ def rooms_of_counts(counts: Mapping[int, int], rule: RoomRule) -> Mapping[int, i
 
 
 def rooms_of_lengths(lengths: NDArray[np.int64], rule: RoomRule) -> NDArray[np.int64]:
-    """Returns the room of each length, int64 [S]; the same array where every room is its length.
+    """Returns the room of each length: int64 [S]. It is the same array if every room equals its length.
 
     Example:
         >>> rooms_of_lengths(np.array([100, 7]), checked_rule(1024, align=8, extra_tokens=1)).tolist()
@@ -223,10 +223,10 @@ def rooms_of_lengths(lengths: NDArray[np.int64], rule: RoomRule) -> NDArray[np.i
 
     Args:
         lengths: int64 [S], in tokens, each in [1, max_seq_len].
-        rule: how rooms follow from lengths.
+        rule: the rule from lengths to rooms.
 
     Raises:
-        ValueError: a room is over max_seq_len; names the first.
+        ValueError: a room exceeds max_seq_len; the message names the first.
     """
     if rule.is_plain:
         return lengths

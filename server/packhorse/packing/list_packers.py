@@ -89,7 +89,7 @@ def greedy_pack_sequences(
     *,
     max_sequences_per_bin: int | None = None,
 ) -> list[list[int]]:
-    """Packs by first-fit-decreasing; for the same order, the bins of seqpack's function of this name.
+    """Packs by first-fit-decreasing, like seqpack's function of this name.
 
     Example:
         >>> greedy_pack_sequences([5, 3, 8, 2], max_seq_len=8)
@@ -119,7 +119,7 @@ def heap_pack_sequences(
     *,
     max_sequences_per_bin: int | None = None,
 ) -> list[list[int]]:
-    """Packs by worst-fit-decreasing; for the same order, the bins of seqpack's function of this name.
+    """Packs by worst-fit-decreasing, like seqpack's function of this name.
 
     Each sequence goes into the bin with the most room; among those with equal room, into the one opened earliest.
 
@@ -170,7 +170,7 @@ def seed_from_components(*components: int) -> int:
         An int in [0, 2^64).
 
     Raises:
-        ValueError: a component is no integer.
+        ValueError: a component is not an integer.
     """
     for component in components:
         if isinstance(component, bool) or not isinstance(component, Integral):
@@ -183,7 +183,7 @@ _Bins = TypeVar("_Bins", list[Any], NDArray[Any])
 
 
 def shuffle_bins(bin_indices: _Bins, seed: int | None = None) -> _Bins:
-    """Returns a shuffled copy; for a seed, in the order that seqpack's function of this name gives.
+    """Returns a shuffled copy. For a seed, the order is that of seqpack's function of this name.
 
     Example:
         >>> sorted(shuffle_bins([[0, 3], [1], [2, 4]], seed=1))
@@ -194,7 +194,7 @@ def shuffle_bins(bin_indices: _Bins, seed: int | None = None) -> _Bins:
         seed: at least 0; None for a random order.
 
     Raises:
-        ValueError: neither list nor array, or a seed that is no integer of at least 0.
+        ValueError: neither a list nor an array, or the seed is not an integer of at least 0.
     """
     if not isinstance(bin_indices, (Sequence, np.ndarray)) or isinstance(bin_indices, (str, bytes, tuple)):
         raise ValueError(f"bin_indices must be a list or an array, got {type(bin_indices).__name__}")

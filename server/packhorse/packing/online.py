@@ -40,7 +40,7 @@ class OnlineBin:
     """One finished bin."""
 
     ids: list[int]
-    """Ids of its sequences, by descending room of their items; those of a group in their order."""
+    """Ids of its sequences, by descending room of their items; a group's sequences keep their order."""
     lengths: list[int]
     """Their lengths, in tokens, as they were given."""
     group_sizes: list[int] | None = None
@@ -75,12 +75,12 @@ class OnlinePacker:
 
     Args:
         max_seq_len: a bin's capacity, in tokens.
-        lookahead_sequences: the most sequences held back, at least 1; several bins' worth packs well.
+        lookahead_sequences: the most sequences held back, at least 1. Enough for several bins packs well.
         max_sequences_per_bin: the most sequences in a bin; None for no limit. With a limit, the search keeps only the
             first way to reach each sum, so it is not exact, and groups are refused.
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before rounding.
-        caps: what a bin holds of each further resource, such as image tiles.
+        caps: the cap of each further resource, such as image tiles.
 
     Raises:
         ValueError: an option is out of range.
@@ -136,7 +136,7 @@ class OnlinePacker:
         return self.add_group([sequence_id], [length])
 
     def add_group(self, ids: Sequence[int], lengths: Sequence[int], amounts: Sequence[int] = ()) -> list[OnlineBin]:
-        """Takes in sequences that share a bin, next to each other in their order.
+        """Adds sequences that share a bin, next to each other, in this order.
 
         Args:
             ids: any integers, at least one.
@@ -154,7 +154,7 @@ class OnlinePacker:
         return self._take(tuple(map(int, ids)), tuple(map(int, lengths)), room, tuple(map(int, amounts)))
 
     def check_amounts(self, amounts: Sequence[int]) -> None:
-        """Refuses what an item takes of the further budgets, as `add_group` does."""
+        """Checks an item's amounts of further resources, as `add_group` does."""
         if len(amounts) != len(self._caps):
             raise ValueError(f"there are {len(self._caps)} caps, and amounts of {len(amounts)}: give one for each")
         for amount, cap in zip(amounts, self._caps, strict=True):

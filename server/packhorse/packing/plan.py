@@ -24,7 +24,7 @@ class DualCertificate:
     prices: Mapping[int, int]
     """Length in tokens → price, at least 0; a length that is missing has price 0."""
     bin_worth: int
-    """No sequences that fit into one bin have a greater sum of prices; above 0."""
+    """The greatest sum of prices of sequences that fit into one bin, or more; above 0."""
 
     def bound(self, counts: Mapping[int, int]) -> int:
         """Returns the number of bins that a plan for `counts` needs at least, if the certificate holds."""

@@ -101,7 +101,7 @@ def worst_fit_batched(pairs: list[tuple[int, int]], capacity: int, limit: int) -
 
 
 def pack_length_histogram(length_counts: Mapping[int, int], max_seq_len: int) -> Counter[Template]:
-    """Packs a histogram by worst-fit-decreasing; the templates that seqpack's function of this name gives.
+    """Packs a histogram by worst-fit-decreasing, with the templates of seqpack's function of this name.
 
     Example:
         >>> pack_length_histogram({5: 2, 3: 3}, max_seq_len=8)
@@ -122,7 +122,7 @@ def pack_length_histogram(length_counts: Mapping[int, int], max_seq_len: int) ->
 
 
 def pack_length_histogram_batched(length_counts: Mapping[int, int], max_seq_len: int) -> Counter[Template]:
-    """Packs a histogram by `worst_fit_batched`; the templates that seqpack's function of this name gives.
+    """Packs a histogram by `worst_fit_batched`, with the templates of seqpack's function of this name.
 
     Costs O(distinct lengths · log), whatever the counts.
 

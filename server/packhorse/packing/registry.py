@@ -127,23 +127,22 @@ def pack_histogram(
     Args:
         counts: length in tokens → number of sequences; zeros are ignored.
         max_seq_len: a bin's capacity in tokens.
-        algorithm: a name of `PACKERS`, or "auto": best-fit, under a limit of sequences "balanced" where that has fewer
-            bins, and where both stay more than `NEAR_GAP` above the lower bound, "optimal" from there, if its libraries
-            are installed; and of few lengths "balanced" without a limit too, where it has fewer bins than all these.
+        algorithm: a name of `PACKERS`, or "auto", which keeps the plan with the fewest bins: "best-fit"; "balanced",
+            with a limit of sequences or few distinct lengths; and "optimal", if the others stay more than `NEAR_GAP`
+            above the lower bound and its libraries are installed.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        time_limit_seconds: a safety net. "optimal" ends by itself after a fixed amount of work, each time with the same
-            plan: at most half a minute of a core on most machines, up to a minute and a half with a limit of sequences.
-            If time runs out earlier, the best plan so far is kept and `plan.cut_off` is set: the same call may give
-            another plan.
+        time_limit_seconds: limit for "optimal". It normally ends earlier, after a fixed amount of work and always with
+            the same plan: at most 30 s of a core on most machines, up to 90 s with a limit of sequences. If the limit
+            ends it, the best plan so far is kept and `plan.cut_off` is set: the same call may give another plan.
         align: a sequence's room is a multiple of this many tokens.
-        extra_tokens: tokens added to every sequence before rounding. With either option templates, tokens and
-            efficiency are of rooms (see `packhorse.topology.RoomRule`), and pools must be keyed by these.
+        extra_tokens: tokens added to every sequence before rounding. With either option, templates, tokens and
+            efficiency count rooms (see `packhorse.topology.RoomRule`), and the keys of pools must be rooms.
 
     Returns:
-        The plan; `plan.algorithm` says which packer made it: for "auto", "optimal" only where that saved bins.
+        The plan. `plan.algorithm` names the packer that made it; with "auto" it is "optimal" only if that saved bins.
 
     Raises:
-        ValueError: a length over max_seq_len or below 1, a negative count, an unknown algorithm.
+        ValueError: a length is above max_seq_len or below 1, a count is negative, or the algorithm is unknown.
         ImportError: "optimal" without highspy and Numba, which `packhorse[prepare]` installs.
     """
     if not isinstance(time_limit_seconds, int | float) or not time_limit_seconds > 0:

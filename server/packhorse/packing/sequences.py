@@ -6,7 +6,7 @@ given order to `list_packers`.
 
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -24,7 +24,7 @@ from packhorse.topology import checked_integer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PackedSequences:
-    """Bins of indices into the lengths that were packed; every index is in one bin, once."""
+    """Bins of indices into the packed lengths. Every index is in exactly one bin."""
 
     indices: NDArray[np.int64] = field(repr=False)
     """int64 [S], bin after bin."""
@@ -87,8 +87,8 @@ def pack_sequences(
         max_seq_len: a bin's capacity in tokens.
         algorithm: "auto", a name of `PACKERS`, or one of `LIST_ONLY`.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        seed: in [0, 2^64): equal lengths are exchanged at random, bins keep their templates; None keeps equal lengths
-            in the order given. "random-order" takes its order from it (None: a new one), "next-fit" ignores it.
+        seed: in [0, 2^64): shuffles sequences of equal length, while bins keep their templates; None keeps their order.
+            For "random-order" it decides the order (None: random); "next-fit" ignores it.
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before rounding.
         time_limit_seconds: as in `pack_histogram`.
@@ -144,7 +144,7 @@ def pack_sizes(sizes: NDArray[np.int64], capacities: NDArray[np.int64], *, seed:
     Args:
         sizes: of each item: int64 [S, d], the first in tokens and at least 1; each is in [0, its capacity].
         capacities: of a bin: int64 [d].
-        seed: as in `pack_sequences`; items of the same sizes are exchanged.
+        seed: as in `pack_sequences`: shuffles items of the same sizes.
     """
     first, which = distinct_rows(sizes)
     classes = SizeClasses.of(sizes[first], np.bincount(which), capacities, items_per_class=1)
@@ -186,22 +186,3 @@ def _drawn(
     indices = np.empty(len(order), dtype=np.int64)
     draw_templates(multiplicity, first_repeat, flat[:, 0].copy(), flat[:, 1].copy(), pool_ends - counts, order, indices)
     return indices, np.cumsum(np.repeat(sizes, multiplicity))
-
-
-def compile_kernels() -> None:
-    """Compiles, or loads from Numba's cache, the kernels that a request would otherwise wait for.
-
-    Example:
-        >>> compile_kernels()  # seconds the first time, then read from the cache
-    """
-    from packhorse.packing import online  # needs Numba, which planning does without
-
-    online.compile_kernels()
-    for seed in (None, 0):
-        pack_sequences([1, 1], 2, seed=seed)
-    for algorithm in LIST_ONLY:
-        pack_sequences([1, 1], 2, algorithm=algorithm)
-    with suppress(ImportError):  # without HiGHS there is no "optimal"
-        # Two cases that best-fit does not solve: without a limit of sequences, and with one.
-        pack_sequences([5, 5, 6, 10, 10], 19, algorithm="optimal")
-        pack_sequences([2, 2, 3, 3, 4, 5, 6, 7, 7, 7, 8], 14, algorithm="optimal", max_sequences_per_bin=3)

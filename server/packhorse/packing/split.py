@@ -14,7 +14,7 @@ from packhorse.compiling import kernel
 
 @kernel
 def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) -> int:
-    """Fills empty bins: the fullest bin that still has two sequences is halved into each, one after the other.
+    """Fills empty bins one by one, by halving the fullest bin that has at least two sequences.
 
     Bin b holds `members[starts[b] : starts[b] + sizes[b]]`. A bin is halved within its own range of `members`: first
     the sequences that it keeps, then those that move to the empty bin.
@@ -103,7 +103,7 @@ def split_to_multiple(
     *,
     allow_empty: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Makes the number of bins a multiple.
+    """Splits bins until their number is a multiple.
 
     Example:
         >>> indices, bin_ends = split_to_multiple(np.arange(3), np.array([3]), np.array([5, 4, 3]), 2)
@@ -121,7 +121,7 @@ def split_to_multiple(
         `indices` and `bin_ends` of ⌈N / multiple⌉ · multiple bins; the added ones are at the end.
 
     Raises:
-        ValueError: there are fewer sequences than that, and `allow_empty` is False.
+        ValueError: there are fewer sequences than bins, and `allow_empty` is False.
     """
     num_bins = len(bin_ends)
     num_added = -num_bins % multiple

@@ -13,7 +13,7 @@ from packhorse.packing.plan import Template, counts_of_templates
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class PackingStats:
-    """Packing quality, the same for bins and for templates."""
+    """Quality of a packing, from bins or from templates."""
 
     n_bins: int
     """Number of bins."""
@@ -30,7 +30,7 @@ class PackingStats:
     padding_ratio: float
     """padding_tokens / total_capacity, in [0, 1]; 0 without bins."""
     bin_fullness_p50: float
-    """Median of tokens / max_seq_len over bins, linearly interpolated as `numpy.percentile` does."""
+    """Median of tokens / max_seq_len over bins, linearly interpolated like `numpy.percentile`."""
     bin_fullness_p90: float
     """90th percentile of the same."""
     bin_fullness_p99: float

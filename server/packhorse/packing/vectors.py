@@ -33,7 +33,7 @@ _Content = tuple[Any, int, int] | None
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SizeClasses:
-    """Classes of items of about the same sizes; every item is planned as if it had the sizes of its class.
+    """Classes of items of similar sizes. Every item is planned with the sizes of its class.
 
     Example:
         >>> classes = SizeClasses.of(np.array([[20, 0], [700, 3]]), np.array([1, 2]), np.array([1024, 4]))
@@ -42,9 +42,9 @@ class SizeClasses:
     """
 
     sizes: NDArray[np.int64]
-    """The most of each dimension that an item of the class has, ascending by cell: int64 [C, d]."""
+    """The largest size of an item of the class in each dimension, ascending by cell: int64 [C, d]."""
     quanta: NDArray[np.int64]
-    """Items are of one class where they agree in every ⌈size / quantum⌉, which is their cell: int64 [d]."""
+    """Items with equal cells are in one class; a cell is ⌈size / quantum⌉ in each dimension: int64 [d]."""
 
     @classmethod
     def of(
@@ -97,7 +97,7 @@ class SizeClasses:
 
 
 def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the index of one of each distinct row, in ascending order of rows, and which of these each row is.
+    """Returns the distinct rows in ascending order, by the index of one of each, and the distinct row of every row.
 
     Example:
         >>> distinct_rows(np.array([[5, 1], [3, 0], [5, 1]]))
@@ -130,7 +130,7 @@ def _tops(values: NDArray[np.int64], quanta: NDArray[np.int64]) -> tuple[NDArray
 def pack_classes(
     sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities: NDArray[np.int64]
 ) -> Counter[Template]:
-    """Packs best-fit-decreasing, by the sum of an item's shares of a bin in each dimension.
+    """Packs by best-fit-decreasing. An item's size is the sum of its shares of a bin's capacities.
 
     An item goes into the bin with room for it that has the least room left, by the same sum. As in one dimension a
     class fills whole groups of equal bins at once, so the time does not grow with the number of items.
@@ -223,14 +223,14 @@ class _Groups:
 
 
 def vector_bound(sizes: NDArray[np.int64], counts: NDArray[np.int64], capacities: NDArray[np.int64]) -> int:
-    """Returns the largest of the dimensions' own bounds, see `lower_bound`: no packing has fewer bins.
+    """Returns the largest lower bound of any single dimension (see `lower_bound`): no packing has fewer bins.
 
     Example:
         >>> vector_bound(np.array([[4, 2], [6, 2]]), np.array([2, 2]), np.array([10, 3]))
         4
 
     Args:
-        sizes: of items, distinct or not: int64 [m, d]; their own, not those of their classes.
+        sizes: of items, distinct or not: int64 [m, d]; the true sizes, not those of their classes.
         counts: items of each: int64 [m].
         capacities: of a bin: int64 [d].
     """

@@ -1,7 +1,7 @@
 """Appending to a dataset: which input and options continue it, and whether the new version still holds the old one.
 
 Leaves how counts and arrays of both are joined to `_counting` and `_spills`: the version before is one more spill, so
-nothing that was prepared is read again.
+no input of it is read again. Groups with resources are sorted again, from its tables.
 """
 
 import os
@@ -16,7 +16,7 @@ from packhorse.dataset import (
 from packhorse.epoch import Groups
 from packhorse.formats.files import absolute
 from packhorse.prepare._records import inputs_of
-from packhorse.prepare.input import Opened
+from packhorse.prepare.input import Opened, Resource
 
 
 def refuse_growth(
@@ -49,6 +49,12 @@ def refuse_growth(
     if were_by != groups_by:
         said_by = [f"by {by}" if by else "without groups" for by in (were_by, groups_by)]
         said.append(f"it was planned {said_by[0]}, and the input is {said_by[1]}")
+    were = tuple(
+        Resource(name=each.name, column=each.column, cap=each.cap, cost=each.cost) for each in manifest.resources
+    )
+    if were != opened.columns.resources:
+        were_said, are_said = (", ".join(map(str, each)) or "none" for each in (were, opened.columns.resources))
+        said.append(f"its resources were {were_said}, and are {are_said}")
     if inputs.kind != opened.kind:
         said.append(f"it was prepared from {inputs.kind}, and the input is {opened.kind}")
     elif inputs.length_column != opened.columns.length:
@@ -101,7 +107,8 @@ def _refuse_other_groups(before: PreparedDataset, were: Groups, grown: PreparedD
             f"group {were.table[-1, 0]} is in {before.name} already, and {grown.manifest.source} adds sequences to it: "
             "only whole groups are appended; number the new ones otherwise, or prepare it as a dataset of its own"
         )
-    if len(differing):
+    took, takes = were.resources, are.resources
+    if len(differing) or (took is not None and takes is not None and not np.array_equal(takes[: len(took)], took)):
         raise _rewritten(before, grown)
 
 

@@ -50,7 +50,8 @@ class Grouped:
     read: Opened
     """The sequences."""
     opened: Opened
-    """The new groups: a row each, whose length is the sum of its sequences' rooms."""
+    """The new groups: a row each, whose length is the sum of its sequences' rooms. With resources all groups, and the
+    number of its class is the length of each."""
     options: PlanOptions
     """Options of the plan over sequences."""
     by: str
@@ -175,6 +176,7 @@ def gather_groups(
     groups_before = before.manifest.groups if before else None
     sizes = tally.sizes if resources else None
     if sizes:
+        num_before = 0  # classes are of all groups, so those of the version before are sorted again
         _write(folder / CLASSES, sizes.classes.sizes)
     return Grouped(
         read=opened,
@@ -371,9 +373,10 @@ class _Tally:
                 ids = ids[first_tokens == 0]
             self._rooms += np.bincount(rooms, minlength=len(self._rooms))
             self._own_tokens += int(members[:, 1].sum())
-            self._id_range = (min(self._id_range[0], int(ids.min())), max(self._id_range[1], int(ids.max())))
-            self.ids_ascend &= int(ids[0]) > self._last_id and bool((ids[1:] > ids[:-1]).all())
-            self._last_id = int(ids[-1])
+            if len(ids):
+                self._id_range = (min(self._id_range[0], int(ids.min())), max(self._id_range[1], int(ids.max())))
+                self.ids_ascend &= int(ids[0]) > self._last_id and bool((ids[1:] > ids[:-1]).all())
+                self._last_id = int(ids[-1])
         return is_kept, ends, members
 
     def _leave_out(

@@ -6,6 +6,7 @@ reading to `input`, and the table of keys to `packhorse.dataset`.
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
@@ -105,10 +106,12 @@ def write_inputs(
             for row, fault in rows.tolist():
                 yield SkippedRow(file=names.get(path, path), row=row, reason=Fault(fault).reason)
 
-    num_skipped = sum(len(rows) for _, rows in skipped)
+    by_reason = Counter(Fault(fault).reason for _, rows in skipped for fault in rows[:, 1].tolist())
+    num_skipped = by_reason.total()
     num_rows = opened.num_rows
     if before is not None and before.manifest.inputs is not None:
         num_skipped += before.manifest.inputs.skipped.rows
+        by_reason += Counter(before.manifest.inputs.skipped.by_reason)
         num_rows += before.manifest.inputs.rows
     if folder is not None and len(files) > MOST_LISTED:
         write_records(folder / INPUTS, files)
@@ -120,7 +123,11 @@ def write_inputs(
         rows=num_rows,
         num_files=len(files),
         files=tuple(files[:MOST_LISTED]),
-        skipped=SkippedRows(rows=num_skipped, first=tuple(islice(skipped_rows(), MOST_LISTED))),
+        skipped=SkippedRows(
+            rows=num_skipped,
+            first=tuple(islice(skipped_rows(), MOST_LISTED)),
+            by_reason=dict(sorted(by_reason.items())) if num_skipped == by_reason.total() > 0 else None,
+        ),
     )
 
 

@@ -61,6 +61,11 @@ class Sort:
         return self.groups.read if self.groups else self.opened
 
     @property
+    def _merged_before(self) -> PreparedDataset | None:
+        """The version whose counts and pools are added; with resources, its groups are among the rows."""
+        return None if self.groups and self.groups.sizes else self.before
+
+    @property
     def are_ids_given(self) -> bool:
         """Whether the input holds ids, in any order, so that one may occur twice."""
         return self.opened.columns.id is not None or self.opened.gives_ids
@@ -74,7 +79,7 @@ class Sort:
         parts = list(self._run("counting lengths", count_task, tasks, sizes, finished))
         self.opened.check_files()
         groups = self.groups.facts if self.groups else None
-        return Counted.of(tasks, parts, self.options, before=self.before, groups=groups)
+        return Counted.of(tasks, parts, self.options, before=self._merged_before, groups=groups)
 
     def plan(self, counted: Counted) -> PackingPlan:
         """Plans the counts."""
@@ -177,9 +182,9 @@ class Sort:
     def _merge(self, arrays: Arrays, counted: Counted, spills: Sequence[Spill], work: WorkFolder) -> tuple[int, int]:
         """Merges spills into arrays, and returns `ids_sum` of all ids and first tokens."""
         found = [(part.rooms, part.counts) for part in counted.parts]
-        if self.before is not None:
-            spills = [Spill.of_version(self.before), *spills]
-            found = [counts_of(self.before), *found]
+        if (before := self._merged_before) is not None:
+            spills = [Spill.of_version(before), *spills]
+            found = [counts_of(before), *found]
         workers = work.merging_workers(self.engine.workers)
         tasks = arrays.merges(spills, counted.edges_of(found), sort=self.are_ids_given, workers=workers)
         finished = work.records("merged", list, Merged.of)

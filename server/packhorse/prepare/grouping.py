@@ -20,24 +20,24 @@ from packhorse.topology import checked_integer
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Grouping:
-    """Which rows are a group; one of the three is given.
+    """Which rows are a group. Give one of `column`, `size` and `numbers`.
 
     A group's sequences always share a bin, in their order. One that does not fit a bin is refused, or with over_length
     "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held in memory, and 17 a sequence where ids do
     not ascend.
 
     Raises:
-        ValueError: none or several are given, or one is not as it must be.
+        ValueError: none or several are given, or one is invalid.
     """
 
     column: str | None = None
-    """The integer column that says which rows are a group: those with equal numbers, from 0 on, which must follow each
-    other."""
+    """The integer column of group numbers, from 0. Rows with equal numbers are a group, and must follow each other."""
     size: int | None = None
-    """This many consecutive rows are a group, counted from the first: 2 for pairs that follow each other."""
+    """Rows in a group, which are consecutive and counted from the first row: 2 for pairs."""
     numbers: Any = None
-    """One integer for each row, as in a group column: the path or URL of a .npy file of them, for token files that have
-    no columns, or for lengths that Python holds an array."""
+    """The group number of each row, for token files, which have no columns: the path or URL of a .npy file. For lengths
+    in memory: an array.
+    """
     ids: NDArray[np.integer] | None = field(init=False, default=None)
     """The numbers, mapped: int [rows]."""
     file: InputFile | None = field(init=False, default=None)
@@ -167,10 +167,14 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
     for first, size in cut(len(groups.table)):
         table = np.array(groups.table[first : first + size])
         begin = int(groups.table[first - 1, 1]) if first else 0
-        members = np.array(groups.members[begin : int(table[-1, 1])])
+        some = slice(begin, int(table[-1, 1]))
+        members = np.array(groups.members[some])
         starts = np.concatenate(([0], table[:-1, 1] - begin))
-        no_amounts = np.empty((len(members), 0), dtype=np.int64)  # nothing is appended where there are resources
-        yield WholeGroups(table[:, 0], starts, members[:, 1], members[:, 0], 0, no_amounts)
+        amounts = np.empty((len(members), 0), dtype=np.int64)
+        if groups.resources is not None:
+            amounts = groups.resources[some].astype(np.int64)
+        first_tokens = None if groups.first_tokens is None else groups.first_tokens[some].astype(np.int64)
+        yield WholeGroups(table[:, 0], starts, members[:, 1], members[:, 0], 0, amounts, first_tokens)
 
 
 def _keys(

@@ -21,7 +21,7 @@ from packhorse.dataset import (
     refuse_output,
 )
 from packhorse.formats.object_store import is_url
-from packhorse.jobs import Execution, open_chosen_engine, show_progress
+from packhorse.jobs import Execution, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.prepare._append import continued, refuse_growth
 from packhorse.prepare._groups import gather_groups
@@ -67,9 +67,7 @@ class Job:
     def started(self, folder: Path) -> Iterator[Sort]:
         """Gives the passes, with their engine and progress, which end afterwards; `folder` gets tables of groups."""
         execution = self.execution
-        opened = open_chosen_engine(
-            execution.engine or "threads", workers=self.workers, ray_address=execution.ray_address
-        )
+        opened = open_engine(self.workers, execution.engine or "threads", ray_address=execution.ray_address)
         with opened as engine, show_progress(quiet=not execution.progress) as shown:
             grouped = None
             if self.grouping is not None:
@@ -106,7 +104,7 @@ def checked_job(
     _check_output(plan, output, format)
     _check_input(input, lengths, grouping, execution)
     if columns.resources:
-        _refuse_with_resources(plan, append=append, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
+        _refuse_with_resources(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
         if grouping is not None:
             _refuse_cutting_groups(plan)
         grouping = grouping or Grouping(size=1)
@@ -231,7 +229,7 @@ def _refuse_cutting_groups(options: PlanOptions) -> None:
         )
 
 
-def _refuse_with_resources(options: PlanOptions, *, append: bool, seqpack: bool, skips: bool) -> None:
+def _refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
     """Refuses what does not go with resources; a ValueError."""
     if options.over_length == "truncate":
         raise ValueError(
@@ -244,7 +242,6 @@ def _refuse_with_resources(options: PlanOptions, *, append: bool, seqpack: bool,
         if getattr(options, name) is not None:
             raise ValueError(f"{name} does not go with resources: leave it out")
     for is_there, what in (
-        (append, "append does not go with resources: prepare all of the dataset again"),
         (seqpack, "seqpack's layout does not know resources: use format 'packhorse'"),
         (skips, "on_bad_row 'skip' does not go with resources: repair the rows, or leave them out of the input"),
     ):

@@ -58,7 +58,7 @@ def prepare(
     append: bool = False,
     format: Layout = "packhorse",
 ) -> Manifest:
-    """Plans a dataset and writes its prepared folder, whole or not at all.
+    """Plans a dataset and writes its prepared folder. After a failure there is no partial folder.
 
     Reads the lengths twice, in batches: once to count them, once to sort every id by its length. Memory depends on
     max_seq_len and the number of files and row groups, not on the number of sequences. The folder is the same, byte by
@@ -74,39 +74,39 @@ def prepare(
 
     Args:
         input: tokens or lengths; the kind is recognised by names and first bytes. Parquet or Arrow files, folders of
-            them, glob patterns, or several of these, read in this order; a folder that Hugging Face's `save_to_disk`
-            wrote; one Megatron `X.idx`, flat `x.bin.boundaries` or folder of MDS shards, whose entries are the ids;
-            NumPy files of lengths. `packhorse prepare --help` lists them. Each may be in an object store, as a URL that
-            fsspec knows, such as s3://bucket/corpus/*.parquet.
+            them, glob patterns, or a list of these, read in order; a folder written by Hugging Face's `save_to_disk`;
+            one Megatron `X.idx`, flat `x.bin.boundaries` or folder of MDS shards, whose entries are the ids; NumPy
+            files of lengths. `packhorse prepare --help` lists them. Each may be a URL that fsspec knows, such as
+            s3://bucket/corpus/*.parquet.
         lengths: instead of `input`, an object: a NumPy array of lengths or of records, a `datasets.Dataset`, or
-            anything with `__arrow_c_stream__` (Polars, DuckDB, pandas, pyarrow), which is read once. 16 bytes a
-            sequence are held in memory.
+            anything with `__arrow_c_stream__` (Polars, DuckDB, pandas, pyarrow), which is read once. It takes 16 bytes
+            of memory a sequence.
         output: the folder to write.
         max_seq_len: a bin's capacity in tokens, in [1, 2^31); instead of `plan`.
         length_column: the column of lengths or tokens; instead of `columns`.
         plan: what shapes the plan: max_seq_len, packer, over-length policy, alignment.
-        columns: which columns hold lengths, ids and resources, and what is done with bad rows.
-        grouping: which rows are a group, whose sequences always share a bin. By default there are no groups.
+        columns: the columns of lengths, ids and resources, and what happens to bad rows.
+        grouping: which rows are a group; the sequences of a group always share a bin. By default there are no groups.
         execution: engine, workers, progress, and whether to resume an interrupted call.
-        overwrite: whether a prepared dataset at `output` is replaced, in one step at the very end. Nothing else is ever
-            replaced: no file, no folder with other files, and none that holds an input or the working directory.
-        append: whether the sequences of the input are added to the dataset at `output`. Its folder then holds a new
-            version, with a digest of its own; the version before is kept in its subfolder `versions`. Give new input
-            only, and the options that the dataset was prepared with. Ids by row continue its rows, so that the token
-            source is all inputs in order. Where ids are the entries of one index (Megatron, flat files, MDS), give the
-            whole index, which now has more entries. Only whole groups are appended: more sequences of a group that is
-            there already, or was left out as too long, are refused.
+        overwrite: whether to replace a prepared dataset at `output`, in one step at the very end. Anything else is
+            refused: a file, a folder with other files, or one that holds an input or the working directory.
+        append: whether to add the sequences of the input to the dataset at `output`. Its folder then holds a new
+            version with another digest; the previous version is kept in the subfolder `versions`. Give only new input,
+            and the options that the dataset was prepared with. Row numbers continue, so the token source is all inputs
+            in order. If ids are the entries of an index (Megatron, flat files, MDS), give the whole index, which now
+            has more entries. Groups must be new: further sequences of a group that is already there, or was too long,
+            are refused.
         format: "packhorse", or "seqpack" for the layout that `seqpack.load_prepared` reads.
 
     Returns:
-        The manifest (with format="seqpack" too, where the folder itself keeps seqpack's fields only).
+        The manifest, complete also with format="seqpack", whose folder has only seqpack's fields.
 
     Raises:
         FileExistsError: `output` exists and may not be replaced.
         FileNotFoundError: nothing is at `input`.
         BlockingIOError: another process prepares the same output; the message says which.
         PermissionError: a store refuses access, or no credentials are found.
-        OSError: the disk is full, and nothing is left behind; or an object store does not answer.
+        OSError: the disk is full (partial files are removed), or an object store does not answer.
         ChildProcessError: workers died, for example because memory ran out. Their finished work stays for `resume`.
         ValueError: an argument, file, column, length or id is wrong; the message names it, with file, row, row group
             and column.
@@ -203,9 +203,9 @@ class DryRun:
     work_bytes: int
     """About how many bytes the work folder beside it would take meanwhile."""
     free_bytes: int
-    """Bytes that are free on the disk of `output`."""
+    """Free bytes on the disk of `output`."""
     seconds: float
-    """About how long preparing would take, estimated from how long reading once and planning took."""
+    """About how long preparing would take, estimated from the time of one read and the plan."""
 
 
 def _with_arguments_of(
@@ -230,7 +230,7 @@ def _with_arguments_of(
 
 @_with_arguments_of(prepare)
 def dry_run(**arguments: Any) -> DryRun:
-    """Reads lengths once, plans, and writes nothing but tables of groups, in a temporary folder.
+    """Reads lengths once and plans. It writes only tables of groups, in a temporary folder.
 
     Example:
         >>> found = dry_run("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
@@ -238,10 +238,10 @@ def dry_run(**arguments: Any) -> DryRun:
         (2, 1.0, 'Megatron', 4)
 
     Args:
-        arguments: those of `prepare`, checked in the same way, `output` included.
+        arguments: those of `prepare`, checked in the same way, including `output`.
 
     Returns:
-        Counts, plan, and about how much time and disk `prepare` would take. Ids are not compared with each other.
+        Counts, plan, and estimates of `prepare`'s time and disk. Repeated ids are not found.
 
     Raises:
         FileExistsError, FileNotFoundError, ValueError, TypeError, ImportError: as `prepare` does.

@@ -29,7 +29,7 @@ from packhorse.dataset import (
 )
 from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.formats.extras import require
-from packhorse.jobs import Execution, Progress, open_chosen_engine, show_progress
+from packhorse.jobs import Execution, Progress, open_engine, show_progress
 from packhorse.prepare._records import gather_keys, name_of_inputs, paths_of_inputs
 from packhorse.prepare._work import record_of, working
 from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
@@ -75,28 +75,28 @@ def shard(
 
     Args:
         input: as `prepare` takes it.
-        name: of the mixture; shards are `NAME-VALUE`, or `NAME-0000` and so on.
-        data_root: folder that a server serves; made where there is none.
+        name: name of the mixture; shards are `NAME-VALUE`, or `NAME-0000` and so on.
+        data_root: folder that a server serves; created if missing.
         max_seq_len: a bin's capacity in tokens; instead of `plan`.
         length_column: the column of lengths or tokens; instead of `columns`.
         by: a column of strings or integers, of Parquet or Arrow files: one shard for each value.
-        sequences: instead, how many sequences each shard has, in order; the last has what is left.
+        sequences: instead of `by`, the number of sequences in each shard, in order; the last has the rest.
         plan: what shapes each shard's plan, as `prepare` takes it.
         columns: which columns hold lengths and ids; a bad row is an error here.
-        execution: workers are processes that prepare shards side by side; the shards are the same for any number of
-            them. None takes one for each processor and 250,000 sequences, up to 16; one is this process itself. With
-            `resume`, shards that an interrupted call finished stay, and only the others are prepared.
-        overwrite: whether shards and the mixture of these names are replaced.
+        execution: workers are processes that each prepare a shard at a time; the result is the same for any number.
+            None takes one for each processor and 250,000 sequences, up to 16; one means this process. With `resume`,
+            shards that an interrupted call finished are kept, and only the others are prepared.
+        overwrite: whether to replace shards and a mixture of these names.
 
     Returns:
         Shard → manifest, in the order of the mixture's components.
 
     Raises:
-        FileExistsError: the mixture or a shard is there already, and `overwrite` is not set; or with `resume` a shard
-            that the interrupted call did not begin.
+        FileExistsError: the mixture or a shard exists and `overwrite` is not set; or with `resume`, the interrupted
+            call did not begin an existing shard.
         ChildProcessError: workers died, for example for want of memory.
         BlockingIOError: another process cuts shards of this name; the message says which.
-        ValueError: an argument, a value of the column or an input is not as it must be; or as for `prepare`.
+        ValueError: an argument, a value of the column or an input is invalid; or as for `prepare`.
     """
     options, columns = plan_and_columns(max_seq_len, length_column, plan, columns)
     execution = execution or Execution()
@@ -119,7 +119,7 @@ def shard(
     manifests = {}
     with (
         working(root / name, record, resume=execution.resume) as work,
-        open_chosen_engine("processes", workers=workers, ray_address=None) as engine,
+        open_engine(workers) as engine,
         show_progress(quiet=not execution.progress or workers == 1) as shown,
         shown.task("preparing shards", len(shards), "shards") as advance,
     ):

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 from packhorse.formats import megatron_paths
 from packhorse.formats.files import FileStamp, absolute, as_path
 from packhorse.formats.object_store import is_url
-from packhorse.jobs import Execution, Progress, open_chosen_engine
+from packhorse.jobs import Execution, Progress, open_engine
 from packhorse.storage import JobRecord, LockHeldError, Records, hold_lock, refuse_url
 from packhorse.tokenize._parts import FileRange, Part, Weighed
 from packhorse.tokenize._rows import MOST_NAMED, Skipped
@@ -184,9 +184,7 @@ class Work:
         tasks = [_Task(recipe, parts[number].ranges, self.prefix(number), threads) for number in todo]
         read_bytes = tokens = 0
         with (
-            open_chosen_engine(
-                execution.engine or "processes", workers=workers, ray_address=execution.ray_address
-            ) as engine,
+            open_engine(workers, execution.engine or "processes", ray_address=execution.ray_address) as engine,
             progress.task("tokenizing", lambda: tokens * size_bytes // max(read_bytes, 1), "tokens") as advance,
         ):
             for number, tally in zip(todo, engine.map(_run, tasks), strict=True):

@@ -50,8 +50,8 @@ def blocks_of(heading, following):
 def test_readme_s_loop_with_readme_s_resume(running_server, corpus, no_launcher, tmp_path, monkeypatch):
     """Killed in the middle of epoch 1, and resumed with larger batches."""
     monkeypatch.chdir(tmp_path)
-    (train,) = blocks_of("**Train.**", "**Resume**")
-    (resume,) = blocks_of("**Resume**", "## What it guarantees")
+    (train,) = blocks_of("**Train.**", "**Resume.**")
+    (resume,) = blocks_of("**Resume.**", "## What it guarantees")
     for written, here in (
         ("127.0.0.1:50051", running_server.target),
         ('"corpus"', '"rows"'),

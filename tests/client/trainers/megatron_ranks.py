@@ -24,6 +24,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  #
 from megatron.core.rerun_state_machine import RerunDataIterator  # noqa: E402
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
+from megatron.core.transformer.multi_token_prediction import roll_tensor  # noqa: E402
 
 from packhorse.client import BatchFormat, LoaderOptions, PackedDataset  # noqa: E402
 from packhorse.client.trainers import PackedData, create_megatron_iterator, get_megatron_batch  # noqa: E402
@@ -62,7 +63,7 @@ def of_case(arguments):
         batch = get_megatron_batch(wrapped)
         assert type(batch.packed_seq_params).__module__ == "megatron.core.packed_seq_params"
         params = {name: value for name, value in asdict(batch.packed_seq_params).items() if value is not None}
-        batches.append(batch._asdict() | {"packed_seq_params": params})
+        batches.append(batch._asdict() | {"packed_seq_params": params, "next_tokens": next_tokens_of(batch)})
     return {
         "reads": iterator is not None,
         "data": parallel_state.get_data_parallel_rank(),
@@ -71,6 +72,15 @@ def of_case(arguments):
         "batches": batches,
         "saved": None if wrapped is None else wrapped.iterable.save_state(),
     }
+
+
+def next_tokens_of(batch):
+    """What multi-token prediction has each token of a context-parallel rank predict, by Megatron's own code."""
+    group = parallel_state.get_context_parallel_group()
+    if group.size() == 1:
+        return None
+    params = batch.packed_seq_params
+    return roll_tensor(batch.tokens, shifts=-1, dims=-1, cp_group=group, packed_seq_params=params)[0]
 
 
 def of_shared_bins(arguments, dataset):

@@ -267,6 +267,19 @@ def test_context_parallel_ranks_share_each_segment(of_ranks):
 
 
 @pytest.mark.long
+def test_multi_token_prediction_finds_no_segment_of_zero_tokens(of_ranks):
+    """Which rows with fewer segments than others have, and which Megatron's `roll_tensor` cannot index."""
+    arguments, came, _ = of_ranks
+    rows = PackedDataset(*arguments, batch_size=2, preset="megatron-lm", rank=(0, 1))
+    assert any((batch["cu_seqlens"].diff() == 0).any() for batch in islice(rows, 3))
+    for rank in came["tp2-cp2"]:
+        for batch in rank["batches"]:
+            assert (batch["packed_seq_params"]["cu_seqlens_q"].diff() > 0).all()
+            is_target = batch["loss_mask"].bool()
+            assert torch.equal(batch["next_tokens"][is_target], batch["labels"][is_target])
+
+
+@pytest.mark.long
 def test_pipeline_stages_get_what_they_compute_with(of_ranks):
     arguments, came, _ = of_ranks
     first, *middle, last = came["pp4"]
@@ -279,7 +292,7 @@ def test_pipeline_stages_get_what_they_compute_with(of_ranks):
             (last, {"tokens", "position_ids", "attention_mask"}),
         ):
             batch = rank["batches"][step]
-            assert {key for key, value in batch.items() if value is None} == absent
+            assert {key for key, value in batch.items() if value is None} == absent | {"next_tokens"}
             assert torch.equal(batch["padding_mask"], plain["padding_mask"])  # any stage may have experts
             assert torch.equal(batch["packed_seq_params"]["cu_seqlens_q"], plain["cu_seqlens_q_padded"])
 

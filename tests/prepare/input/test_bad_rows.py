@@ -96,16 +96,18 @@ def test_skipped_rows_are_in_the_manifest_and_keep_their_numbers(bad: Path, tmp_
         ("b.parquet", 4, "the length is below 1 token"),
         ("b.parquet", 6, "the length is beyond int64"),
     ]
+    assert inputs.skipped.by_reason == dict(sorted((row.reason, 1) for row in inputs.skipped.first))
     assert inputs.rows == 11
 
 
 def test_the_command_line_tells_of_skipped_rows(bad: Path, tmp_path: Path) -> None:
     flags = ["--input", bad, "--length-column", "n", "--max-seq-len", 16, "--output", tmp_path / "set"]
     result = CliRunner().invoke(command, [*map(str, flags), "--on-bad-row", "skip"], catch_exceptions=False)
-    assert "bad rows: 3 skipped, first row 1 of b.parquet: the length is null" in result.output
+    reasons = "where the length is below 1 token, 1 where the length is beyond int64, 1 where the length is null"
+    assert f"skipped      3 rows, 1 {reasons}; the first is row 1 of b.parquet" in result.output
     inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "set")], catch_exceptions=False)
     assert "read: Parquet, column 'n', 11 rows, 2 files of" in inspected.output
-    assert "bad rows: 3 skipped" in inspected.output
+    assert f"skipped: 3 rows, 1 {reasons}; manifest.json" in inspected.output
 
 
 def test_many_files_and_many_skipped_rows_are_in_files_of_their_own(tmp_path: Path) -> None:

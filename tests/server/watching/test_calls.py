@@ -156,13 +156,13 @@ def test_a_stream_that_nobody_reads_waits_and_says_so(followed, stub, seen, wait
     recorder, metrics, _ = followed
     reading = stub.StreamBins(pb.StreamBinsRequest(dataset="slow", epoch=100))
     next(reading)
-    wait_until(lambda: recorder.calls[-1].num_sent and values_of(metrics.blocked_streams)[()] == 1)
+    wait_until(lambda: recorder.calls[-1].num_sent and values_of(metrics.blocked_streams)[("StreamBins",)] == 1)
     reading.cancel()
     call = seen("StreamBins")
     assert call.status is grpc.StatusCode.CANCELLED
     assert 0 < call.num_sent < 100
     assert call.sending_since is not None
-    assert values_of(metrics.blocked_streams) == {(): 0}
+    assert values_of(metrics.blocked_streams) == {("StreamBins",): 0, ("PackStream",): 0}
 
 
 def test_calls_of_other_services_and_of_none(followed, stub, seen, wait_until):

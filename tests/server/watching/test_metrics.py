@@ -55,7 +55,7 @@ def scrape(server):
 
 def test_metrics_follow_streams(server, scrape, wait_until):
     before = scrape()
-    assert before["packhorse_active_streams",] == 0
+    assert before["packhorse_active_streams", "StreamBins"] == 0
     sums = {"bins": 0, "sequences": 0, "tokens": 0}
     num_blocks = num_streams = 0
     with connect(server.target) as client:
@@ -75,7 +75,7 @@ def test_metrics_follow_streams(server, scrape, wait_until):
         with pytest.raises(InvalidRequestError):
             next(client.stream_bins("rows", rank=7))
         held.close()
-    wait_until(lambda: scrape()["packhorse_active_streams",] == 0)
+    wait_until(lambda: scrape()["packhorse_active_streams", "StreamBins"] == 0)
     after = scrape()
     assert (sums["sequences"], sums["tokens"]) == (info.num_sequences, info.total_tokens)
     for what, total in sums.items():
@@ -86,7 +86,7 @@ def test_metrics_follow_streams(server, scrape, wait_until):
     assert after["packhorse_streams_resumed_total", "truncated"] == 1
     assert num_resumed > 0
     assert after["packhorse_flow_control_seconds_total", "rows"] >= 0
-    assert after["packhorse_flow_control_streams",] == after["packhorse_rank_lag_steps", "rows"] == 0
+    assert after["packhorse_flow_control_streams", "StreamBins"] == after["packhorse_rank_lag_steps", "rows"] == 0
     of_streams = ("streams", "small-blocks")
     assert sum(after["packhorse_lane_wait_seconds_count", lane] for lane in of_streams) >= num_blocks - num_streams
     assert {after["packhorse_lane_waiting", lane] for lane in (*of_streams, "answers", "packing", "searching")} == {0}
@@ -166,11 +166,11 @@ def test_grpc_s_own_metrics_have_the_names_of_its_proposal(server, scrape, wait_
 
 
 def test_block_seconds_count_blocks_and_not_headers(server, scrape, wait_until):
-    wait_until(lambda: scrape()["packhorse_active_streams",] == 0)
+    wait_until(lambda: scrape()["packhorse_active_streams", "StreamBins"] == 0)
     before = scrape()["packhorse_block_seconds_count",]
     with connect(server.target) as client:
         num_blocks = sum(len(list(client.stream_bins("rows", seed=seed))) for seed in range(3))
-    wait_until(lambda: scrape()["packhorse_active_streams",] == 0)
+    wait_until(lambda: scrape()["packhorse_active_streams", "StreamBins"] == 0)
     assert scrape()["packhorse_block_seconds_count",] - before == num_blocks
 
 
@@ -204,13 +204,21 @@ def test_the_gauge_of_a_resource_says_how_full_bins_are(tmp_path):
     assert registry.get_sample_value("packhorse_dataset_resource_ratio", {**labels, "resource": "frames"}) is None
 
 
+def test_a_pack_stream_that_waits_for_its_client_is_no_stream_that_wants_a_block(server, scrape, wait_until):
+    with connect(server.target) as client, client.pack_stream(max_seq_len=16) as stream:
+        stream.send(ids=[1], lengths=[7])
+        samples = wait_until(lambda: (found := scrape())["packhorse_active_streams", "PackStream"] and found)
+        assert samples["packhorse_active_streams", "StreamBins"] == 0
+    wait_until(lambda: scrape()["packhorse_active_streams", "PackStream"] == 0)
+
+
 def test_active_streams_count_those_that_are_open(server, scrape, wait_until, corpus):
     with connect(server.target) as client:
         streams = [client.stream_bins("rows", seed=seed) for seed in range(3)]
         for stream in streams:
             next(stream)
         del stream, streams  # abandoned without a word
-    wait_until(lambda: scrape()["packhorse_active_streams",] == 0)
+    wait_until(lambda: scrape()["packhorse_active_streams", "StreamBins"] == 0)
 
 
 def test_reflection_describes_the_service(server):

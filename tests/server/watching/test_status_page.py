@@ -119,7 +119,8 @@ def test_streams_and_metrics_are_those_of_the_server(server):
         (run,) = found["activity"]["runs"]
         assert run["open_ranks"] == 2
         metrics = get(server, "/metrics")[1].decode()
-        assert f"packhorse_active_streams {found['activity']['servers'][0]['streams']:.1f}" in metrics
+        num_streams = found["activity"]["servers"][0]["streams"]
+        assert f'packhorse_active_streams{{method="StreamBins"}} {num_streams:.1f}' in metrics
         waiting = wait_until(lambda: document(server)["server"]["waiting"])
         for row in waiting:
             labels = ",".join(f'{name}="{row[name]}"' for name in sorted(row.keys() - {"idle_share"}))

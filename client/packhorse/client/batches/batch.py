@@ -72,11 +72,12 @@ class BatchAssembler(RowFormat):
     extra_tokens: int = 0
     """What the dataset was planned with: tokens kept free in each room."""
     components: tuple[MixedComponent, ...] = ()
-    """Of a mixture, its components; `truncate` is then ignored."""
+    """The components of a mixture; `truncate` is then ignored."""
     context_rule: ContextRule | None = None
     """What the dataset was planned with: how several ranks share a bin."""
     pin_memory: bool = False
-    """Whether tensors are in page-locked memory, which needs CUDA in this process; not for dataloader workers."""
+    """Whether tensors are in page-locked memory. This needs CUDA in this process; do not set it in dataloader workers.
+    """
 
     def __post_init__(self) -> None:
         RowFormat.__post_init__(self)

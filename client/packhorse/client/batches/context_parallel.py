@@ -47,17 +47,16 @@ def context_parallel_indices(
         [0, 1, 6, 7, 2, 3, 4, 5]
 
     Args:
-        cu_seqlens: offsets of segments, from 0 to `num_tokens`: integers [s + 1]. For `zigzag` each is a multiple of
-            2·size (`prepare --align`); they may be on any device, are not read back, and so not checked. For `blocks`
-            they are in host memory.
+        cu_seqlens: offsets of segments, from 0 to `num_tokens`: integers [s + 1]. For `zigzag` each must be a multiple
+            of 2·size (`prepare --align`); they may be on any device, and are not checked, because that would wait for
+            it. For `blocks` they must be in host memory.
         num_tokens: T, a multiple of 2·size for `zigzag`, of size for `contiguous`, of size·block_tokens for `blocks`.
         size: context-parallel ranks.
         rank: this one, in [0, size). None: all ranks' indices end to end, so that part r of `size` equal parts is rank
             r's.
         layout: `zigzag`, `contiguous` or `blocks`.
         block_tokens: tokens of a block; FlexAttention's blocks have 128. Only `blocks` reads it.
-        restore: whether to return the inverse instead, where each token went: `row[indices][inverse]` is the row. Only
-            without a rank.
+        restore: whether to return the inverse instead: `row[indices][inverse]` is the row. Only without a rank.
 
     Returns:
         int64 [T / size], or [T] without a rank; on the offsets' device. A rank's indices ascend within each segment.

@@ -20,7 +20,7 @@ from packhorse.topology import ContextPart, ContextRule, checked_integer
 
 @dataclass(frozen=True, kw_only=True)
 class ContextBatch:
-    """A rank's micro-batch, and which ranks share its sequences.
+    """A rank's micro-batch, and the ranks that share its sequences.
 
     Legend: k ranks share the sequences, which have T tokens of room together; s segments: the rooms of sequences, and
     padding where the layout needs some. A rank without sequences has k = 1 and one segment of padding. Without a layout
@@ -34,7 +34,7 @@ class ContextBatch:
     position_ids: torch.Tensor
     """int64 [1, T / k]."""
     cu_seqlens: torch.Tensor
-    """Offsets of the segments among all T tokens, as kernels of context parallelism take them: int32 [s + 1]."""
+    """Offsets of the segments among all T tokens, for kernels of context parallelism: int32 [s + 1]."""
     max_seqlen: int
     """The longest segment, in tokens."""
     cp_size: int
@@ -48,7 +48,7 @@ class ContextBatch:
     lengths: torch.Tensor
     """Tokens of each sequence, without the rest of its room: int64 [n], in host memory."""
     num_tokens: int
-    """Σ length of the sequences: count it once for k ranks."""
+    """Σ length of the sequences. It is the same on all k ranks, so count it once."""
     sum_of_squares: int
     """Σ length² of the sequences."""
 
@@ -56,7 +56,7 @@ class ContextBatch:
 def context_batch(
     batch: Mapping[str, Any], rule: ContextRule, rank: int, *, layout: ContextParallelLayout | None = "zigzag"
 ) -> ContextBatch:
-    """Returns a rank's part of a bin; the others of its context-parallel group call it with the same bin.
+    """Returns a rank's part of a bin. The other ranks of its context-parallel group call it with the same bin.
 
     Rank r is in context-parallel group r // K with K = `rule.max_context_parallel`, which is what the loader knows as a
     data-parallel rank.
@@ -70,14 +70,14 @@ def context_batch(
 
     Args:
         batch: one bin, with the keys of `PackedBatch`: batch_size 1, without a preset. Its labels are not shifted yet.
-        rule: the dataset's own, `Client.get_dataset(name).context_rule`; batches of a prepared dataset know it too.
+        rule: the dataset's rule, `Client.get_dataset(name).context_rule`; batches of a prepared dataset have it too.
         rank: this one, counted over all ranks.
         layout: as in `context_parallel_indices`. `zigzag` needs rooms that are multiples of 2·K (`prepare --align`).
-            None leaves sequences whole, for trainers that cut them themselves.
+            None does not divide sequences, for trainers that do it themselves.
 
     Raises:
-        ValueError: the batch has another form, is of a dataset with another rule, holds more than the rule's
-            max_seq_len, or cannot be cut.
+        ValueError: the batch has another form, its dataset another rule, it holds more than the rule's max_seq_len, or
+            it cannot be divided.
     """
     where = _layout_of(batch, rule)
     if where.num_rows != 1:
@@ -90,7 +90,7 @@ def context_batch(
 def context_batches(
     batch: Mapping[str, Any], rule: ContextRule, rank: int, *, layout: ContextParallelLayout | None = "zigzag"
 ) -> list[ContextBatch]:
-    """Returns a rank's parts of an optimizer step, where ranks wait for each other only at its end (DDP, ZeRO-1).
+    """Returns a rank's parts of an optimizer step, for ranks that wait for each other only at its end (DDP, ZeRO-1).
 
     They follow the buddy plan of `ContextRule.deal`: compute them in their order, and reduce gradients once after the
     last. Ranks may have different numbers of parts, each at least one.
@@ -103,13 +103,13 @@ def context_batches(
         [(5, 2, 3), (5, 2, 3), (3, 1, 3)]
 
     Args:
-        batch: all bins that its ranks share in an optimizer step, with the keys of `PackedBatch`.
+        batch: all bins that the ranks share in an optimizer step, with the keys of `PackedBatch`.
         rule: as in `context_batch`.
         rank: this one, counted over all ranks.
         layout: as in `context_batch`.
 
     Raises:
-        ValueError: the batch has another form, is of a dataset with another rule, or cannot be cut.
+        ValueError: the batch has another form, its dataset another rule, or it cannot be divided.
     """
     where = _layout_of(batch, rule)
     rank_in_bin = checked_integer("rank", rank, 0) % rule.max_context_parallel
@@ -191,7 +191,7 @@ def _part_of(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ContextCounts:
-    """What the micro-steps of an optimizer step hold: denominators of losses, and what FLOP counters take.
+    """Counts over the micro-steps of an optimizer step: denominators of losses, and input for FLOP counters.
 
     Sums stay on the parts' device, and nothing waits for it.
 
@@ -206,7 +206,7 @@ class ContextCounts:
     """
 
     num_micro_steps: int
-    """This rank's. With `context_batch` every rank has as many."""
+    """Micro-steps of this rank. With `context_batch` all ranks have the same number."""
     num_targets: torch.Tensor
     """Labels that are predicted: int64 []."""
     num_tokens: torch.Tensor
@@ -264,7 +264,7 @@ def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
         rule: as in `context_batch`.
 
     Returns:
-        Size → the process group of so many neighbours that this rank is in, for 2, 4, … `rule.max_context_parallel`.
+        Size → this rank's process group of that size, for sizes 2, 4, … `rule.max_context_parallel`.
         `ContextBatch.cp_size` chooses one; its first member is `ContextBatch.first_rank`.
 
     Raises:

@@ -30,7 +30,7 @@ class OverfullRowError(ValueError):
 
 @dataclass(eq=False, repr=False)  # not frozen: Lightning walks through batches, and refuses dataclasses that are
 class PackLayout:
-    """Where sequences lie in rows; known from the plan, so nothing scans tokens or waits for a device.
+    """Where sequences lie in rows. It comes from the plan, so no code scans tokens or waits for a device.
 
     Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end, n sequences.
 
@@ -55,16 +55,17 @@ class PackLayout:
     rooms: NDArray[np.int64]
     """Tokens of every room, at least its sequence's: int64 [n]."""
     row_ends: NDArray[np.int64]
-    """Exclusive end of every row in the three above: int64 [B]; row 0 holds sequences [0, row_ends[0])."""
+    """Exclusive end of every row in `starts`, `lengths` and `rooms`: int64 [B]; row 0 holds sequences [0, row_ends[0]).
+    """
     extent_starts: NDArray[np.int64]
-    """Index in T of every extent: each row's rooms, then what is left of the row: int64 [n + B]."""
+    """Index in T of every extent: each row's rooms, then the rest of the row: int64 [n + B]."""
     extent_lengths: NDArray[np.int64]
-    """Tokens of every extent, 0 where nothing is left of a row: int64 [n + B]."""
+    """Tokens of every extent, 0 if a row has no rest: int64 [n + B]."""
     group_ids: NDArray[np.int64] | None = None
     """The group of every sequence, -1 for a sequence without one: int64 [n]; None without groups. A group's sequences
     are next to each other in one row, in their order."""
     shared_prefix: bool = False
-    """Whether each group's first sequence is a prefix that the others of the group see; see `prefixes`."""
+    """Whether each group's first sequence is a prefix that the others see; see `prefixes`."""
 
     @classmethod
     def of_rows(
@@ -343,7 +344,7 @@ LayoutLike = PackLayout | Mapping[str, Any] | NDArray[np.integer] | torch.Tensor
 
 
 def as_layout(where: LayoutLike) -> PackLayout:
-    """Returns the layout of a batch, or of offsets.
+    """Returns the layout of a batch or of offsets.
 
     Example:
         >>> as_layout(np.array([0, 2, 5])).lengths.tolist()
@@ -353,7 +354,7 @@ def as_layout(where: LayoutLike) -> PackLayout:
         where: a layout; a batch, which carries one as `layout`; or `cu_seqlens` of sequences that fill one row.
 
     Raises:
-        ValueError: the batch carries none, or the offsets do not ascend from 0 or are not in host memory.
+        ValueError: the batch has no layout, or the offsets do not ascend from 0 or are not in host memory.
     """
     if isinstance(where, PackLayout):
         return where

@@ -65,9 +65,9 @@ class MediaLayout:
     grids: NDArray[np.int64]
     """Their frames, height and width: int64 [m, 3]."""
     masked_ids: NDArray[np.int64]
-    """Ids of the sequences that are left out of the loss since their images failed: int64."""
+    """Ids of the sequences that are left out of the loss because their images failed: int64."""
     keys: list[str]
-    """The batch's keys of images: none where it has no image."""
+    """The batch's keys of images: empty if it has no image."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return reduced(self)

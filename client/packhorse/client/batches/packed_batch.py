@@ -47,37 +47,42 @@ class PackedBatch(dict[str, Any]):
     """Tokens, each bin's sequences from the left, then padding: int64 [B, L]. With the plan's `align` or `extra_tokens`
     a sequence's room may end with padding."""
     labels: torch.Tensor
-    """Targets, -100 on padding, at the sequences' boundaries and where the loss mask is 0: int64 [B, L]."""
+    """Targets: int64 [B, L]; -100 on padding, at sequence boundaries and where the loss mask is 0."""
     sequence_ids: torch.Tensor
     """0, 1, 2, … for the sequences of each row, and further numbers for its padding: int32 [B, L]."""
     position_ids: torch.Tensor
-    """0, 1, 2, … within each room of a sequence, and within the padding of each row: int64 [B, L]. With
-    `continue_positions` those of a piece begin at its first token's index in the whole sequence. With media for a model
-    that has three for a token, [4, B, L]: these, and then its own."""
+    """0, 1, 2, … within each sequence's room, and within the padding of each row: int64 [B, L]. With
+    `continue_positions` those of a piece begin at its first token's index in the whole sequence. With media, for a
+    model with three position ids per token: [4, B, L], these and then the model's three.
+    """
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     cu_seqlens: torch.Tensor
     """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1]."""
     max_seqlen: int
-    """The longest sequence of the batch, in tokens; 0 without any. A host integer, so that no kernel waits for it."""
+    """The longest sequence of the batch, in tokens; 0 if there is none. A Python int, so that no kernel waits for it.
+    """
     ids: torch.Tensor
     """Ids of the sequences, row after row: int64 [n]."""
     layout: PackLayout
-    """Where each sequence lies, in host memory: what masks are made from."""
+    """Where each sequence lies, in host memory. Masks are made from it."""
     group_ids: torch.Tensor
-    """Of a dataset with groups, every sequence's group, -1 without one, in the order of `ids`: int64 [n]."""
+    """With groups: every sequence's group, -1 without one, in the order of `ids`: int64 [n]."""
     component_ids: torch.Tensor
-    """Of a mixture, every sequence's component, in the order of `ids`: int32 [n]."""
+    """In a mixture: every sequence's component, in the order of `ids`: int32 [n]."""
     bin_component_ids: torch.Tensor
-    """Of a mixture, the component of every bin, or with `component_rows` of every row of a bin, -1 for one without
-    sequences: int32 [bins]. Unless flattened, each is a row of the batch."""
+    """In a mixture: the component of every bin, or with `component_rows` of every row; -1 without sequences: int32
+    [bins]. Each is a row of the batch unless that is flattened.
+    """
     component_names: Sequence[str]
-    """Of a mixture, the components' names, by these ids: a tuple, which PyTorch's DataLoader makes a list."""
+    """In a mixture: the components' names, indexed by these ids. A tuple, which PyTorch's DataLoader turns into a list.
+    """
     media: MediaLayout
-    """With media, where each image lies, in host memory. The tensors of images are beside it under the names that the
-    model's processor gives them (`pixel_values` and the like); a batch without images has none."""
+    """With media: where each image lies, in host memory. The tensors of images have the processor's keys
+    (`pixel_values` and the like); a batch without images has none.
+    """
     context_rule: Sequence[int]
-    """Of a dataset with `tokens_per_rank`, the fields of its `ContextRule`, in order."""
+    """With `tokens_per_rank`: the fields of the dataset's `ContextRule`, in order."""
     cursor: Any
     """Where training is after this batch; added by the dataset."""
 
@@ -91,7 +96,7 @@ class PackedBatch(dict[str, Any]):
         return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), self)
 
     def pin_memory(self) -> Self:
-        """Returns a batch with every tensor in page-locked memory, which needs an accelerator."""
+        """Returns a batch with every tensor in page-locked memory. This needs an accelerator."""
         return map_tensors(torch.Tensor.pin_memory, self)
 
     def show(self) -> Picture:
@@ -151,7 +156,7 @@ class BatchTensors(NamedTuple):
 
 
 class BatchBuffers:
-    """Memory that is used again for each batch, for trainers that know when the last one is no longer needed.
+    """Memory that each batch reuses, for trainers that know when they no longer need the last one.
 
     Example:
         >>> buffers = BatchBuffers(num_tokens=8)
@@ -166,8 +171,8 @@ class BatchBuffers:
 
         Args:
             num_tokens: B·L of the largest batch.
-            pin_memory: whether it is page-locked, for copies to a GPU that the host does not wait for; needs CUDA.
-                PyTorch reuses page-locked memory only when the copies from it are done.
+            pin_memory: whether it is page-locked, for asynchronous copies to a GPU; needs CUDA. PyTorch reuses
+                page-locked memory only after the copies from it are done.
         """
         self.num_tokens = num_tokens
         self._wide = torch.empty(_NUM_WIDE * num_tokens, dtype=torch.int64, pin_memory=pin_memory)

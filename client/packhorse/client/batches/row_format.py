@@ -46,7 +46,7 @@ def check_total_multiple_of(value: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separators:
-    """Tokens put before and after each sequence; none by default, for token files that hold them already.
+    """Tokens put before and after each sequence. By default none, for token files that already have them.
 
     Where a sequence is split or truncated, only its true beginning gets the token before, and only its true end the
     token after, so that a model does not learn that a text ends where a bin did.
@@ -57,9 +57,9 @@ class Separators:
     """
 
     bos_token_id: int | None = None
-    """Put before each sequence. It is never predicted."""
+    """Token before each sequence. It is never predicted."""
     eos_token_id: int | None = None
-    """Put after each sequence, which predicts it."""
+    """Token after each sequence. It is predicted."""
 
     def __post_init__(self) -> None:
         for name in ("bos_token_id", "eos_token_id"):
@@ -91,7 +91,7 @@ Load = Callable[[list[int]], Mapping[int, Mapping[str, torch.Tensor]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Media:
-    """The images of sequences, and what a model takes of them; `media_of` knows this for models of transformers.
+    """How to load images, and which tensors a model takes. `media_of` makes it for models of transformers.
 
     A sequence's tokens hold one image token, a placeholder, for every embedding that its images become. Only the
     sequences of a batch that hold some are loaded, in the process that makes the batch.
@@ -101,24 +101,29 @@ class Media:
     """
 
     load: Load | Mapping[str, Load]
-    """Function from a list of ids to {id: tensors}; of a mixture, one for each component that has images: {NAME: load}.
-    Keys of tensors that the model does not take are left alone."""
+    """Function from a list of ids to {id: tensors}; for a mixture, one for each component with images: {NAME: load}.
+    Other tensors than those in `keys` are ignored.
+    """
     image_token_id: int
     """The token of a placeholder. It is never predicted."""
     keys: tuple[str, ...]
-    """Tensors that the model takes, in each of which images follow one another in dimension 0: `pixel_values` and the
-    like. A batch has them under the same names, in the order of placeholders."""
+    """Names of the tensors that the model takes, such as `pixel_values`. Dimension 0 goes from image to image. A batch
+    has them under the same names, in the order of placeholders.
+    """
     grids: Callable[[Mapping[str, torch.Tensor]], NDArray[np.int64]]
-    """From a sequence's tensors to each of its images as placeholders: frames, height and width, int64 [images, 3],
-    whose product is their number."""
+    """Function from a sequence's tensors to the grid of each image in placeholders: frames, height and width, int64
+    [images, 3]. Their product is the number of placeholders.
+    """
     positions: Callable[[int, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]] | None = None
-    """Where the model has three position ids for a token: from a sequence's length, where its images start in it
-    [images], and their grids, to int64 [3, length]. None where images count as text."""
+    """For a model with three position ids per token: function from a sequence's length, the starts of its images
+    [images] and their grids to int64 [3, length]. None if images count as text.
+    """
     pads: bool = False
-    """Whether tensors of several shapes are padded with zeros behind, as LLaVA's tiles are."""
+    """Whether tensors of different shapes are padded with zeros at the end, as LLaVA's tiles are."""
     on_error: Literal["fail", "mask"] = "fail"
-    """Where a sequence's images cannot be loaded or do not fit its placeholders: `fail` raises a MediaError, `mask`
-    leaves the sequence out of the loss and logs why."""
+    """What happens if a sequence's images cannot be loaded or do not fit its placeholders: `fail` raises a MediaError,
+    `mask` leaves the sequence out of the loss and logs why.
+    """
 
     def __post_init__(self) -> None:
         check_token_id("image_token_id", self.image_token_id)

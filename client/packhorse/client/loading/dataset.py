@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PackedDataset(IterableDataset[PackedBatch]):
-    """Streams one rank's batches; every sequence comes exactly once per epoch over all ranks and workers.
+    """Streams one rank's batches. Over all ranks and workers, each epoch has every sequence exactly once.
 
     Give it to a DataLoader with `batch_size=None`: it yields whole batches. Each dataloader worker, forked or spawned,
     opens a stream of its own; a rank's batches are the same for any number of workers.
@@ -58,9 +58,9 @@ class PackedDataset(IterableDataset[PackedBatch]):
         seed: of the run, in [0, 2^64).
         preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.
         balance: where ranks wait for each other: `none`, `micro-step` (FSDP, expert parallelism) or `optimizer-step`
-            (DDP with accumulation). Each optimizer step trains on the same bins whatever the balance.
-        rank: data-parallel (rank, world_size), or a device mesh; None as Megatron, torch.distributed or the launcher
-            says. See `LoaderOptions.rank`.
+            (DDP with accumulation). Each optimizer step trains on the same bins with any balance.
+        rank: data-parallel (rank, world_size), or a device mesh; None asks Megatron, torch.distributed or the launcher.
+            See `LoaderOptions.rank`.
         topology: how ranks share the epoch: remainder, mode, accumulation, batch schedule. Its world_size is the
             rank's.
         batch: how a batch looks: separators, labels, loss mask and the like.
@@ -95,11 +95,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration goes through."""
+        """The epoch of the next iteration."""
         return self.progress.next.epoch
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """Yields the epochs up to `num_epochs` that are left; iterations in the loop's body go through them.
+        """Yields the remaining epochs up to `num_epochs`; the loop's body iterates each.
 
         `for epoch in dataset.epochs(3):` goes through epochs 0, 1 and 2. After a cursor of epoch 1 it goes through what
         is left of epoch 1, and through epoch 2. Where a cursor's training was complete, a warning says so.
@@ -120,14 +120,14 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self.progress.set_epoch(checked_integer("epoch", epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where this copy of the dataset is; what a StatefulDataLoader saves for each worker.
+        """Returns the state of this copy of the dataset; a StatefulDataLoader saves it for each worker.
 
         With a plain DataLoader the batches are made in the workers' copies: save a batch's `cursor` instead.
         """
         return self.progress.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on after a batch's `cursor` or a `state_dict()`, from the next iteration on.
+        """Makes the next iteration continue after a batch's `cursor` or a `state_dict()`.
 
         The whole state of a StatefulDataLoader, given to the dataset, goes on after the loader's last batch, under any
         world size, batch size and number of workers. Given to such a loader, it wants the workers that saved it.
@@ -173,7 +173,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         return self.progress.follow(self._steps())
 
     def iterate(self) -> Iterator[PackedBatch]:
-        """Yields this worker's batches as `__iter__` does; whoever iterates keeps the state and the order of epochs."""
+        """Yields this worker's batches; unlike `__iter__`, it leaves state and epochs to the loader."""
         return (batch for _, batch in self._steps() if batch is not None)
 
     def _steps(self) -> Iterator[tuple[State, PackedBatch | None]]:

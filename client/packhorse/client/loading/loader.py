@@ -25,7 +25,7 @@ _PRELOADED = ["__main__", "packhorse.client.loading.dataset"]
 
 
 class PackedDataLoader:
-    """Batches of a PackedDataset, which worker processes make and a thread copies to the device ahead of time.
+    """Batches of a PackedDataset. Worker processes make them, and a thread copies them to the device ahead of time.
 
     ```
     for epoch in loader.epochs(3):
@@ -166,7 +166,7 @@ def create_packed_dataloader(
     batch: BatchFormat | None = None,
     loader: LoaderOptions | None = None,
 ) -> PackedDataLoader:
-    """Returns a loader of one rank's batches, with what training usually wants for defaults.
+    """Returns a loader of one rank's batches, with the usual defaults.
 
     Example:
         >>> loader = create_packed_dataloader(
@@ -177,9 +177,9 @@ def create_packed_dataloader(
         >>> loader.close()
 
     Args:
-        target: what `connect` takes, a function that returns a Client, or a Server.
+        target: a target of `connect`, a function that returns a Client, or a Server.
         dataset: its name on the server, or a Run, which can also skip positions.
-        tokens: a TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id.
+        tokens: a TokenSource, a path of a token file, or anything that maps an id to tokens.
         batch_size: bins in a batch, for each rank; None where `topology` says it.
         seed: of the run, in [0, 2^64).
         preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.

@@ -43,7 +43,7 @@ _NO_BINS = BinBlock(
 
 
 class PackedBins(Dataset[dict[str, Any]]):
-    """An epoch's bins as a map-style dataset: `len`, `[position]`, many positions in one request.
+    """An epoch's bins as a map-style dataset, with `len` and `[position]`. One request brings many positions.
 
     For a DataLoader with a sampler, Hugging Face's Trainer, accelerate, Grain and all else that reads by index. The
     epoch is already shuffled, so `shuffle=False` loses nothing; `shuffle=True` is exact as well. The sampler decides
@@ -79,17 +79,17 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     Args:
         target: what `connect` takes, a function that returns a Client, or a Server.
-        dataset: its name on the server, or a Run, which can also skip positions and begin with a later epoch.
+        dataset: its name on the server, or a Run, which can also skip positions and begin at a later epoch.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id.
         seed: of the run, in [0, 2^64).
-        preset: name of a training stack, or a Preset. One that lays the bins of a batch end to end makes no rows: use
-            `collate_fn=bins.collate` with it.
-        num_epochs: epochs that follow each other in the indices, each in its own order, for loaders without
-            `set_epoch` (Grain): with N bins, index N is position 0 of the next epoch. They are counted from the epoch
-            of index 0, after a cursor too.
-        num_bins_multiple_of: empty bins, all padding, fill each epoch up to a multiple of this many rows.
+        preset: name of a preset, or a Preset. With one that joins the bins of a batch into one row, use
+            `collate_fn=bins.collate`.
+        num_epochs: number of epochs in the indices, each in its own order, for loaders without `set_epoch` (Grain):
+            with N bins, index N is position 0 of the next epoch. They are counted from the epoch of index 0, also after
+            a cursor.
+        num_bins_multiple_of: empty bins, all padding, fill each epoch up to a multiple of this number of rows.
         batch: how a row, or `collate`'s batch, looks.
-        output: "torch" for tensors; "numpy" for arrays in plain dicts, as Grain and JAX take them.
+        output: "torch" for tensors; "numpy" for plain dicts of arrays, for Grain and JAX.
 
     Raises:
         ValueError: an argument is out of range, or has no effect on rows.
@@ -133,7 +133,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         return self._progress.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of index 0, for workers that live on as well; call it between iterations.
+        """Chooses the epoch of index 0, also in workers that are already running. Call it between iterations.
 
         The epoch that is set already stays as it is, so that a resumed epoch keeps its position.
 
@@ -143,7 +143,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self._progress.set_epoch(checked_integer("epoch", epoch, 0))
 
     def cursor_after(self, num_rows: int) -> Cursor:
-        """Returns where training is when rows [0, num_rows) have been trained on, by all ranks together.
+        """Returns the cursor after rows [0, num_rows), over all ranks.
 
         Save it with the model. `load_state_dict` of PackedBins or PackedDataset goes on there, under any number of
         ranks.
@@ -169,7 +169,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         return Cursor(digest=digest, seed=self.run.seed, epoch=epoch, position=position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on at a cursor: index 0 is its position, and what lies before is no longer there.
+        """Continues at a cursor: index 0 is then its position. Earlier positions are left out.
 
         Raises:
             ValueError: it is none, or of another seed.
@@ -213,7 +213,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         return list(self.__getitems__(indices))
 
     def collate(self, rows: "Rows") -> PackedBatch:
-        """Makes one batch of the bins that `__getitems__` returned; a DataLoader's `collate_fn`.
+        """Makes one batch of the bins that `__getitems__` returned. Pass it to a DataLoader as `collate_fn`.
 
         The batch is what PackedDataset yields, without a cursor: with `layout`, `cu_seqlens` and `ids`, or in the
         preset's form. It crosses from a worker in one piece.

@@ -22,7 +22,7 @@ _STOP_SECONDS = 5.0  # how long a source may take over a batch that nobody wants
 
 
 class DevicePrefetcher(Generic[_Batch]):
-    """Iterates batches, and fetches and copies the next ones to the device while the trainer works on the last one.
+    """Iterates batches. It fetches the next ones and copies them to the device while the trainer works on the last one.
 
     One background thread takes batches from the source, so that `next` only pops a local queue. A DataLoader's work for
     each batch (its queue, unpickling) overlaps with the model's. On CUDA the thread copies every tensor through pinned
@@ -43,7 +43,7 @@ class DevicePrefetcher(Generic[_Batch]):
     Args:
         batches: any iterable of batches, such as a DataLoader.
         device: where tensors go; None means the current CUDA device if there is one, else the CPU.
-        depth: how many batches to fetch ahead, at least 1; on a GPU they take up its memory.
+        depth: how many batches to fetch ahead, at least 1; they take GPU memory.
 
     Raises:
         ValueError: depth is less than 1.
@@ -79,7 +79,7 @@ class DevicePrefetcher(Generic[_Batch]):
             lookahead.stop()
 
     def close(self) -> None:
-        """Ends an iteration that was left early; another may follow."""
+        """Ends an unfinished iteration; you may start another."""
         if self._lookahead is not None:
             self._lookahead.stop()
             self._lookahead.join()  # one source, one thread: a DataLoader with persistent workers is its own iterator

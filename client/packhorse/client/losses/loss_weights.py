@@ -47,7 +47,7 @@ class LossReduction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SequenceGroups:
-    """Which sequences of a batch make a sample together.
+    """Which sequences of a batch form one sample.
 
     Example:
         >>> first, second = SequenceGroups.of_ids([70, 70, 30], [30])  # documents of two micro-batches
@@ -58,7 +58,7 @@ class SequenceGroups:
     numbers: NDArray[np.int64]
     """Group of every sequence, in the layout's order: int64 [n], each in [0, num_groups)."""
     num_groups: int
-    """G, of all ranks and micro-batches. It, and the number of each group, is the same everywhere."""
+    """G, over all ranks and micro-batches. Every rank uses the same G and the same number for each group."""
 
     def __post_init__(self) -> None:
         if self.numbers.dtype != np.int64 or self.numbers.ndim != 1:
@@ -130,7 +130,7 @@ class SequenceGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossCounts:
-    """The denominators of all three means; counts of several batches add up (`+`, `sum`).
+    """The denominators of all three means. Add those of several batches with `+` or `sum`.
 
     They stay on the labels' device, and nothing waits for it.
 
@@ -232,7 +232,7 @@ def build_loss_weights(
     gradient_divisor: int = 1,
     component_weights: Mapping[str, float] | None = None,
 ) -> torch.Tensor:
-    """Builds weights that make the sum of all tokens' losses a mean, however sequences are packed and dealt to ranks.
+    """Builds weights that turn the sum of all tokens' losses into a mean that does not depend on packing or ranks.
 
     Sequences without a target have weight 0 and are not counted. Without any target, all weights and the loss are 0
     (a mean would be 0 / 0).
@@ -244,17 +244,16 @@ def build_loss_weights(
         [[0.0, 0.5, 0.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]]
 
     Args:
-        batch: as for `LossCounts.of_batch`, labels shifted or not. The host does not wait for their device.
+        batch: as for `LossCounts.of_batch`, with labels shifted or not. The host does not wait for their device.
         reduction: what has the same weight: "token", "sequence" or "sample".
-        counts: of all micro-batches and ranks of the step. None where the batch is the whole step.
-        groups: of its sequences, for "sample"; None for the batch's own `groups` or, where it is the whole step, those
-            that its dataset was prepared with. For several batches, see `SequenceGroups.of_batches`.
-        gradient_divisor: what the training loop divides gradients by. DDP and FSDP average over ranks, so it is
-            world_size; a loop that averages micro-batches divides by their number too. Weights are multiplied by it, so
-            that the gradient is that of the global mean; the losses of all ranks add up to that multiple of the mean.
-        component_weights: of a mixture, how much a target of each component counts, component → at least 0; 1 for those
-            left out. Denominators do not change. For a component that has the share o of the objective and is sampled
-            with the share s, give o / s.
+        counts: counts over all micro-batches and ranks of the step. None if the batch is the whole step.
+        groups: groups of the sequences, for "sample". None takes the batch's `groups` or, if the batch is the whole
+            step, the groups that its dataset was prepared with. For several batches, see `SequenceGroups.of_batches`.
+        gradient_divisor: what the training loop divides gradients by: world_size with DDP and FSDP, times the number of
+            micro-batches if the loop averages them. Weights are multiplied by it, so that the gradient is that of the
+            global mean. The losses of all ranks then add up to this multiple of the mean.
+        component_weights: in a mixture, component → weight of its targets, at least 0; by default 1. Denominators do
+            not change. For a component with the share o of the objective and the share s of the samples, give o / s.
 
     Returns:
         float32 [B, L], aligned with `labels`: 0 where they are -100. For unshifted labels and a loss computed from

@@ -19,7 +19,7 @@ from packhorse.client.masks.on_device import move, sequence_index
 
 
 def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.Tensor:
-    """Adds up the values at each sequence's tokens; values on padding must be 0.
+    """Sums the values of each sequence's tokens. Values on padding must be 0.
 
     Example:
         >>> from packhorse.client import PackLayout
@@ -35,7 +35,7 @@ def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.
         float32 [n] (float64 of float64), in the order of `ids`; gradients go back to `values`.
 
     Raises:
-        ValueError: the batch carries no layout, or the values have another shape.
+        ValueError: the batch has no layout, or the values have another shape.
     """
     layout = as_layout(batch)
     check_shape("values", values, layout)
@@ -47,7 +47,7 @@ def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.
 def sequence_log_probs(
     batch: Mapping[str, Any], logits: torch.Tensor, *, shift_labels: bool | None = None
 ) -> torch.Tensor:
-    """Adds up the log-probabilities of each sequence's targets: log p(completion | prompt), where labels say so.
+    """Sums the log-probabilities of each sequence's targets: log p(completion | prompt), if prompts are not targets.
 
     Example:
         >>> from packhorse.client import PackLayout
@@ -60,10 +60,10 @@ def sequence_log_probs(
         [0.25, 0.5]
 
     Args:
-        batch: carries `labels`, int64 [B, L], −100 where nothing is predicted, and its `layout`.
+        batch: has `labels`, int64 [B, L], −100 where nothing is predicted, and its `layout`.
         logits: a floating type [B, L, V], on any device; the host does not wait. Sums are taken in float32.
-        shift_labels: whether `labels[t]` is the token after t. None where the batch has the key `shift_labels`, as
-            those of `pack_pairs` and `pack_rollouts` do.
+        shift_labels: whether `labels[t]` is the token after t. None if the batch has the key `shift_labels`, as those
+            of `pack_pairs` and `pack_rollouts` do.
 
     Returns:
         float32 [n], in the order of `ids`; 0 for a sequence without targets.
@@ -88,7 +88,7 @@ def sequence_log_probs(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentMetrics:
-    """Losses and targets of each component; those of several batches add up (`+`, `sum`).
+    """Losses and targets of each component. Add those of several batches with `+` or `sum`.
 
     Example:
         >>> one = ComponentMetrics(names=("web",), loss_sums=torch.tensor([6.0]), num_targets=torch.tensor([3]))
@@ -145,7 +145,7 @@ class ComponentMetrics:
 
 
 def per_component_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> ComponentMetrics:
-    """Adds up the losses of a mixture's batch, and counts its targets, component by component.
+    """Sums the losses and counts the targets of each component in a mixture's batch.
 
     Example:
         >>> from packhorse.client import PackLayout
@@ -162,10 +162,10 @@ def per_component_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> Com
     Args:
         losses: of each token, aligned with `labels`: a floating type [B, L], on any device; the host does not wait.
             Losses where labels are -100 do not count.
-        batch: of a mixture, with `labels`, `layout`, `component_ids` and `component_names`, as before a preset.
+        batch: batch of a mixture without a preset: with `labels`, `layout`, `component_ids` and `component_names`.
 
     Raises:
-        ValueError: the batch is of no mixture, or shapes do not fit.
+        ValueError: the batch is not of a mixture, or shapes do not fit.
     """
     names = component_names(batch)
     layout, labels, device = as_layout(batch), batch["labels"], losses.device

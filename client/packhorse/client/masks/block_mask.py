@@ -31,7 +31,7 @@ def build_block_mask(
     block_size: int | tuple[int, int] = 128,
     num_heads: int | None = None,
 ) -> BlockMask:
-    """Builds the BlockMask that `create_block_mask` makes of the same rule, without looking at any pair of tokens.
+    """Builds the same BlockMask as `create_block_mask`, without evaluating every pair of tokens.
 
     Legend: B rows, L tokens in a row, H heads (1, which serves any number of them), Q and K blocks of queries and keys
     in a row. Every tensor equals that of `create_block_mask`, the undefined ends of its lists included; the work grows
@@ -50,8 +50,8 @@ def build_block_mask(
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
         device: where attention runs.
-        causal: whether a token sees none after it.
-        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+        causal: whether a token sees only itself and earlier tokens.
+        window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
         block_size: tokens in a block, or (of queries, of keys).
         num_heads: H, where a kernel needs it; None for 1.
 

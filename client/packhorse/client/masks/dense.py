@@ -38,7 +38,7 @@ def build_boolean_mask(
     head_dim: bool = True,
     mask_padding: bool = False,
 ) -> torch.Tensor:
-    """Builds the mask of which position may attend to which.
+    """Builds a boolean mask of the allowed pairs of positions.
 
     Legend: B rows, L tokens in a row. On a GPU the host does not wait.
 
@@ -52,8 +52,8 @@ def build_boolean_mask(
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
         device: where the mask is wanted.
-        causal: whether a token sees none after it.
-        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+        causal: whether a token sees only itself and earlier tokens.
+        window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
         head_dim: whether there is a dimension of size 1 for the heads.
         mask_padding: False: padding attends to itself, so that no row is all False and no softmax turns to NaN. True:
             padding attends to nothing and nothing attends to it, padding in a sequence's room included; for kernels
@@ -95,7 +95,7 @@ def build_labelled_mask(
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
-        device: where the mask is wanted; a GPU is not waited for.
+        device: device of the mask; the host does not wait for a GPU.
         dtype: integer type of the labels.
 
     Returns:
@@ -118,7 +118,7 @@ def build_packing_attention_bias(
     window: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Builds the additive attention bias that keeps packed sequences apart.
+    """Builds the additive attention bias that separates packed sequences.
 
     Legend: B rows, L tokens in a row. Build it once in a model's forward and pass it to every layer. It has L² values
     for each row: prefer offsets or a `BlockMask` where the kernel takes them.
@@ -134,15 +134,15 @@ def build_packing_attention_bias(
                   [-inf, -inf, 0.]]]])
 
     Args:
-        where: a batch or its layout, from which no token is read; or sequence_ids, integers [B, L] or [L], one label
-            for each position, on any device. Positions of a row with equal labels are a segment, even where others
-            lie between them; padding needs a label of its own.
+        where: a batch or its layout; or sequence_ids, integers [B, L] or [L], one label for each position, on any
+            device. Positions of a row with equal labels are a segment, even if others lie between them; padding needs
+            its own label.
         dtype: floating-point type of the bias, the one that attention runs in.
-        device: where the bias is wanted.
-        causal: whether every later position is blocked too, as generating models want it. Required for a batch or a
-            layout; None means False for labels, as in seqpack.
-        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
-        out: memory to write to and return, `dtype` [B, 1, L, L] on `device`, contiguous; None for fresh memory.
+        device: device of the bias.
+        causal: whether later positions are blocked too, as generating models need. Required for a batch or a layout;
+            for labels, None means False, as in seqpack.
+        window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
+        out: memory to write to and return, `dtype` [B, 1, L, L] on `device`, contiguous; None allocates it.
 
     Returns:
         `dtype` [B, 1, L, L]: 0 where attention is allowed, −inf where it is blocked; B is 1 for labels [L].
@@ -181,7 +181,7 @@ def build_packing_attention_bias(
 
 
 class AttentionBiasBuffer:
-    """Host memory that is used again for the bias of each step.
+    """Host memory that the bias of each step reuses.
 
     Between two batches only the blocks of the first are cleared and those of the second written: Σ length² values, not
     L² for each row, and no fresh memory. On a GPU it has no use, since PyTorch's allocator keeps memory there.
@@ -202,11 +202,11 @@ class AttentionBiasBuffer:
         """Allocates the memory.
 
         Args:
-            num_rows: the most rows that a batch has, B.
+            num_rows: the largest number of rows in a batch, B.
             row_tokens: tokens in a row, L.
             dtype: floating-point type of the bias, the one that attention runs in.
-            causal: whether every later position is blocked too.
-            window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+            causal: whether later positions are blocked too.
+            window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
 
         Raises:
             ValueError: `dtype` has no −inf, or the window is below 1.

@@ -17,7 +17,7 @@ from packhorse.client.masks.visibility import refuse_prefixes
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VarlenOffsets:
-    """What a variable-length attention kernel takes beside tokens, the same for queries and keys. Legend: n sequences.
+    """The offsets for a variable-length attention kernel, the same for queries and keys. Legend: n sequences.
 
     Example:
         >>> from packhorse.client import PackLayout
@@ -33,7 +33,7 @@ class VarlenOffsets:
     """Sequence i covers [cu_seqlens[i], cu_seqlens[i + 1]) of the tokens laid end to end, padding left out: int32
     [n + 1]."""
     max_seqlen: int
-    """The longest sequence in tokens, or more: a host integer, so that no kernel waits for it."""
+    """The longest sequence in tokens, or more. A Python int, so that no kernel waits for it."""
     cu_seqlens_padded: torch.Tensor
     """Where sequences lie in the rows laid end to end, padding left in, as in Transformer Engine's THD layout: int32
     [n + 1]."""
@@ -46,7 +46,7 @@ def build_varlen_offsets(
     num_sequences: int | None = None,
     max_seqlen: int | None = None,
 ) -> VarlenOffsets:
-    """Brings a batch's offsets to the device, in one transfer that the host does not wait for.
+    """Copies a batch's offsets to the device, in one transfer that the host does not wait for.
 
     CUDA graphs and `torch.compile` want the same shapes and integers at every step: give `num_sequences` and
     `max_seqlen`. The last offset is then repeated, which adds empty sequences.
@@ -58,8 +58,8 @@ def build_varlen_offsets(
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
         device: where attention runs.
-        num_sequences: n, at least the batch's own number; None for that number.
-        max_seqlen: at least the batch's longest, for instance max_seq_len; None for the longest.
+        num_sequences: n, at least the number in the batch; None for that number.
+        max_seqlen: at least the longest sequence of the batch, for example max_seq_len; None for the longest.
 
     Raises:
         ValueError: the batch has more sequences, or a longer one, or shared prefixes; or there is no layout in `where`.
@@ -87,7 +87,7 @@ def build_varlen_offsets(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Unpadding:
-    """Takes padding out of a batch's tensors and puts it back, on one device. Legend: B rows, L tokens in a row.
+    """Removes the padding of a batch's tensors, and adds it again, on one device. Legend: B rows, L tokens in a row.
 
     Make it once for each batch, and use it for every tensor. Gradients pass both ways, and the host never waits.
 
@@ -166,7 +166,7 @@ def build_unpadding(where: LayoutLike, device: torch.device | str) -> Unpadding:
 def build_packing_cu_seqlens(
     sequence_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, int]:
-    """Builds FlashAttention's `cu_seqlens` from labels of tokens; `build_varlen_offsets` knows them from the plan.
+    """Builds FlashAttention's `cu_seqlens` from labels of tokens; for a batch, `build_varlen_offsets` needs no labels.
 
     Legend: B bins, L tokens in a row, n sequences. Sequence i covers [cu_seqlens[i], cu_seqlens[i + 1]) of the rows'
     tokens laid end to end, without those that `attention_mask` takes out, as in
@@ -183,8 +183,8 @@ def build_packing_cu_seqlens(
 
     Args:
         sequence_ids: integers [B, L] or [L], one label for each position.
-        attention_mask: bool or integers of the same shape, non-zero on tokens and 0 on padding; None where every
-            position is a token.
+        attention_mask: bool or integers of the same shape, non-zero on tokens and 0 on padding; None if every position
+            is a token.
 
     Returns:
         `cu_seqlens`, int32 [n + 1] on the labels' device, and `max_seqlen`, the longest sequence in tokens; `[0]` and 0

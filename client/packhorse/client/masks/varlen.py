@@ -42,12 +42,13 @@ def varlen_attention(
             bfloat16 on a GPU.
         key: [tokens, KV heads, head size]; heads are a multiple of KV heads.
         value: as `key`.
-        where: offsets on the device, best built once for all layers of a batch; or what they are built from.
-        causal: whether a token sees none after it.
-        window: tokens that a token sees on either side, itself included (|query − key| < window); None for all.
+        where: offsets on the device, best built once for all layers of a batch; or a batch, its layout, or host
+            `cu_seqlens`.
+        causal: whether a token sees only itself and earlier tokens.
+        window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
         scale: factor for scores; None for 1/√(head size).
         kernel: "flash" is `flash_attn_varlen_func` of flash-attn, "torch" is `torch.nn.attention.varlen.varlen_attn`;
-            "auto" takes the first where it is installed.
+            "auto" takes the first if it is installed.
 
     Returns:
         [tokens, heads, head size].
@@ -83,7 +84,7 @@ def build_block_diagonal_mask(where: LayoutLike, *, causal: bool) -> Any:
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
-        causal: whether a token sees none after it.
+        causal: whether a token sees only itself and earlier tokens.
 
     Returns:
         `BlockDiagonalMask`, or with `causal` `BlockDiagonalCausalMask`, for query, key and value

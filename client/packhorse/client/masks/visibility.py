@@ -29,7 +29,7 @@ class Band:
         """Translates the options of a mask.
 
         Args:
-            causal: whether a token sees none after it.
+            causal: whether a token sees only itself and earlier tokens.
             window: tokens that a token sees on either side, itself included, as in Hugging Face's `sliding_window`:
                 |query − key| < window. None for all.
 

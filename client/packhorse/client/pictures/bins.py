@@ -38,7 +38,7 @@ def draw_bins(
     tokens: "TokenSource | None" = None,
     decode: Decode | None = None,
 ) -> Picture:
-    """Draws bins of an epoch: their sequences to scale, and what these begin with where a token source is given.
+    """Draws bins of an epoch: their sequences to scale and, with a token source, how each begins.
 
     Example:
         >>> from packhorse.client import connect
@@ -51,7 +51,7 @@ def draw_bins(
     Args:
         client: as `connect` returns it.
         dataset: its name.
-        positions: of the bins; None for the epoch's first eight.
+        positions: positions of the bins; None for the epoch's first eight.
         epoch: 0-based.
         seed: of the run.
         skip: positions to leave out; the others are numbered again from 0.
@@ -168,7 +168,7 @@ def explain_step(
     tokens: "TokenSource | None" = None,
     decode: Decode | None = None,
 ) -> ExplainedStep:
-    """Finds the sequences that one rank trains on in one step, such as the documents of a spike in the loss.
+    """Finds the sequences that one rank trains on in one step, for example after a spike in the loss.
 
     Example:
         >>> from packhorse.client import as_token_source, connect
@@ -182,7 +182,7 @@ def explain_step(
     Args:
         client: as `connect` returns it.
         dataset: its name.
-        step: counted from the topology's start_position, as a stream counts it.
+        step: step of the stream, counted from the topology's start_position.
         rank: data-parallel rank, in [0, world_size).
         epoch: 0-based.
         seed: of the run.

@@ -124,7 +124,7 @@ def _sequences(row: SeenRow, width: int) -> list[str]:
 
 
 def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] | None = None) -> Picture:
-    """Draws a batch: its sequences to scale, padding, the tokens that are predicted, and the mask.
+    """Draws a batch: its sequences to scale, padding, predicted tokens and the mask.
 
     A batch that is the last value of a notebook's cell shows the same picture by itself.
 
@@ -139,11 +139,11 @@ def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] |
                       ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔      ▔▔▔▔▔▔▔▔▔▔
 
     Args:
-        batch: with all keys of a PackedBatch; a preset's own keys do not say where sequences lie.
-        decode: turns tokens into text, e.g. `tokenizer.decode`; None for no text.
+        batch: a batch with all keys of a PackedBatch, so without a preset.
+        decode: function from tokens to text, e.g. `tokenizer.decode`; None for no text.
 
     Raises:
-        ValueError: the batch carries no layout.
+        ValueError: the batch has no layout.
     """
     layout = batch.get("layout")
     if layout is None:

@@ -26,13 +26,16 @@ class BatchFormat(RowFormat):
     """
 
     preset: Preset | str | None = None
-    """Name of a training stack, or a Preset, whose keys and conventions the batches get; None for PackedBatch's own."""
+    """Name of a preset, or a Preset: the keys and conventions of a training stack. None for those of PackedBatch."""
     loss_mask: Any = None
-    """1 (or True) for tokens to predict, 0 for others, as a source of the same ids and lengths (what `tokens` takes);
-    None where every token is predicted."""
+    """A source with the same ids and lengths (as for `tokens`) that holds 1 or True for tokens to predict and 0 for
+    others. None predicts every token.
+    """
     component_rows: bool = False
-    """Of a mixture that joins short bins into long ones, whether rows are the short ones: B bins of L tokens, each of k
-    rows, come as [B·k, L / k]. Where a batch has components of several lengths, its rows are as short as all allow."""
+    """In a mixture that joins k short bins into a long one: whether rows are the short ones, so that B bins of L tokens
+    have the shape [B·k, L / k]. If a batch has components of several lengths, the row length is their greatest common
+    divisor.
+    """
 
     def __post_init__(self) -> None:
         """Looks up the preset and checks every field."""

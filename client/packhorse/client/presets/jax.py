@@ -35,11 +35,11 @@ def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
         [[1, 1, 1, 1, 1, 2, 2, 2]]
 
     Args:
-        names: whose keys. `maxtext` has `inputs_segmentation` and `inputs_position`, and `targets_` too; its
-            preset is called so, the other one `jax`.
+        names: the keys. `maxtext` has `inputs_segmentation` and `inputs_position`, and the same for `targets_`; its
+            preset is called `maxtext`, the other one `jax`.
 
     Raises:
-        ValueError: there are no such names.
+        ValueError: the names are unknown.
     """
     if names not in _ENDINGS:
         raise ValueError(f"names must be one of {', '.join(_ENDINGS)}; got {names!r}")

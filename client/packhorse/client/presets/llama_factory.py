@@ -35,10 +35,10 @@ def llama_factory_preset(*, pad_token_id: int = 0) -> Preset:
         [[1, 1, 1, 1, 1, 2, 2, 2, 0]]
 
     Args:
-        pad_token_id: the token at the end of every row; the same as PackedDataset's.
+        pad_token_id: the token at the end of every row; the same as of the dataset.
 
     Raises:
-        ValueError: `pad_token_id` is no token id.
+        ValueError: `pad_token_id` is not a token id.
     """
     check_token_id("pad_token_id", pad_token_id)
     return Preset(

@@ -51,8 +51,8 @@ def megatron_preset(
         context_parallel_size: CP.
         tensor_parallel_size: TP where sequence parallelism is used, else 1.
         num_sequences: segments of every batch, for CUDA graphs: the last offset is repeated, and `max_seqlen` is
-            max_seq_len. At least bins · (sequences in a bin + 1), which is checked before the first batch. None: as
-            many as there are.
+            max_seq_len. At least bins · (sequences in a bin + 1), which is checked before the first batch. None: the
+            number varies.
 
     Raises:
         ValueError: a number is below 1.
@@ -88,16 +88,16 @@ def megatron_alignment(context_parallel_size: int, tensor_parallel_size: int) ->
 
 
 class Alignment(NamedTuple):
-    """What parallelism and number format ask of a batch's tokens."""
+    """The multiples that parallelism and number format need."""
 
     sequence: int
     """Each sequence's room is a multiple of this many tokens: `prepare(align=…)`."""
     total: int
-    """A batch's tokens are a multiple of this many: `total_multiple_of`, or rows of such a max_seq_len."""
+    """A batch's tokens are a multiple of this number: `total_multiple_of`, or rows with such a max_seq_len."""
 
 
 def alignment_for(recipe: str = "bf16", tp: int = 1, cp: int = 1) -> Alignment:
-    """What has to be a multiple of what: each sequence, and a batch's tokens as a whole.
+    """Returns the multiples that each sequence, and the tokens of a batch, must have.
 
     Each sequence: context parallelism cuts it into 2·CP chunks, and sequence parallelism what a rank has into TP
     (`get_thd_batch_on_this_cp_rank` and `thd_get_partitioned_indices`; SkyRL#2108). The number format asks nothing of
@@ -113,11 +113,11 @@ def alignment_for(recipe: str = "bf16", tp: int = 1, cp: int = 1) -> Alignment:
 
     Args:
         recipe: as Megatron's `--fp8-recipe`: `delayed`, `tensorwise`, `blockwise`, `mxfp8`; or `bf16`.
-        tp: tensor-parallel ranks where sequence parallelism is used, else 1.
+        tp: tensor-parallel ranks if sequence parallelism is used, otherwise 1.
         cp: context-parallel ranks.
 
     Raises:
-        ValueError: there is no such recipe, or a number is below 1.
+        ValueError: the recipe is unknown, or a number is below 1.
     """
     if recipe not in _TOKENS_OF_RECIPE:
         raise ValueError(f"recipe must be one of {', '.join(_TOKENS_OF_RECIPE)}; got {recipe!r}")
@@ -207,7 +207,7 @@ def megatron_lm_preset(
         context_parallel_size: CP.
         tensor_parallel_size: TP where sequence parallelism is used, else 1.
         max_sequences: the most sequences in a row, for static shapes: `cu_seqlens` has max_sequences + 2 entries for
-            each row, and `max_seqlen` is L. The plan is checked when it is opened. None: as many as there are.
+            each row, and `max_seqlen` is L. The plan is checked when it is opened. None: the number varies.
 
     Raises:
         ValueError: a number is below 1.

@@ -36,30 +36,31 @@ class Preset:
     """
 
     name: str
-    """What `PackedDataset(preset=…)` takes."""
+    """Name for `PackedDataset(preset=…)`."""
     trainer: str
-    """Who reads these batches, and which versions it was checked against."""
+    """The training stack, and its versions that were checked."""
     shift_labels: bool
-    """Whether `labels[t]` is the token after `t`; False where the trainer shifts them itself."""
+    """Whether `labels[t]` is the token after `t`; False if the trainer shifts them itself."""
     labels: str
     """The rule for labels, in words: who shifts them, and what is left out of the loss."""
     flatten: bool
-    """Whether all sequences of a batch come end to end in one row, without padding."""
+    """Whether all sequences of a batch are joined in one row, without padding."""
     padding: str
     """The rule for padding, in words."""
     total_multiple_of: int = 1
-    """What the tokens of a flat batch are padded to a multiple of, once at its end."""
+    """A flat batch is padded at its end to a multiple of this number of tokens."""
     num_segments: int | None = None
-    """Segments for which every batch (every row, with `has_rows`) has offsets, its padding among them; None where their
-    number varies."""
+    """Number of segments in the offsets of every batch (with `has_rows`, of every row), padding included; None if it
+    varies.
+    """
     is_quadratic: bool = False
-    """Whether attention costs the square of all tokens of a batch where no FlashAttention is there."""
+    """Whether attention without FlashAttention costs the square of all tokens of a batch."""
     build: Callable[[PackedBatch], dict[str, Any]]
-    """Makes the trainer's keys from a batch of the declared form, and leaves that batch as it is."""
+    """Function from a batch of the declared form to the trainer's keys. It does not change the batch."""
     has_rows: bool = False
-    """Whether every key holds one item for each bin, so that a bin alone is a row, which `PackedBins` can give."""
+    """Whether every key has one item for each bin, so that `PackedBins` can return single bins."""
     takes_media: bool = False
-    """Whether the trainer takes images: their tensors, and position ids [4, B, L] where the model has three."""
+    """Whether the trainer takes images: their tensors, and position ids [4, B, L] if the model has three."""
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
         """Turns a batch, assembled with `shift_labels` and `flatten` as declared, into the trainer's keys.

@@ -55,17 +55,17 @@ PRESETS = {preset.name: preset for preset in _ALL}
 
 
 def get_preset(name: str) -> Preset:
-    """Finds a preset, with the options that it has by default.
+    """Returns the preset of a name, with its default options.
 
     Example:
         >>> get_preset("trl").flatten
         True
 
     Args:
-        name: of a preset, as `list_presets` has it.
+        name: a name from `list_presets`.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: no preset has this name.
     """
     if name not in PRESETS:
         raise ValueError(f"no preset {name!r}; there are {', '.join(sorted(PRESETS))}")
@@ -73,7 +73,7 @@ def get_preset(name: str) -> Preset:
 
 
 def list_presets() -> tuple[Preset, ...]:
-    """Returns all presets, in the order of their names; each prints as what it declares.
+    """Returns all presets, sorted by name. Printing one shows what it declares.
 
     Example:
         >>> [preset.name for preset in list_presets()][:4]

@@ -30,7 +30,7 @@ def padding_free_preset(
     total_multiple_of: int = 1,
     max_sequences: int | None = None,
 ) -> Preset:
-    """Makes the preset of `transformers.DataCollatorWithFlattening`, with its options and some more.
+    """Makes the preset of `transformers.DataCollatorWithFlattening`, with all its options and more.
 
     Legend: T tokens, n sequences. Keys: `input_ids`, `labels` and `position_ids` int64 [1, T]; `cu_seq_lens_q` and
     `cu_seq_lens_k` int32 [n + 1]; `max_length_q` and `max_length_k` int; `seq_idx` int32 [1, T]. All
@@ -53,17 +53,17 @@ def padding_free_preset(
         ([0, 5, 8], 5)
 
     Args:
-        return_position_ids: whether there are `position_ids`.
-        return_flash_attn_kwargs: whether there are the offsets and the longest length.
-        return_seq_idx: whether there is `seq_idx`, which state-space models read.
-        return_padding_mask: whether there is `padding_mask` bool [1, T], True where there is no token: losses of
-            experts leave that out. Models of transformers do not take it; pop it before you call one.
+        return_position_ids: whether to add `position_ids`.
+        return_flash_attn_kwargs: whether to add the offsets and the longest length.
+        return_seq_idx: whether to add `seq_idx`, for state-space models.
+        return_padding_mask: whether to add `padding_mask` bool [1, T], True where there is no token, for losses of
+            experts. Models of transformers do not take it; pop it before you call one.
         position_ids_start: position of a sequence's first token; not 0 for models like RoBERTa.
-        total_multiple_of: T is a multiple of it: 16, 32 or 128 for FP8 (`alignment_for`). With max_seq_len ·
-            batch_size every batch has that one size.
+        total_multiple_of: T is a multiple of it: 16, 32 or 128 for FP8 (`alignment_for`). With max_seq_len · batch_size
+            all batches have the same size.
         max_sequences: the most sequences in a batch, for static shapes: `cu_seq_lens_q` has max_sequences + 2 entries,
-            the last one repeated, and `max_length_q` is T. The plan is checked when it is opened. None: as many as
-            there are.
+            the last one repeated, and `max_length_q` is T. The plan is checked when it is opened. None: the number
+            varies.
 
     Raises:
         ValueError: a number is out of range.

@@ -19,7 +19,7 @@ _Tensors = Mapping[str, torch.Tensor]
 
 
 def media_of(config: Any, load: Load | Mapping[str, Load], *, on_error: Literal["fail", "mask"] = "fail") -> Media:
-    """Returns what a model of transformers takes of images: Qwen2-VL to Qwen3-VL, InternVL or LLaVA-OneVision.
+    """Returns the Media of a transformers model: Qwen2-VL to Qwen3-VL, InternVL or LLaVA-OneVision.
 
     Example:
         >>> from transformers import InternVLConfig
@@ -29,8 +29,8 @@ def media_of(config: Any, load: Load | Mapping[str, Load], *, on_error: Literal[
 
     Args:
         config: the model's.
-        load: function from a list of sequence ids to {id: tensors}, as the model's processor makes them of the
-            sequence's images in their order; of a mixture {NAME: load}.
+        load: function from a list of sequence ids to {id: tensors}: the processor's output for the sequence's images,
+            in order. For a mixture {NAME: load}.
         on_error: see `Media.on_error`.
 
     Raises:

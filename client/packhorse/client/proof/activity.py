@@ -64,7 +64,7 @@ class StreamActivity:
     batch_size: int
     """Bins per rank and step."""
     first_step: int
-    """Where it began; above 0 where it continues after a break."""
+    """The step where it began; above 0 if it continues after a break."""
     next_step: int
     """The worker's first step that has not been sent yet."""
     num_steps: int
@@ -78,7 +78,7 @@ class StreamActivity:
     blocked_seconds: float
     """How long messages waited for the client before they were sent."""
     waiting_seconds: float
-    """How long the next message has been waiting; 0 where there is none."""
+    """How long the next message has been waiting; 0 if there is none."""
     peer: str
     """The client's address, as gRPC writes it."""
     digest: str = ""
@@ -146,8 +146,8 @@ def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: fl
 
     Args:
         target: of servers, as `connect` takes it.
-        access: certificates and tokens; by default those of the environment. A token must grant GetActivity, and shows
-            streams of its own datasets only.
+        access: certificates and tokens; by default from the environment. A token must grant GetActivity, and shows only
+            streams of its own datasets.
         timeout_seconds: how long to wait for each answer.
 
     Raises:

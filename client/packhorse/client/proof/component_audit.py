@@ -30,17 +30,17 @@ class ComponentReport:
     bins: int = 0
     """Its bins that trainers got."""
     sequences: int = 0
-    """Its sequences that came, repeats included."""
+    """Its streamed sequences, with repeats."""
     tokens: int = 0
     """Their tokens."""
     times: dict[int, int] = field(default_factory=dict)
-    """Number of times → number of sequences that came as often; at least 1."""
+    """Number of times, at least 1 → number of sequences that came so often."""
     bins_left_out: int = 0
     """Its bins that no trainer got: their positions were skipped, or are outside of the audit."""
     sequences_left_out: int = 0
     """The sequences of these bins."""
     whole_times: dict[int, int] = field(default_factory=dict)
-    """As `times`, of the whole epoch, bins that were left out included."""
+    """As `times`, for the whole epoch, with bins that were left out."""
     masked: int = 0
     """Sequences, counted above, that a takedown masks from the loss."""
     replaced: int = 0

@@ -59,7 +59,7 @@ class Finding:
     step: str
     """One of STEPS."""
     text: str
-    """One line, with the way out where something is wrong."""
+    """One line; for a problem, with the way out."""
     is_good: bool = True
     """Whether the client can continue."""
     is_warning: bool = False
@@ -116,7 +116,7 @@ class _FailedError(Exception):
 def diagnose(
     target: str, *, access: Access = NO_ACCESS, dataset: str | None = None, timeout_seconds: float = 5.0
 ) -> Iterator[Finding]:
-    """Yields the finding of each step to the first bin, up to the first that fails, for every host of a target.
+    """Yields the finding of each step to the first bin, for every host of a target. It stops at the first failure.
 
     Example:
         >>> [(finding.step, finding.is_good) for finding in diagnose("127.0.0.1:1")]

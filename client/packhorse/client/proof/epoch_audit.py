@@ -58,7 +58,7 @@ class AuditReport:
     replaced: int = 0
     """Streamed sequences whose tokens a takedown replaces."""
     streamed_bins: int = 0
-    """Bins that the streams carried, empty and repeated ones too; where it is 0, nothing was audited."""
+    """Bins in the streams, including empty and repeated ones. If it is 0, nothing was audited."""
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     """Option, such as `skip` → the bins that no trainer gets because of it; counted above, except for redactions."""
     sums: tuple[int, int] = (0, 0)
@@ -68,7 +68,7 @@ class AuditReport:
     components: list[ComponentReport] = field(default_factory=list)
     """Of a mixture, the counts of each component."""
     problems: list[str] = field(default_factory=list)
-    """What is wrong; empty when every sequence came exactly once."""
+    """The problems; empty if every sequence came exactly once."""
 
     def add(
         self,
@@ -164,7 +164,7 @@ class EpochOfStreams:
     skip: Skips = NO_SKIPS
     """Positions that are left out."""
     until: int | None = None
-    """The position of a cursor, from which on trainers got no bin. None for the whole epoch."""
+    """The position of a cursor: trainers got no bin from there on. None for the whole epoch."""
 
     def audit(
         self,

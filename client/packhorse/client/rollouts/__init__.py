@@ -1,4 +1,4 @@
-"""What a trainer packs on demand: rollouts of reinforcement learning, and pairs of preferences.
+"""Packing on demand: rollouts of reinforcement learning, and preference pairs.
 
 Re-exports what the files of this package own.
 """

@@ -15,7 +15,7 @@ from packhorse.client.rollouts.pack import RolloutBatch
 
 
 class OpenInstructPacks(TypedDict):
-    """The fields of open-instruct's `PackedSequences` but `original_responses`: lists with a tensor for each pack.
+    """The fields of open-instruct's `PackedSequences`, except `original_responses`: lists with a tensor for each pack.
 
     Legend: t tokens of a pack, k rollouts in it. Everything is aligned with tokens: the trainer takes `[:, 1:]` itself.
     Nothing is padded: its collation does so, with `pad_token_id` or 0. Rollouts are numbered from 1, in the order in
@@ -33,13 +33,13 @@ class OpenInstructPacks(TypedDict):
     """Number of the rollout on trained tokens, 0 on queries and on what tools wrote (its `mask_tool_use`): int64 [t].
     Its data loader looks advantages up by these, and makes them bool afterwards."""
     dones: list[torch.Tensor]
-    """Number of the rollout on its last token, whether it came to its end or not; 0 elsewhere: int64 [t]."""
+    """Number of the rollout on its last token, finished or not; 0 elsewhere: int64 [t]."""
     num_actions: list[torch.Tensor]
     """Tokens of every response, tools' included: int64 [k]."""
     packed_seq_lens: list[torch.Tensor]
     """Tokens of every rollout: int64 [k]."""
     advantages: NotRequired[list[torch.Tensor]]
-    """0 on what is not trained: float32 [t]."""
+    """0 on tokens that are not trained: float32 [t]."""
     vllm_logprobs: NotRequired[list[torch.Tensor]]
     """NaN on queries, 0 on what tools wrote: float32 [t]."""
     rewards: NotRequired[list[torch.Tensor]]

@@ -83,7 +83,7 @@ def pack_rollouts(
     shift_labels: bool = False,
     flatten: bool = False,
 ) -> list[RolloutBatch]:
-    """Packs rollouts into batches, as many for every rank.
+    """Packs rollouts into batches, the same number for every rank.
 
     Example:
         >>> rollouts = Rollouts(queries=[[1, 2], [1, 2], [3]], responses=[[7], [8, 9], [6]])
@@ -92,19 +92,20 @@ def pack_rollouts(
         ([[1, 2, 8, 9, 0]], [[1, 2, 7, 3, 6]])
 
     Args:
-        rollouts: queries and responses, with what belongs to their tokens.
+        rollouts: queries and responses, with the values of their tokens.
         max_seq_len: a bin's capacity in tokens.
         pad_token_id: token that fills a bin's free end.
         client: whose server packs; None packs in this process, which needs packhorse[server]. The bins are the same.
         world_size: the number of batches is made a multiple of it; rank r takes `batches[r::world_size]`.
         batch_size: bins in a batch.
-        packing: the packer, its limits, and how ranks are balanced. With `allow_empty`, where there are fewer rollouts
-            than packs, the others are padding alone. Their labels are -100, so `build_loss_weights` gives them weight
-            0; their rank takes part in the step and adds nothing.
-        resources: what rollouts take beside tokens, such as image tiles: name → (how much each takes, int [rollouts];
-            the most that a bin holds).
-        shift_labels: False: labels and what is aligned with them tell of the token at their index. True: of the next.
-        flatten: whether a batch's rollouts come end to end in one row without padding.
+        packing: the packer, its limits, and how ranks are balanced. With `allow_empty`, if there are fewer rollouts
+            than bins, the other bins are all padding. Their labels are -100, so `build_loss_weights` gives them weight
+            0: their rank takes part in the step and adds nothing.
+        resources: what rollouts need besides tokens, such as image tiles: name → (the amount of each, int [rollouts];
+            the cap of a bin).
+        shift_labels: False: a label, and every value aligned with it, is for the token at its index. True: for the next
+            token.
+        flatten: whether a batch's rollouts are joined in one row without padding.
 
     Returns:
         Batches on the CPU; every row has rollouts, unless `packing.allow_empty` is set.

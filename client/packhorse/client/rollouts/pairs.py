@@ -85,7 +85,7 @@ def pack_pairs(
     shift_labels: bool = False,
     flatten: bool = False,
 ) -> list[PairBatch]:
-    """Packs preference pairs into batches, as many for every rank; the two sequences of a pair share a row.
+    """Packs preference pairs into batches, the same number for every rank. The two sequences of a pair share a row.
 
     A pair takes the room of both sequences, and each of them has the prompt in front.
 
@@ -107,10 +107,10 @@ def pack_pairs(
         client: whose server packs; None packs in this process, which needs packhorse[server]. The bins are the same.
         world_size: the number of batches is made a multiple of it; rank r takes `batches[r::world_size]`.
         batch_size: bins in a batch.
-        packing: the packer and its limits, in pairs; without a balance. With `allow_empty`, where there are fewer pairs
-            than packs, the others are padding alone and have no pair.
+        packing: the packer and its limits, in pairs; without a balance. With `allow_empty`, if there are fewer pairs
+            than bins, the other bins are all padding.
         shift_labels: False: `labels[t]` is token t, as Hugging Face models expect. True: the token after t.
-        flatten: whether a batch's sequences come end to end in one row without padding.
+        flatten: whether a batch's sequences are joined in one row without padding.
 
     Returns:
         Batches on the CPU; every row has pairs, unless `packing.allow_empty` is set.
@@ -154,7 +154,7 @@ def pack_pairs(
 
 
 def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> PairBatch:
-    """Turns a batch of a dataset whose groups are pairs, chosen first, into a batch of pairs.
+    """Turns a batch whose groups are pairs (chosen first) into a batch of pairs.
 
     Prepare such a dataset with `--group-size 2`, chosen and rejected answer one after the other, each with its prompt
     in front; a loss mask says which tokens are answers.
@@ -172,7 +172,7 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> Pa
         shift_labels: as its dataset was made with.
 
     Raises:
-        ValueError: the batch has no groups, or they are no pairs.
+        ValueError: the batch has no groups, or they are not pairs.
     """
     layout = as_layout(batch)
     groups = layout.group_ids
@@ -193,7 +193,7 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> Pa
 
 
 def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogProbs:
-    """Adds up the log-probabilities of each pair's two answers, as DPO and its kin compare them.
+    """Sums the log-probabilities of each pair's two answers, for DPO and similar losses.
 
     Example:
         >>> [batch] = pack_pairs([[1, 0]], [[1, 1]], [[0]], max_seq_len=8, pad_token_id=0)

@@ -49,7 +49,7 @@ _ABANDONED_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCache:
-    """How sources read object stores: in blocks on the node's disk, which all its processes share.
+    """How sources read object stores: through blocks on the node's disk, which all its processes share.
 
     Example:
         >>> StoreCache(cache_folder="token-cache", block_bytes=1 << 18).cache_bytes >> 30
@@ -60,15 +60,15 @@ class StoreCache:
     """
 
     cache_folder: str | os.PathLike[str] | None = None
-    """On a local disk of the node; None for `~/.cache/packhorse/tokens`."""
+    """Folder on a local disk of the node; None for `~/.cache/packhorse/tokens`."""
     cache_bytes: int = DEFAULT_CACHE_BYTES
-    """About how much the blocks in it may take up."""
+    """About how many bytes of blocks it may hold."""
     block_bytes: int = DEFAULT_BLOCK_BYTES
-    """Of one read."""
+    """Bytes of one read."""
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
-    """About how much each process fetches ahead."""
+    """About how many bytes each process fetches ahead."""
     options: StoreOptions = field(default_factory=StoreOptions)
-    """How the store is reached."""
+    """How to reach the store."""
 
     def __post_init__(self) -> None:
         if min(self.cache_bytes, self.block_bytes) < 1 or self.read_ahead_bytes < 0:

@@ -44,7 +44,7 @@ class TokenSource(ABC):
 
     @abstractmethod
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
-        """Returns tokens [start, start + length) of one sequence, fewer where it ends earlier.
+        """Returns tokens [start, start + length) of one sequence, or fewer if it ends earlier.
 
         Args:
             sequence_id: the sequence's id.
@@ -60,12 +60,12 @@ class TokenSource(ABC):
 
     @property
     def where(self) -> str:
-        """What it reads, for messages: often a path."""
+        """What it reads, for error messages: often a path."""
         return type(self).__name__
 
     @property
     def num_sequences(self) -> int | None:
-        """Number of sequences; None where the source does not know."""
+        """Number of sequences; None if the source does not know."""
         return len(self) if isinstance(self, Sized) else None
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class TokenSource(ABC):
         return f"<{type(self).__name__}{where}{count}>"
 
     def origin(self, sequence_id: int) -> str:
-        """Returns where a sequence is, e.g. "row 812 of corpus.bin"; empty where the source does not know.
+        """Returns where a sequence is, e.g. "row 812 of corpus.bin"; empty if the source does not know.
 
         Raises:
             TokenSourceError: the source has no such id.
@@ -88,11 +88,11 @@ class TokenSource(ABC):
 
     @property
     def may_be_out_of_range(self) -> bool:
-        """Whether the type of its tokens has values that are no token ids: below 0, or 2^31 and more."""
+        """Whether its data type has values that are not token ids: below 0, or 2^31 and more."""
         return True
 
     def for_ids(self, id_column: str) -> "TokenSource":
-        """Returns this source, or one like it, that takes the ids of a dataset.
+        """Returns this source, or a similar one, for the ids of a dataset.
 
         A source of rows looks ids up in their column. A subclass of your own takes ids as they are.
 
@@ -105,7 +105,7 @@ class TokenSource(ABC):
         return self
 
     def for_components(self, components: Sequence[Component]) -> "TokenSource":
-        """Raises a TokenSourceError: one source cannot tell a mixture's components apart. `MixtureSource` can."""
+        """Raises a TokenSourceError: one source cannot distinguish a mixture's components. `MixtureSource` can."""
         names = ", ".join(f"{component.name!r}: …" for component in components)
         raise TokenSourceError(
             f"the dataset is a mixture; give tokens by component, {{{names}}}; components may share a source"
@@ -124,7 +124,7 @@ class TokenSource(ABC):
         return self
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the lengths of whole sequences in tokens: int64 [S]; a TokenSourceError where an id is missing."""
+        """Returns the lengths of whole sequences: int64 [S], in tokens; raises TokenSourceError if an id is missing."""
         return np.array([len(self.read(sequence_id)) for sequence_id in ids.tolist()], dtype=np.int64)
 
     def gather(
@@ -171,7 +171,7 @@ class TokenSource(ABC):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> Gather:
-        """Returns a function that writes these sequences some at a time, and begins to fetch them all.
+        """Begins to fetch these sequences, and returns a function that writes a few of them at a time.
 
         Arguments are those of `gather`.
         """

@@ -31,7 +31,7 @@ class _Columns(TypedDict):
 def as_token_source(
     obj: Any, *, column: str | None = None, id_column: str | None = None, is_loss_mask: bool = False
 ) -> TokenSource:
-    """Returns the source for what a user passes.
+    """Returns the token source for a path, a URL, a dataset or another object.
 
     Example:
         >>> as_token_source("corpus.idx").read(1).tolist()
@@ -47,16 +47,16 @@ def as_token_source(
             the URL of any of these in an object store, such as `s3://bucket/corpus.idx` or `s3://bucket/x/*.parquet`;
             a `datasets.Dataset`; a dict from the names of a mixture's components to any of these;
             else anything with `__getitem__(id)`.
-        column: the column of tokens, where the data has several that could be; for other objects, the key of an item's
+        column: the column of tokens, if the data has several candidates; for other objects, the key of an item's
             tokens.
-        id_column: the column of ids, where an id is not a row number. None also takes the column that a dataset's ids
-            come from, where the data has it (`TokenSource.for_ids`).
+        id_column: the column of ids, if ids are not row numbers. With None, a loader later takes the column that the
+            dataset's ids come from, if the data has it (`TokenSource.for_ids`).
         is_loss_mask: whether it is a loss mask, so that True and False become 1 and 0.
 
     Raises:
         FileNotFoundError: a file is missing.
         ImportError: pyarrow, or fsspec's file system for a URL, is not installed.
-        TokenSourceError: nothing readable is at the path, several layouts are, the column is ambiguous, or the object
+        TokenSourceError: the path holds nothing readable or several formats, the column is ambiguous, or the object
             cannot be indexed.
         TokenStoreError: a store does not answer.
     """

@@ -195,20 +195,23 @@ class BinBlock:
     positions: NDArray[np.int64]
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
     steps: range = range(0)
-    """The worker's steps in the block; none where steps have no meaning (`get_bins`)."""
+    """The worker's steps in the block; empty for `get_bins`, which has no steps."""
     first_tokens: NDArray[np.int64] | None = None
-    """First token of each entry of `ids` in its sequence: int64 [S]; None where all of the dataset begin at token 0."""
+    """Where each entry of `ids` begins in its sequence, in tokens: int64 [S]; None if all begin at token 0."""
     component_ids: NDArray[np.int32] | None = None
-    """Which of a mixture's components every bin is of, -1 for an empty bin: int32 [N]; None without a mixture."""
+    """The component of every bin in a mixture, -1 for an empty bin: int32 [N]; None without a mixture."""
     group_ids: NDArray[np.int64] | None = None
-    """The group of every sequence, -1 for one of none: int64 [S]; None without groups. A group's sequences are next
-    to each other in one bin, in their order."""
+    """The group of every sequence, -1 for a sequence without one: int64 [S]; None without groups. A group's sequences
+    are next to each other in one bin, in their order.
+    """
     redactions: NDArray[np.int64] | None = None
-    """What is taken away of each sequence: AS_IT_IS, MASKED where its tokens are left out of the loss, else the token
-    that replaces each of them: int64 [S]; None where nothing is."""
+    """The redaction of each sequence: AS_IT_IS for none, MASKED if its tokens are left out of the loss, otherwise the
+    token that replaces each of them: int64 [S]; None if the block has no redactions.
+    """
     rows: NDArray[np.uint16] | None = None
-    """Which row of its bin every sequence is in, where a mixture joins short bins into long ones: uint16 [S]; None
-    where none of the block's is joined."""
+    """The row of its bin that every sequence is in, if a mixture joins short bins into long ones: uint16 [S]; None if
+    no bin of the block is joined.
+    """
 
     def __len__(self) -> int:
         """Number of bins."""

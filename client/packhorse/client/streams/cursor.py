@@ -31,7 +31,7 @@ step."""
 
 
 class Cursor(TypedDict):
-    """The whole state of training data: the first four values are all that is needed to go on, under any topology.
+    """The state of the training data. The first four values are enough to resume under any topology.
 
     A plain dict, so that JSON and torch.load(weights_only=True) take it.
 
@@ -53,9 +53,9 @@ class Cursor(TypedDict):
     epoch: int
     """0-based."""
     position: int
-    """The position to resume at; NO_POSITION where there is none."""
+    """The position to resume at; NO_POSITION if there is none."""
     steps_into_optimizer_step: NotRequired[int]
-    """Steps after the position that have been consumed, of an optimizer step that is not done."""
+    """Steps consumed after the position, in an unfinished optimizer step."""
     topology: NotRequired[Facts]
     """The topology of these steps, as `topology_facts` returns it."""
 

@@ -38,7 +38,7 @@ class _Sequence(NamedTuple):
 
 
 class PackStream:
-    """Sequences go in as they come, full bins come out; made by `Client.pack_stream`, best used in a `with` statement.
+    """Packs sequences as they arrive into full bins. Made by `Client.pack_stream`; use it in a `with` statement.
 
     The service holds back at most `lookahead_sequences` of them to make fuller bins; `flush` packs those too. When the
     connection breaks, the stream reopens on any replica and sends every sequence again that no bin has held yet, so
@@ -76,7 +76,7 @@ class PackStream:
 
     @property
     def num_held(self) -> int:
-        """Sequences sent that no returned bin has held yet."""
+        """Number of sequences sent that are not in a returned bin yet."""
         return len(self._held)
 
     def send(
@@ -87,7 +87,7 @@ class PackStream:
         *,
         amounts: Mapping[str, ArrayLike | Iterable[int]] | None = None,
     ) -> list[Bin]:
-        """Hands sequences over.
+        """Sends sequences, and returns the bins that are full.
 
         Example:
             >>> from packhorse.client import connect
@@ -135,7 +135,7 @@ class PackStream:
         return self._take_ready()
 
     def flush(self) -> list[Bin]:
-        """Returns every bin that is ready or still open; more sequences may follow.
+        """Returns all bins, also those that are not full. You may send more sequences afterwards.
 
         Raises:
             InvalidRequestError: there are fewer sequences than bins for all ranks, and no bin may be empty. Nothing is
@@ -152,7 +152,7 @@ class PackStream:
         return self._take_ready()
 
     def close(self) -> None:
-        """Ends the call. Sequences held stay with this object, and are sent again when it is used again."""
+        """Ends the call. Sequences that are in no bin yet are kept, and sent again if you use the object again."""
         if self._requests is not None:
             self._requests.put(None)
         close = getattr(self._responses, "close", None)

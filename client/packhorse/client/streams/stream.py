@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 
 class BinStream:
-    """Blocks of bins of one (epoch, rank, worker), in order, each exactly once whatever happens to the server.
+    """Blocks of bins of one (epoch, rank, worker), in order, each exactly once even if servers fail.
 
     The first block holds one step, later ones more. When the connection breaks, the stream is reopened at the first
     step that has not been handed out; a server with another digest is refused.
@@ -65,7 +65,7 @@ class BinStream:
 
     @property
     def header(self) -> StreamHeader:
-        """Facts about the stream; opens it when it is not open yet.
+        """Facts about the stream; opens it if it is not open yet.
 
         They change where a file was changed while the stream went on: its digest, and possibly components and steps.
         """
@@ -75,7 +75,7 @@ class BinStream:
         return self._facts
 
     def position_after(self, step: int) -> int:
-        """The position to resume at once every rank has consumed `step`, under any topology."""
+        """The position at which any topology resumes after every rank has consumed `step`."""
         num_bins = self.header.num_bins  # opens the stream, which tells the epoch's topology
         return self.topology.position_after(step, num_bins)
 
@@ -98,7 +98,7 @@ class BinStream:
         return block
 
     def close(self) -> None:
-        """Ends the call; a closed stream that is iterated again goes on where it was."""
+        """Ends the call. If you iterate a closed stream again, it continues where it was."""
         close = getattr(self._messages, "close", None)
         self._messages = None
         if close is not None:

@@ -38,7 +38,11 @@ class MegatronBatch(NamedTuple):
     padding_mask: torch.Tensor
     """bool [1, T], True where there is no token; GPTModel takes it, so that experts do not see padding."""
     packed_seq_params: Any
-    """Megatron's PackedSeqParams; its offsets are those of the whole micro-batch, as Transformer Engine wants them."""
+    """Megatron's PackedSeqParams; its offsets are those of the whole micro-batch, as Transformer Engine wants them.
+
+    No segment is empty, so their number differs between micro-batches, also with `megatron_lm_preset(max_sequences=…)`:
+    Megatron's multi-token prediction fails at an empty one under context parallelism.
+    """
 
 
 def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) -> MegatronBatch:
@@ -152,7 +156,8 @@ class _MicroBatch(NamedTuple):
     def of_rows(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
         num_rows, row_tokens = batch["tokens"].shape
         ends = torch.arange(num_rows, dtype=torch.int32, device=batch["cu_seqlens"].device) * row_tokens
-        # Each row repeats its end, which is the next one's beginning.
+        # A row repeats its end, which is the next one's beginning, up to the row with the most segments. Without
+        # repeats no segment is empty: multi-token prediction under context parallelism takes each one's last token.
         offsets = torch.unique_consecutive((batch["cu_seqlens"] + ends[:, None]).flatten())
         values = [batch[key].reshape(-1).to(torch.int64) for key in keys]
         return cls(

@@ -26,7 +26,7 @@ _LENGTH = 8
 
 
 def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media | None = None) -> bool:
-    """Tells whether a model's packed sequences see each other: one small forward and backward pass.
+    """Returns whether a model's packed sequences see each other, by one small forward and backward pass.
 
     Two sequences of eight tokens are packed into a row. Where the second one's logits have a gradient in the first
     one's embeddings, it was seen; a token that attention leaves out has a gradient of exactly 0 in every dtype. The
@@ -41,14 +41,14 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
         True
 
     Args:
-        model: one with `get_input_embeddings` and an output that has `logits` [B, L, V], as transformers' models are,
-            its weights whole and on one device.
-        preset: the form of the batches that it will get; `rows`, or `padding-free` with FlashAttention.
-        media: what the batches have of images, for a model whose position ids they change. None is asked for here.
+        model: a model with `get_input_embeddings` and an output with `logits` [B, L, V], like those of transformers.
+            Its weights must be complete, on one device.
+        preset: the preset that it will train with: `rows`, or `padding-free` with FlashAttention.
+        media: the images of batches, for a model whose position ids depend on them. No image is loaded.
 
     Raises:
-        ValueError: the model has no embeddings to ask about, or its output no logits; or the model itself refuses
-            packed sequences, as those of transformers with linear attention do without their kernels.
+        ValueError: the model has no input embeddings, or its output no logits; or the model refuses packed sequences,
+            as models of transformers with linear attention do without their kernels.
     """
     preset = get_preset(preset) if isinstance(preset, str) else preset
     if not hasattr(model, "get_input_embeddings"):

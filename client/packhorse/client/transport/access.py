@@ -142,17 +142,17 @@ class Access:
     """
 
     ca: str | Path | None = None
-    """CAs of the server's certificate (PEM), for TLS."""
+    """File of the CAs that signed the server's certificate (PEM), for TLS."""
     cert: str | Path | None = None
-    """This client's certificate (PEM), where the server wants one."""
+    """File of this client's certificate (PEM), if the server requires one."""
     key: str | Path | None = None
-    """Its private key (PEM, no passphrase)."""
+    """File of its private key (PEM, no passphrase)."""
     token: str | None = field(default=None, repr=False)
-    """Sent as a bearer token. Prefer a file, whose contents this process neither prints nor pickles."""
+    """Sent as a bearer token. Prefer `token_file`: its contents are never printed or pickled."""
     token_file: str | Path | None = None
-    """A file that holds the token and nothing else; it may be replaced at any time."""
+    """File that holds only the token; you may replace it at any time."""
     insecure: bool = False
-    """Whether the token may be sent to other machines in plain text."""
+    """Whether the token may be sent to other machines without TLS."""
 
     def __post_init__(self) -> None:
         for name in ("ca", "cert", "key", "token_file"):

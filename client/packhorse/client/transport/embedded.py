@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class MemoryDatasets:
-    """Datasets from lengths at hand, for tests of a trainer: a target of `connect`, `PackedDataset` and others.
+    """Datasets from lengths in memory, to test a trainer: a target of `connect`, `PackedDataset` and others.
 
     Plans, epochs and bytes are those of a folder that `packhorse prepare` writes from the same lengths with the same
     options. It pickles and forks; each dataloader worker plans it again. Needs packhorse[server].
@@ -47,8 +47,8 @@ class MemoryDatasets:
     Args:
         datasets: name → int [S], lengths in tokens, or the tokens of S sequences. A sequence's id is its index.
         max_seq_len: a bin's capacity in tokens.
-        algorithm: as in `prepare`; best-fit by default, which takes no time and needs no other package.
-        over_length: what becomes of a sequence that does not fit a bin, as in `prepare`.
+        algorithm: as in `prepare`; the default best-fit is fast and needs no other package.
+        over_length: what happens to a sequence that does not fit a bin, as in `prepare`.
         keep: which end of a truncated sequence stays.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         align: a sequence's room is a multiple of this many tokens.
@@ -94,7 +94,7 @@ class MemoryDatasets:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal where the datasets are."""
+        """Equal if the datasets are equal."""
         lengths = ((name, lengths.tobytes()) for name, lengths in self.lengths.items())
         return (*lengths, *self.options.items())
 

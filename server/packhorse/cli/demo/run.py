@@ -130,7 +130,7 @@ def command(context: click.Context, /, output: Path, documents: int, max_seq_len
     """Tokenize, prepare, serve, train and audit, on the Python standard library's source code.
 
     Two ranks with two DataLoader workers each read two epochs over gRPC and train a small model; the server is killed
-    in the middle and started again. Exits with 1 if any token was lost or repeated.
+    in the middle and started again. It exits with 1 if any token was lost or repeated.
     """
     console = output_console()
     started = time.perf_counter()

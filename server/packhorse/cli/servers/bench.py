@@ -203,15 +203,15 @@ def command(
     processes: int | None,
     as_json: bool,
 ) -> None:
-    """Load the servers of --target with every stream of a run, and measure what the streams get.
+    """Open every stream of a run at the servers of --target, and measure rates and waits.
 
-    The run reads DATASET, or else the first dataset of the server.
+    The run reads DATASET, or the first dataset of the server.
 
     All streams are opened at once, as at the start of a run, each over its own connection. Run it on another machine
-    than the server's, so that they do not share the processor. With --steps-per-second the wait for a block should be
-    near 0 at every percentile; without it, the rate is the maximum of the server, the network or this machine.
+    than the server's, so that they do not share a processor. With --steps-per-second the wait for a block should be
+    near 0 at every percentile. Without it, streams read as fast as the server, the network or this machine can.
 
-    It exits with 1 if a stream failed, or was not admitted because servers were full (--max-streams of serve).
+    It exits with 1 if a stream failed, or was refused because servers were full (--max-streams of serve).
     """
     if target.startswith("embedded:"):
         raise click.UsageError("--target embedded:DIR is not a server; give HOST:PORT")

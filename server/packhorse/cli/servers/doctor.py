@@ -18,21 +18,21 @@ from packhorse.client.proof import ask_health, diagnose
     is_flag=False,
     flag_value="packhorse.v1.PackingService",
     metavar="[SERVICE]",
-    help="Ask only for health, as probes do: of the service, or with --health= of the process.",
+    help="Only ask for health, as probes do: of the service, or with --health= of the process.",
 )
 @click.pass_context
 def command(
     context: click.Context, /, dataset: str | None, target: str, timeout_seconds: float, service: str | None
 ) -> None:
-    """Try every step from here to the first bin of --target, or ask for its health.
+    """Test each step from here to the first bin of --target, or ask for its health.
 
-    The steps are DNS, TCP, TLS, auth, versions, health, datasets and first bin (of DATASET, or else of the server's
-    first dataset), for every host of --target. If a step fails, the command explains why, skips later steps, and exits
-    with 1. A line that begins with ! is a warning, for example about plain text on a network, or about a certificate or
-    token that expires soon.
+    For every host of --target, the steps are DNS, TCP, TLS, auth, versions, health, datasets and first bin (of DATASET,
+    or of the server's first dataset). If a step fails, the command explains why, skips later steps, and exits with 1. A
+    line that begins with ! is a warning, for example about a connection without TLS, or about a certificate or token
+    that expires soon.
 
     With --health it exits with 0 if the server serves, and with 1 if not. NOT_SERVING means that it is starting or
-    draining, makes no blocks, or has no dataset that it can serve; its log says which.
+    draining, makes no blocks, or has no usable dataset; its log says which.
     """
     if target.startswith("embedded:"):
         raise click.UsageError("--target embedded:DIR is not a server; `packhorse inspect` looks into a folder")

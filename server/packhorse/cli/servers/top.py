@@ -147,19 +147,21 @@ def _time(seconds: float) -> str:
 
 @click.command("top", context_settings={"show_default": True})
 @target_option
-@click.option("--interval", default=2.0, type=Wait(0.1), help="Seconds between two looks; rates are over them.")
+@click.option(
+    "--interval", default=2.0, type=Wait(0.1), help="Seconds between two measurements; rates are averages over them."
+)
 @click.option(
     "--limit", default=15, type=click.IntRange(0), help="Show at most this many streams, furthest behind first."
 )
-@click.option("--once", is_flag=True, help="Look twice, an interval apart, print, and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with --once: every stream, whatever --limit says.")
-@click.option("--timeout-seconds", default=5.0, type=Wait(0, min_open=True), help="How long an answer may take.")
+@click.option("--once", is_flag=True, help="Measure twice, an interval apart, print, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --once, print JSON of every stream, regardless of --limit.")
+@click.option("--timeout-seconds", default=5.0, type=Wait(0, min_open=True), help="How long to wait for an answer.")
 def command(target: str, interval: float, limit: int, once: bool, as_json: bool, timeout_seconds: float) -> None:
-    """Watch the servers of --target: runs and how far their ranks are, streams, rates and queues, until Ctrl-C.
+    """Watch the servers of --target until Ctrl-C: runs, how far their ranks are, streams, rates and queues.
 
-    A rank's step is the last that left the server; its trainer may hold steps that it has not trained on yet. A stream
-    waits while a block is ready and the trainer does not read, as it should be: a server cannot feed a stream that
-    never waits fast enough. Memory is the server's own, without mapped files. A silent connection has sent no request,
+    A rank's step is the last that the server sent; its trainer may hold steps that it has not trained on yet. A stream
+    waits while a block is ready and the trainer does not read it, as it should be: a stream that never waits is slower
+    than its trainer. Memory is the server's own, without mapped files. A silent connection has sent no request,
     and stray bytes belong to no request. A digest must stay on disk as long as streams use it.
     """
     if target.startswith("embedded:"):

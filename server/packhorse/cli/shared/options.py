@@ -209,13 +209,13 @@ def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--tokenizer",
             type=click.Path(path_type=Path),
-            help="A tokenizer.json to decode tokens with.  [default: the one beside files of packhorse tokenize]",
+            help="A tokenizer.json that decodes tokens. [default: the one that packhorse tokenize wrote beside them]",
         ),
         click.option("--id-column", help="The column of --tokens that holds ids.  [default: the dataset's]"),
         click.option(
             "--tokens",
-            help="Token file or folder of the trainers: adds own lengths, rows and tokens. For a mixture one for each "
-            "component: NAME=PATH,NAME=PATH.",
+            help="Token file or folder of the trainers: adds the sequences' own lengths, rows and tokens. For a "
+            "mixture one for each component: NAME=PATH,NAME=PATH.",
         ),
     ):
         command = option(command)

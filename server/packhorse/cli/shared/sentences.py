@@ -6,6 +6,7 @@ Owns the wording. Leaves every figure to `packhorse.analysis`, and tables to `re
 from collections.abc import Iterator
 
 from packhorse.analysis import DatasetReport, WaitingRow, rule_of
+from packhorse.cli.shared.printing import skipped_text
 from packhorse.dataset import GroupRecord, Inputs, KeyRecord, Manifest, Version, versions_of
 from packhorse.topology import Balance, Topology
 
@@ -66,7 +67,8 @@ def _origin_lines(manifest: Manifest) -> Iterator[str]:
     if manifest.inputs is not None:
         yield f"read: {_read_text(manifest.inputs)}"
         if skipped := manifest.inputs.skipped.rows:
-            yield f"bad rows: {skipped:,} skipped; manifest.json or skipped.jsonl names them"
+            by_reason = manifest.inputs.skipped.by_reason
+            yield f"skipped: {skipped_text(skipped, by_reason)}; manifest.json or skipped.jsonl names them"
 
 
 def _read_text(inputs: Inputs) -> str:

@@ -43,15 +43,15 @@ class Groups:
     max_sequences_per_bin: int
     """No bin has more members."""
     resources: NDArray[np.uint32] | None = None
-    """What every member takes of each resource: uint32 [n, k]; None without any."""
+    """Every member's amount of each resource: uint32 [n, k]; None without resources."""
     costs: tuple[int, ...] = ()
-    """What one of each resource costs."""
+    """Cost of one of each resource."""
     are_named: bool = True
-    """Whether bins tell the group of each sequence."""
+    """Whether bins contain the group of each sequence."""
     order: NDArray[np.int64] | None = None
-    """Members by ascending id: int64 [n]; None where `members` ascend. Pieces of one sequence are in their order."""
+    """Members by ascending id: int64 [n]; None if `members` already ascend. Pieces of a sequence keep their order."""
     first_tokens: PoolArray | None = None
-    """Where every member begins in its sequence: uint32 or int64 [n]; None where each begins at 0."""
+    """Every member's first token in its sequence: uint32 or int64 [n]; None if each is 0."""
 
     def members_of(self, numbers: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the members of groups, group after group, and how many each has: int64 [k] and [len(numbers)].
@@ -89,7 +89,7 @@ class Groups:
 
 
 class GroupedSource:
-    """The members of an epoch's groups; each group's members share its bin, in their order.
+    """An epoch whose groups are replaced by their members, which share the group's bin in their order.
 
     Example:
         >>> from packhorse.epoch import EpochView, PlanIndex
@@ -102,7 +102,7 @@ class GroupedSource:
         ([20, 21, 22], [7, 7, 9])
 
     Args:
-        source: an epoch whose ids are groups' numbers, and whose lengths are the sums of their members' rooms.
+        source: an epoch whose ids are numbers of groups, and whose lengths are the sums of the members' rooms.
         groups: these groups.
     """
 

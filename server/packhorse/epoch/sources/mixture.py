@@ -62,17 +62,17 @@ class Mixture:
         components: of distinct names; their order gives `Bins.component_ids`.
         stages: in order; the last has no `until`.
         seed: decides which positions each component gets; in [0, 2^64).
-        num_bins: bins of an epoch. By default, under STOP as many as there are before a component runs out, else the
-            components' bins together, both under the first stage. Under REWEIGH each bin then comes once.
-        when_out: how it continues when a component has given all bins of its epoch, or of its `most_epochs`.
-        bins_per_draw: bins in a row that come from one component, for steps that are of one. Weights are then shares of
-            draws, which are as exact; `num_bins` and the ends of stages are multiples of it. Unless components are
-            repeated, the last bins of a component's epoch that are fewer than a draw are left out.
+        num_bins: bins of an epoch. By default, with the first stage's weights: with STOP, the bins before a component
+            runs out; otherwise the bins of all components together, so that with REWEIGH each comes once.
+        when_out: what happens after the last bin of a component's epoch, or of its `most_epochs`.
+        bins_per_draw: consecutive bins that come from one component, for steps of a single component. Weights are then
+            shares of draws, equally exact; `num_bins` and the ends of stages must be multiples of it. Unless components
+            are repeated, the last bins of a component's epoch are left out if they do not fill a draw.
 
     Raises:
-        ValueError: a stage names no component, weights are negative, all 0 or too far apart, stages do not follow each
-            other, a number of bins is not of whole draws, or within an epoch a component runs out under STOP, or all of
-            a stage under REWEIGH; the message names what is wrong.
+        ValueError: a stage names no component, weights are negative, all 0 or too far apart, stages are not in order, a
+            number of bins is not a multiple of a draw, a component runs out within an epoch with STOP, or all
+            components of a stage do with REWEIGH. The message names the problem.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Mixture:
 
     @property
     def num_datasets(self) -> int:
-        """Number of datasets; those of components that are mixtures are counted one by one."""
+        """Number of datasets, counting those inside components that are mixtures."""
         return sum(component.num_datasets for component in self.components)
 
     @property
@@ -121,7 +121,7 @@ class Mixture:
 
     @property
     def chain(self) -> Chain:
-        """Each stage's first position and digest: two runs are the same up to the first difference of their chains."""
+        """Each stage's first position and digest. Two runs are the same up to the first difference of their chains."""
         facts: dict[str, object] = {"version": 3, "num_bins": self.num_bins, "when_out": self.when_out}
         if self.bins_per_draw > 1:
             facts["bins_per_draw"] = self.bins_per_draw
@@ -140,11 +140,11 @@ class Mixture:
         return tuple(chain)
 
     def digest_at(self, position: int) -> str:
-        """Returns the digest of everything before a position of the run, which later stages do not change."""
+        """Returns the digest of everything before a position of the run. Later stages do not change it."""
         return next(digest for first, digest in reversed(self.chain) if first < max(position, 1))
 
     def appended(self, stage: Stage, position: int, components: Sequence[Component] = ()) -> "Mixture":
-        """Returns the mixture with other weights from a position of the run on; nothing before it changes.
+        """Returns the mixture with other weights from a position of the run on. Nothing before it changes.
 
         Args:
             stage: the weights from there on, without `until`.
@@ -307,7 +307,7 @@ class Mixture:
 
 
 def first_difference(one: Chain, other: Chain) -> int | None:
-    """Returns the position of the run from which on two mixtures differ; None where they are the same.
+    """Returns the position of the run at which two mixtures begin to differ; None if they are the same.
 
     A cursor at or before it is valid in both.
 

@@ -57,12 +57,12 @@ class Segment:
 
 
 class BinRange(NamedTuple):
-    """The bins that one epoch of a mixture takes from a component: a range of its own epochs, laid end to end."""
+    """The bins that one epoch of a mixture takes from a component: a range over its consecutive epochs."""
 
     epoch: int
     """The component's epoch in which it begins."""
     position: int
-    """The position there at which it begins."""
+    """The position in this epoch at which it begins."""
     num_bins: int
     """Number of bins."""
 
@@ -86,7 +86,7 @@ class MixtureEpoch:
     Args:
         components: C of them.
         segments: of all its draws, without a gap.
-        begins: (epoch, position) of every component where this epoch of the mixture begins.
+        begins: (epoch, position) of every component at the beginning of this epoch of the mixture.
         bins_per_draw: bins in a row that come from one component.
     """
 

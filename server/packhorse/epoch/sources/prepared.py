@@ -43,12 +43,12 @@ class EpochView:
         epoch: in [0, 2^64).
         first_tokens: first token of each pool entry in its sequence, for pools that hold pieces: uint32 or int64 [as
             the pool]; entries of one length ascend by (id, first token).
-        window: the locality window that the plan is of, in [0, 2^32): each is shuffled by itself.
-        wide: whether to draw in words of 64 bits, which only large pools need; the ids are the same. None decides by
-            the pool's size.
+        window: the plan's locality window, in [0, 2^32): each is shuffled separately.
+        wide: whether to draw with 64-bit words, which only large pools need; the ids are the same. None decides by the
+            pool's size.
 
     Raises:
-        ValueError: seed or epoch is out of range, or the pool's or first_tokens' size is not the plan's.
+        ValueError: seed or epoch is out of range, or the pool or first_tokens does not have the plan's size.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class EpochView:
         return costs
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns where ids are in the epoch; O(distinct lengths · log pool) an id, whose length is unknown."""
+        """Returns where ids are in the epoch: O(distinct lengths · log pool) per id, as its length is unknown."""
         return located(self._plan, self._pool, self._first_tokens, ids, self.locate_entries)
 
     def locate_entries(

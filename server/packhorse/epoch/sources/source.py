@@ -34,7 +34,7 @@ _ONE, _WIDE = np.uint64(1), np.uint64(WIDE_LANES)
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Locations:
-    """Where ids are in an epoch; every array is int64 [n], and -1 but for its id where the dataset lacks one.
+    """Where ids are in an epoch. Every array is int64 [n]; if the dataset lacks an id, all others have -1.
 
     An id has one row, in the order of the request; one whose sequence was split has a row for each piece, by ascending
     first token. In a mixture an id has rows for every component that has it, and in each for every time that it comes
@@ -48,11 +48,11 @@ class Locations:
     lengths: NDArray[np.int64]
     """Length in tokens."""
     positions: NDArray[np.int64]
-    """Position of the bin that holds the id; -1 also where the bin is left out of the epoch."""
+    """Position of the bin that holds the id; -1 also if the bin is left out of the epoch."""
     index_in_bin: NDArray[np.int64]
     """The id's index among the sequences of that bin."""
     component_ids: NDArray[np.int64] | None = None
-    """The row's component of a mixture, -1 where no component has the id; None where there is one dataset."""
+    """The component, -1 if no component has the id; None without a mixture."""
 
 
 class Source(Protocol):

@@ -49,13 +49,13 @@ class Component:
     max_sequences_per_bin: int
     """The most sequences in any bin."""
     num_tokens: int | None = None
-    """Tokens in each of its epochs; needed where weights are shares of tokens."""
+    """Tokens in each of its epochs; needed if weights are shares of tokens."""
     digest: str = ""
-    """Digest of everything that decides its bins but the seed."""
+    """Digest of everything that decides its bins, except the seed."""
     num_datasets: int = 1
     """Number of its datasets: more than one for a mixture."""
     num_templates: int = 0
-    """Number of its templates; 0 where it is unknown, and its bins then have no template in a mixture."""
+    """Number of its templates; 0 if unknown: its bins then have no template in a mixture."""
     most_epochs: int = 1
     """The most of its epochs that one epoch of a mixture takes, unless the mixture repeats components."""
 

@@ -35,16 +35,17 @@ class Resource:
     """
 
     name: str
-    """Of the resource, such as "tiles"."""
+    """Name of the resource, such as "tiles"."""
     column: str
-    """The column of the input that says how much of it each row takes, in [0, 2^31): integers; lists of integers, whose
-    sum counts, such as the tiles of each image; or lists of grids (t, h, w), whose products are summed, such as
-    `image_grid_thw`."""
+    """The input column of each row's amount, in [0, 2^31): an integer; a list of integers, such as the tiles of each
+    image, which are summed; or a list of grids (t, h, w), such as `image_grid_thw`, whose products are summed.
+    """
     cap: int | None = None
-    """The most of it that a bin holds. By default there is no limit, and it is only counted."""
+    """The most that a bin may have. By default there is no limit, and the resource is only counted."""
     cost: int = 0
-    """What one of it costs where ranks are balanced, in the unit of a topology's `cost_linear`. It is what the encoder
-    computes for it, over what the language model computes for a pair of tokens. By default it costs nothing."""
+    """Cost of one when ranks are balanced, in the unit of a topology's `cost_linear`: the encoder's work for it,
+    divided by the language model's work for a pair of tokens. By default 0.
+    """
 
     def __post_init__(self) -> None:
         """Checks the fields; a ValueError where one is wrong."""
@@ -67,28 +68,35 @@ class Resource:
         name, column, cap, cost = found.groups()
         return cls(name=name, column=column, cap=int(cap) if cap else None, cost=int(cost) if cost else 0)
 
+    def __str__(self) -> str:
+        """The text that `parse` reads."""
+        cost = f":{self.cost}" if self.cost else ""
+        return f"{self.name}={self.column}" + (f":{self.cap or ''}" if self.cap or cost else "") + cost
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputColumns:
-    """Which columns hold what, and what becomes of a bad row."""
+    """The columns of lengths, ids, groups and resources, and what happens to a bad row."""
 
     length: str | None = None
-    """The column of lengths in tokens, or of lists of tokens, whose lengths are then taken. By default the one that
-    evidently holds tokens, as token sources choose it."""
+    """The column of lengths in tokens, or of lists of tokens. By default the column that holds tokens, chosen as by
+    token sources.
+    """
     id: str | None = None
-    """The column that names sequences, each value once in the dataset. Integers are ids. Text, such as URLs, UUIDs and
-    decimals without a fraction, are keys: ids are rows then, and a table leads from key to id and back. By default an
-    id is the row over all files of all inputs in order, counted from 0. Keys of a Megatron index are beside it, in
-    `X.keys.arrow`."""
+    """The column of ids or keys, each value once in the dataset. Integers are ids. Text, UUIDs and decimals without a
+    fraction are keys: ids are then row numbers, and a table maps keys to ids and back. By default an id is the row
+    number over all files of all inputs in order, from 0. The keys of a Megatron index are beside it, in `X.keys.arrow`.
+    """
     on_bad_row: OnBadRow = "error"
     """"error" refuses a row whose length or id is null, below 1 token or beyond int64; "skip" leaves it out, and the
-    manifest names it. Ids that occur twice are refused in any case."""
+    manifest lists it. Repeated ids are always refused.
+    """
     group: str | None = None
-    """Set from a `Grouping`: groups; None where no column says which rows are one."""
+    """The column of groups, set from a `Grouping`; None without one."""
     resources: tuple[Resource, ...] = ()
-    """What sequences take of a bin beside tokens, such as image tiles; with a cap, no bin takes more."""
+    """What sequences need besides tokens, such as image tiles. With a cap, no bin has more."""
     key: str | None = None
-    """Set where `id` names keys, which a pass of their own reads. Ids are rows then."""
+    """Set if `id` is a column of keys, which are read in a separate pass. Ids are then row numbers."""
 
     def __post_init__(self) -> None:
         """Checks what a user may give."""

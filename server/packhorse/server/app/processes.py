@@ -1,7 +1,8 @@
 """A server of several processes, for more streams than one process can feed: each listens on the same port.
 
 Owns the parent: it starts the processes, replaces those that die, passes signals on, and shows the metrics and
-the status page of all as one. It serves nothing itself. Leaves what each process does to `running`.
+the status page of all as one. It serves nothing itself. Leaves what each process does to `running`, and what a process
+is given and answers to `sibling`.
 """
 
 import asyncio
@@ -14,9 +15,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, repeat
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -29,14 +30,12 @@ from prometheus_client.multiprocess import mark_process_dead
 from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
+from packhorse.server.app.sibling import METRICS, REACHED, STATUS, STREAMS, ProcessSettings, Sibling
 from packhorse.server.base.logs import set_up_logging
-from packhorse.server.datasets.mixtures import RunProgress, make_shared_table
-from packhorse.server.service.limits import StreamLimit, make_shared_limit
+from packhorse.server.datasets.mixtures import make_shared_table
+from packhorse.server.service.limits import make_shared_limit
 from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
-from packhorse.server.watching.status_page import Look, OwnStatus, StatusPage
-
-REACHED = "reached"
-"""The file in which processes keep how far runs have come."""
+from packhorse.server.watching.status_page import Look, StatusPage
 
 _LOG = logging.getLogger("packhorse.server.app.processes")  # a process of several runs this file as __main__
 
@@ -48,70 +47,10 @@ MOST_DELAY_SECONDS = 30.0
 STEADY_SECONDS = 60.0
 """A process that lived for this long is replaced as if it were the first to die."""
 
-_METRICS, _STATUS, _STREAMS = "metrics", "status", "streams"
-"""What the parent asks its processes: all metrics, all of the status page, and that without the datasets."""
-
 _ANSWER_SECONDS = 5.0
 """How long a process may take to answer."""
 
 _SHARED_MEMORY = "/dev/shm"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessSettings:
-    """What one process of several needs to serve."""
-
-    config: ServeConfig
-    """Of the whole server, with the real port."""
-    slot: int
-    """Its number, in [0, config.processes). A process that replaces one that died has the same."""
-    folder: Path
-    """What all processes share for as long as their parent lives."""
-
-    def stream_limit(self) -> StreamLimit:
-        """Returns the limit of streams of all processes together."""
-        return StreamLimit(self.config.max_streams, self.folder / "streams", self.slot)
-
-    def reached(self) -> RunProgress:
-        """Returns how far the runs have come that any process streams to."""
-        return RunProgress(self.folder / REACHED, self.slot)
-
-
-class Sibling:
-    """A process's view of the others.
-
-    Args:
-        settings: of this process.
-        parent: the connection to the parent.
-    """
-
-    def __init__(self, settings: ProcessSettings, parent: "Connection[Any, Any]") -> None:
-        self.num_processes = settings.config.processes
-        self.limit = settings.stream_limit()
-        self.reached = settings.reached()
-        self.is_orphan = False
-        self._parent = parent
-
-    def begin(self, registry: CollectorRegistry, status: OwnStatus, datasets: Sequence[str]) -> None:
-        """Tells the parent that this process serves these datasets, and from then on answers its questions."""
-        self._parent.send(list(datasets))
-        answers: dict[str, Callable[[], Any]] = {
-            _METRICS: lambda: list(registry.collect()),
-            _STATUS: status.look,
-            _STREAMS: lambda: status.look(with_datasets=False),
-        }
-        threading.Thread(target=self._answer, args=(answers,), name="parent", daemon=True).start()
-
-    def _answer(self, answers: dict[str, Callable[[], Any]]) -> None:
-        """Answers the parent until that ends; then this process drains, as after SIGTERM."""
-        try:
-            while True:
-                number, question = self._parent.recv()
-                self._parent.send((number, _tried(answers[question])))
-        except (EOFError, OSError):
-            _LOG.warning("the parent process is gone; draining")
-            self.is_orphan = True
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:
@@ -279,11 +218,11 @@ class _Parent:
 
     def families(self) -> list[list[Metric]]:
         """Returns the metrics of every process's registry."""
-        return [self._processes[slot].ask(_METRICS) or [] for slot in sorted(self._serving)]
+        return [self._processes[slot].ask(METRICS) or [] for slot in sorted(self._serving)]
 
     def looks(self) -> list[Look]:
         """Returns what every process tells for the status page; the first tells of the datasets."""
-        questions = zip(sorted(self._serving), chain([_STATUS], repeat(_STREAMS)), strict=False)
+        questions = zip(sorted(self._serving), chain([STATUS], repeat(STREAMS)), strict=False)
         answers = [self._processes[slot].ask(question) for slot, question in questions]
         return [look for look in answers if look is not None]
 
@@ -349,15 +288,6 @@ class _Parent:
     def _pass_on(self, number: int) -> None:
         for process in self._processes.values():
             process.send_signal(number)
-
-
-def _tried(answer: Callable[[], Any]) -> Any:
-    """Returns an answer to the parent; None where it fails, which must not be taken for the end of the parent."""
-    try:
-        return answer()
-    except Exception:
-        _LOG.exception("this process cannot tell its parent what it does")
-        return None
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
 from packhorse.server.app.health import NO_BLOCKS, Condition, file_values, probe, watch, why_nothing_is_served
-from packhorse.server.app.processes import Sibling
+from packhorse.server.app.sibling import Sibling
 from packhorse.server.app.warm_up import WarmUp
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.logs import GRPC_LOGGER, Sparing

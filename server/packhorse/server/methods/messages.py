@@ -5,13 +5,13 @@ for all bins at once. Leaves when messages are sent to `backend` and `open_strea
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset import MASKED, Manifest, MixtureDataset, Redacted, Takedown
+from packhorse.dataset import MASKED, Manifest, MixtureDataset, Redacted, SkippedRows, Takedown
 from packhorse.epoch import Bins, MixtureEpoch
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.topology import ADDED
@@ -24,6 +24,13 @@ ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
 MAX_POSITION_SPREAD = ADDED_OFFSET
 """The positions of one message lie within this range: offsets have 32 bits."""
 
+_OF_MANIFEST = [
+    each.name
+    for each in fields(Manifest)
+    if each.name in pb.Dataset.DESCRIPTOR.fields_by_name and each.name not in ("over_length", "resources")
+]
+"""Facts of a Dataset that the manifest holds under the same names, so that a new one needs no line here."""
+
 _FEW_BINS = 32
 """At most this many are numbered one by one."""
 
@@ -31,35 +38,27 @@ _FEW_BINS = 32
 def dataset_message(dataset: Dataset) -> pb.Dataset:
     """Returns the facts of a dataset or mixture, without what files take away from it."""
     manifest = dataset.manifest
+    skipped = manifest.inputs.skipped if manifest.inputs else SkippedRows()
     return pb.Dataset(
+        **{name: getattr(manifest, name) for name in _OF_MANIFEST},
         name=dataset.name,
-        digest=manifest.digest,
         max_seq_len=manifest.max_seq_len,
         num_sequences=manifest.n_sequences,
         num_bins=manifest.n_bins,
-        total_tokens=manifest.total_tokens,
-        efficiency=manifest.efficiency,
-        lower_bound=manifest.lower_bound,
         num_lengths=manifest.distinct_lengths,
         num_templates=manifest.distinct_templates,
         max_sequences_per_bin=dataset.max_sequences_per_bin,
         id_type=ID_TYPES[manifest.id_dtype],
-        algorithm=manifest.algorithm,
-        ids_sum_a=manifest.ids_sum_a,
-        ids_sum_b=manifest.ids_sum_b,
         over_length=manifest.options.over_length,
         align=manifest.options.align,
         extra_tokens=manifest.options.extra_tokens,
         keep=manifest.options.keep,
-        id_column=manifest.id_column or "",
         key_column=manifest.keys.column if manifest.keys else "",
-        plan_cut_off=manifest.plan_cut_off,
-        own_tokens=manifest.own_tokens,
         over_length_sequences=manifest.over_length.sequences,
         over_length_source_tokens=manifest.over_length.source_tokens,
         over_length_tokens=manifest.over_length.tokens,
-        source=manifest.source,
-        skipped_rows=0 if manifest.inputs is None else manifest.inputs.skipped.rows,
+        skipped_rows=skipped.rows,
+        skipped_by_reason=skipped.by_reason,
         num_groups=manifest.groups.n_groups if manifest.groups and manifest.is_grouped else 0,
         components=components_of(dataset),
         stages=stages_of(dataset),

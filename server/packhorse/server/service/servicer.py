@@ -137,7 +137,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     ) -> AsyncIterator[pb.PackStreamResponse]:
         """Packs sequences that arrive one by one; every message is answered before the next is read."""
         async with self._call(context) as memory, _read_out(request_iterator):
-            with self._stream():
+            with self._stream("PackStream"):
                 session = self._backend.pack_session()
                 while True:
                     message = await self._unless_draining(asyncio.ensure_future(anext(request_iterator, None)))
@@ -158,7 +158,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         """
         started = time.perf_counter()
         async with self._call(context) as memory:
-            with self._stream():
+            with self._stream("StreamBins"):
                 stream, messages = await self._unless_draining(self._opening(_admitted(request)))
                 ahead: deque[asyncio.Future[pb.StreamBinsResponse | None]] = deque()
                 num_blocks = 0
@@ -285,7 +285,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                 raise
 
     @contextmanager
-    def _stream(self) -> Iterator[None]:
+    def _stream(self, method: str) -> Iterator[None]:
         """Counts a stream, or refuses it."""
         if not self._limit.take():
             raise ServiceError(
@@ -293,12 +293,12 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                 f"{self._limit.most} streams are open, which is this server's limit",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        self._metrics.active_streams.inc()
+        self._metrics.active_streams.labels(method).inc()
         try:
             yield
         finally:
             self._limit.give_back()
-            self._metrics.active_streams.dec()
+            self._metrics.active_streams.labels(method).dec()
 
     @contextmanager
     def _sending(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from packhorse.formats import require
 from packhorse.server.base.logs import Sparing, fields
-from packhorse.server.watching.metrics import Metrics
+from packhorse.server.watching.metrics import STREAMS, Metrics
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ CLOSE_SECONDS = 2.0
 """How long the last spans may take to leave: less than a process has after its grace period."""
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
-
-_STREAMS = (f"{SERVICE}/StreamBins", f"{SERVICE}/PackStream")
 
 _TRACES_PATH = "/v1/traces"
 """Where a collector takes traces over HTTP."""
@@ -80,7 +78,7 @@ class Call:
     @property
     def is_stream(self) -> bool:
         """Whether it is a StreamBins or a PackStream."""
-        return self.method in _STREAMS
+        return self.is_ours and self.name in STREAMS
 
     @property
     def name(self) -> str:
@@ -177,13 +175,13 @@ class CallMetrics(Watcher):
     def sends(self, call: Call, message: Any) -> None:
         """Counts a message that waits for its client."""
         if call.is_stream:
-            self._metrics.blocked_streams.inc()
+            self._metrics.blocked_streams.labels(call.name).inc()
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
         """Counts the time that it waited; with a stream's first, that the stream goes on where another broke."""
         if not call.is_stream:
             return
-        self._metrics.blocked_streams.dec()
+        self._metrics.blocked_streams.labels(call.name).dec()
         dataset = getattr(call.request, "dataset", "")
         self._metrics.blocked_seconds.labels(dataset).inc(waited_seconds)
         if call.num_sent == 1 and isinstance(call.request, pb.StreamBinsRequest) and call.request.first_step:
@@ -192,7 +190,7 @@ class CallMetrics(Watcher):
     def ended(self, call: Call) -> None:
         """Measures a call."""
         if call.is_stream and call.sending_since is not None:
-            self._metrics.blocked_streams.dec()
+            self._metrics.blocked_streams.labels(call.name).dec()
         labels = (call.method, call.status.name)
         self._metrics.call_seconds.labels(*labels).observe(call.seconds)
         self._metrics.sent_bytes.labels(*labels).observe(call.sent_bytes)

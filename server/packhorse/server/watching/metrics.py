@@ -37,11 +37,11 @@ Values: TypeAlias = Mapping[tuple[str, str], float]
 
 DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
     "packhorse_dataset_packing_efficiency_ratio": (
-        "Tokens per token of capacity, 0 to 1; extra_tokens and alignment count as tokens",
+        "Share of the capacity that holds tokens, 0 to 1; extra_tokens and alignment count as tokens",
         lambda dataset: dataset.manifest.efficiency,
     ),
     "packhorse_dataset_real_token_ratio": (
-        "Sequences' own tokens per token of capacity, 0 to 1: without extra_tokens and alignment",
+        "Share of the capacity that holds tokens of sequences, 0 to 1: without extra_tokens and alignment",
         lambda dataset: dataset.manifest.own_tokens / dataset.manifest.total_capacity,
     ),
     "packhorse_dataset_padding_tokens": (
@@ -67,13 +67,16 @@ SERVING = "packhorse_serving"
 
 FILE_GAUGES = {
     UNUSABLE_FILES: (
-        "Files that are not as they must be, 1 for each: a dataset, mixture or takedown of that name, the tokens, the "
-        "certificates. The log says what is wrong; what was read before may still be in force",
+        "Invalid files, 1 for each: a dataset, mixture or takedown of that name, the token file, the certificates. "
+        "The log gives the error; the previous content may still be in force",
         ("kind", "name"),
     ),
-    EXPIRY: ("When a token or a certificate ends, in seconds since 1970", ("kind", "name")),
+    EXPIRY: ("When a token or a certificate expires, in seconds since 1970", ("kind", "name")),
 }
 """Gauges of the files that the server follows, computed at a scrape: meaning, labels."""
+
+STREAMS = ("StreamBins", "PackStream")
+"""Methods whose calls are streams."""
 
 WAITING_GAUGE = "packhorse_waiting_ratio"
 WAITING_MEANING = (
@@ -113,14 +116,14 @@ class Metrics:
         self.bins = self._counter("packhorse_bins_streamed", "Bins streamed", "dataset")
         self.sequences = self._counter("packhorse_sequences_streamed", "Sequences streamed", "dataset")
         self.tokens = self._counter("packhorse_tokens_streamed", "Tokens streamed", "dataset")
-        self.active_streams = self._gauge("packhorse_active_streams", "Streams open now")
+        self.active_streams = self._gauge("packhorse_active_streams", "Streams open now", "method")
         self.first_block = self._histogram(
             "packhorse_first_block_seconds", "From a stream's request to its first block, in seconds", _SECONDS
         )
         self.block = self._histogram("packhorse_block_seconds", "Making one block, in seconds", _SECONDS)
         self.resumed = self._counter(
             "packhorse_streams_resumed",
-            "Streams that began after step 0 of their request, as after a lost connection",
+            "Streams that began after step 0 of their request, for example after a lost connection",
             "dataset",
         )
         self.blocked_seconds = self._counter(
@@ -129,12 +132,15 @@ class Metrics:
             "dataset",
         )
         self.blocked_streams = self._gauge(
-            "packhorse_flow_control_streams", "Streams whose next message waits for its client to read"
+            "packhorse_flow_control_streams", "Streams whose next message waits for its client to read", "method"
         )
+        for each in (self.active_streams, self.blocked_streams):
+            for method in STREAMS:
+                each.labels(method)  # 0 until there is one
         self.rank_lag = self._gauge(
             "packhorse_rank_lag_steps",
-            "How many steps the slowest rank is behind the furthest's last block, in the run where it is most; counted "
-            "in steps that have left, over the streams that are open at this server",
+            "How many steps the slowest rank is behind the last block of the furthest, in the run with the largest "
+            "lag; counted in sent steps, over the streams open at this server",
             "dataset",
             over_processes="livemax",
         )
@@ -155,46 +161,46 @@ class Metrics:
         of_calls = ("grpc_method", "grpc_status")
         self.call_seconds = self._histogram(
             "grpc_server_call_duration_seconds",
-            "How long a call took, in seconds; a stream's is how long it was open",
+            "How long a call took, in seconds; for a stream, how long it was open",
             _CALL_SECONDS,
             *of_calls,
         )
         self.sent_bytes = self._histogram(
             "grpc_server_call_sent_total_compressed_message_size_bytes",
-            "Size of all messages that left in a call, in bytes",
+            "Size of all messages sent in a call, in bytes",
             _CALL_BYTES,
             *of_calls,
         )
         self.received_bytes = self._histogram(
             "grpc_server_call_rcvd_total_compressed_message_size_bytes",
-            "Size of all messages that came in a call, in bytes",
+            "Size of all messages received in a call, in bytes",
             _CALL_BYTES,
             *of_calls,
         )
 
     def _add_process(self) -> None:
         self.serving = self._gauge(SERVING, "Processes that serve: 0 while health is NOT_SERVING")
-        self.connections = self._gauge("packhorse_connections", "Connections that are open, to the address of --listen")
+        self.connections = self._gauge("packhorse_connections", "Open connections to the address of --listen")
         self.connections_without_request = self._gauge(
             "packhorse_connections_without_request", "Open connections from which no request has come"
         )
         self.bytes_without_request = self._counter(
             "packhorse_bytes_without_request",
-            "What came over connections beside the messages of requests, in bytes: handshakes, headers and "
-            "acknowledgements, which are little, and what floods send",
+            "Bytes received over connections beside the messages of requests: handshakes, headers and "
+            "acknowledgements, which are few, and floods",
         )
         self.memory = self._gauge(
             "packhorse_memory_bytes",
-            "Memory of the server's own, in bytes; mapped files, such as pools, do not count",
+            "The server's own memory, in bytes; mapped files, such as pools, do not count",
         )
         self.memory_limit = self._gauge(
             "packhorse_memory_limit_bytes",
-            "Memory that the container, or the machine, has for all in it, in bytes",
+            "Memory of the container, or of the machine, in bytes",
             over_processes="livemin",
         )
         self.open_files = self._gauge(
             "packhorse_open_files",
-            "Files and connections that are open, in the process that has most",
+            "Open files and connections, in the process that has most",
             over_processes="livemax",
         )
         self.open_files_limit = self._gauge(

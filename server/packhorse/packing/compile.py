@@ -1,0 +1,27 @@
+"""Compiles every loop of packing on request before the first request.
+
+Owns the smallest inputs that run all loops. Leaves compiling and the cache to `packhorse.compiling`.
+"""
+
+from contextlib import suppress
+
+from packhorse.packing.online import compile_kernels as compile_online
+from packhorse.packing.registry import LIST_ONLY
+from packhorse.packing.sequences import pack_sequences
+
+
+def compile_kernels() -> None:
+    """Compiles, or loads from Numba's cache, the kernels that a request would otherwise wait for.
+
+    Example:
+        >>> compile_kernels()  # seconds the first time, then read from the cache
+    """
+    compile_online()
+    for seed in (None, 0):
+        pack_sequences([1, 1], 2, seed=seed)
+    for algorithm in LIST_ONLY:
+        pack_sequences([1, 1], 2, algorithm=algorithm)
+    with suppress(ImportError):  # without HiGHS there is no "optimal"
+        # Two cases that best-fit does not solve: without a limit of sequences, and with one.
+        pack_sequences([5, 5, 6, 10, 10], 19, algorithm="optimal")
+        pack_sequences([2, 2, 3, 3, 4, 5, 6, 7, 7, 7, 8], 14, algorithm="optimal", max_sequences_per_bin=3)
