@@ -87,6 +87,23 @@ class ContextRule:
         """The cap."""
         return self.cost_linear * self.tokens_per_rank * self.cost_cap_percent // 100
 
+    def of_loader(self, rank: int, num_ranks: int) -> tuple[int, int]:
+        """Returns the `rank` of a loader: the context-parallel group of this rank, and how many there are.
+
+        Example:
+            >>> ContextRule(8192, 4).of_loader(5, 8)
+            (1, 2)
+
+        Raises:
+            ValueError: the number of ranks is no multiple of `max_context_parallel`.
+        """
+        if num_ranks < 1 or num_ranks % self.max_context_parallel:
+            raise ValueError(
+                f"{num_ranks} ranks are no multiple of max_context_parallel {self.max_context_parallel}; start a "
+                "multiple, or prepare with another tokens_per_rank"
+            )
+        return rank // self.max_context_parallel, num_ranks // self.max_context_parallel
+
     def cost(self, room: int) -> int:
         """Returns what a sequence costs."""
         return (self.cost_linear + room) * room

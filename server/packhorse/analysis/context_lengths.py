@@ -79,8 +79,11 @@ def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) 
     options = options_of(dataset)
     rule = replace(rule_of(dataset), max_seq_len=max_seq_len)
     kept = fit(lengths, rule.longest, options.over_length)
-    plan = dataset.plan if max_seq_len == options.max_seq_len else _planned(dataset, kept, max_seq_len)
-    rooms = int(plan.rooms.astype("int64") @ plan.counts)
+    if max_seq_len == options.max_seq_len:  # with resources, rooms of its plan are those of classes
+        plan, rooms = dataset.plan, dataset.manifest.total_tokens
+    else:
+        plan = _planned(dataset, kept, max_seq_len)
+        rooms = int(plan.rooms.astype("int64") @ plan.counts)
     return ContextLength(
         max_seq_len=max_seq_len,
         bins=plan.num_bins,

@@ -73,11 +73,11 @@ class PlanOptions:
         """
         if self.tokens_per_rank is None:
             return None
-        if self.tokens_per_rank < 1 or self.max_seq_len % self.tokens_per_rank:
+        ranks, rest = divmod(self.max_seq_len, max(1, self.tokens_per_rank))
+        if self.tokens_per_rank < 1 or rest or ranks & (ranks - 1):
             raise ValueError(
                 f"max_seq_len {self.max_seq_len} must be a power of two times tokens_per_rank {self.tokens_per_rank}"
             )
-        ranks = self.max_seq_len // self.tokens_per_rank
         cap = DEFAULT_COST_CAP_PERCENT if self.cost_cap_percent is None else self.cost_cap_percent
         return ContextRule(self.tokens_per_rank, ranks, cap)
 

@@ -270,8 +270,6 @@ def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
     Raises:
         ValueError: the number of ranks is no multiple of `max_context_parallel`.
     """
-    most, world_size = rule.max_context_parallel, dist.get_world_size()
-    if world_size % most:
-        raise ValueError(f"{world_size} ranks are no multiple of max_context_parallel {most}; start a multiple")
-    sizes = [1 << bits for bits in range(1, most.bit_length())]
+    rule.of_loader(dist.get_rank(), dist.get_world_size())
+    sizes = [1 << bits for bits in range(1, rule.max_context_parallel.bit_length())]
     return {size: dist.new_subgroups(group_size=size)[0] for size in sizes}  # type: ignore[no-untyped-call]

@@ -380,13 +380,8 @@ def _of_shared_bins(
         num_ranks = state.get_data_parallel_world_size(with_context_parallel=True)
         if num_ranks > rule.max_context_parallel:
             process_group = state.get_data_parallel_group(with_context_parallel=True)
-    most = rule.max_context_parallel
-    if num_ranks % most:
-        raise ValueError(
-            f"{num_ranks} ranks of data and context parallelism are no multiple of max_context_parallel {most}"
-        )
+    of_loader = rule.of_loader(rank, num_ranks)
     if seq_length not in (None, rule.max_seq_len):
         raise ValueError(f"bins of the rule have {rule.max_seq_len} tokens, and seq_length is {seq_length}")
-    of_loader = (rank // most, num_ranks // most)
     loader = replace(data, loader=replace(options, rank=of_loader)).open(batch_size=1)
     return MegatronIterator(loader, shared=_SharedBins(rule, rank, tensor_parallel_size, process_group))
