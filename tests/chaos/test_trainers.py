@@ -21,12 +21,15 @@ MOST_STEPS = 12
 
 TRAINER = """
 import json, sys, time
-from packhorse.client import create_packed_dataloader
+from packhorse.client import LoaderOptions, create_packed_dataloader
+from packhorse.topology import Topology
 options = json.loads(sys.argv[1])
 cursor = options.pop("cursor")
 target, tokens = options.pop("target"), options.pop("tokens")
 most_steps = options.pop("most_steps")
-loader = create_packed_dataloader(target, "rows", tokens, seed=4, remainder="empty", **options)
+of_rank = LoaderOptions(rank=tuple(options.pop("rank")))
+topology = Topology(remainder="empty")
+loader = create_packed_dataloader(target, "rows", tokens, seed=4, topology=topology, loader=of_rank, **options)
 if cursor is not None:
     loader.load_state_dict(cursor)
 for step, batch in enumerate(loader, 1):
@@ -53,12 +56,13 @@ def train(folder, options, world_size, chance, is_last):
     paths = [folder / f"{chance.random()}" for _ in range(world_size)]
     trainers = []
     for rank, path in enumerate(paths):
-        own = options | {"rank": rank, "world_size": world_size, "most_steps": None if is_last else MOST_STEPS}
+        own = options | {"rank": (rank, world_size), "most_steps": None if is_last else MOST_STEPS}
         with path.open("wb") as output, (folder / "stderr").open("ab") as errors:
             command = [sys.executable, "-c", TRAINER, json.dumps(own)]
             trainers.append(subprocess.Popen(command, stdout=output, stderr=errors))
     try:
-        wait_until(lambda: all(path.stat().st_size for path in paths), 120)
+        wait_until(lambda: all(path.stat().st_size for path in paths) or any(each.poll() for each in trainers), 120)
+        assert not any(each.poll() for each in trainers), (folder / "stderr").read_text()
         if not is_last:
             time.sleep(chance.uniform(0, 1))
             victim = chance.choice(trainers)

@@ -82,6 +82,23 @@ def test_a_kernel_is_kept_on_disk(run):
     assert kept.stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("edited", ["return 2 * number + EXTRA", "return number + EXTRA"])
+def test_an_edit_of_what_a_kernel_calls_compiles_it_again(run, tmp_path, edited):
+    """The called function is in a file of its own, two calls away."""
+    part, extra = tmp_path / "parts.py", tmp_path / "extra.py"
+    imports = "from packhorse.compiling import kernel_part\n"
+    part.write_text(f"{imports}from extra import part\n@kernel_part\ndef called(number):\n    return part(number)\n")
+
+    def run_with(expression, constant):
+        extra.write_text(f"{imports}EXTRA = {constant}\n@kernel_part\ndef part(number):\n    {expression}\n")
+        return run("int64")
+
+    source = SOURCE.replace("+= number", "+= called(number)").replace("@kernel", "from parts import called\n@kernel")
+    (tmp_path / "sums.py").write_text(source)
+    assert run_with("return number + EXTRA", 0) == ["3"]
+    assert run_with(edited, 5) == [str(13 if "2" not in edited else 16)]
+
+
 def test_a_file_with_another_signatures_kernel_is_not_run(run):
     """Two processes that compile for two types at once may give both the same file."""
     run("int64", "float64")

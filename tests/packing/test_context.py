@@ -77,6 +77,15 @@ def test_too_much_is_refused() -> None:
         ContextRule(10, 4).lay_out([41])
 
 
+@pytest.mark.parametrize("num_ranks", [0, 2, 6])
+def test_ranks_that_share_no_bins_are_refused(num_ranks: int) -> None:
+    assert [ContextRule(8, 4).of_loader(rank, 8) for rank in (0, 3, 4, 7)] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+    with pytest.raises(
+        ValueError, match=f"{num_ranks} ranks are not a multiple of max_context_parallel 4; start a mul"
+    ):
+        ContextRule(8, 4).of_loader(0, num_ranks)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

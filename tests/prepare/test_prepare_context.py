@@ -144,7 +144,10 @@ def test_every_rank_has_something_in_every_micro_step(root: Path, groups: int, r
     [
         ({"tokens_per_rank": 100}, "max_seq_len 512 must be a power of two times tokens_per_rank 100"),
         ({"tokens_per_rank": 0}, "tokens_per_rank must be an integer of at least 1"),
-        ({"max_seq_len": 192, "tokens_per_rank": 64}, "power of two"),
+        (
+            {"max_seq_len": 192, "tokens_per_rank": 64},
+            "max_seq_len 192 must be a power of two times tokens_per_rank 64",
+        ),
         ({"tokens_per_rank": 64, "algorithm": "best-fit"}, "leave algorithm out"),
         ({"tokens_per_rank": 64, "max_sequences_per_bin": 9}, "max_sequences_per_bin does not go with tokens_per_rank"),
         ({"tokens_per_rank": 64, "cost_cap_percent": 90}, "cost_cap_percent"),

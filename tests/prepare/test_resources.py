@@ -1,6 +1,7 @@
 """Resources through `prepare`: no bin over a cap, whatever holds the column, and what is refused."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +35,10 @@ TABLE = pa.table(
     }
 )
 TILES_UP_TO_CAP = Resource(name="tiles", column="tiles", cap=CAP)
+
+
+def grids(*rows):
+    return pa.array(rows, pa.list_(pa.list_(pa.int64())))
 
 
 def prepared(folder, **words):
@@ -101,11 +106,13 @@ def test_the_manifest_and_the_service_tell_what_there_is(tmp_path):
     assert told.num_groups == 0
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "set")])
     assert f"tiles: {TILES.sum():,} of column 'tiles', at most 4 a sequence; bins are" in result.output
+    assert "a row may hold more of a resource than its cap" in result.output
     manifest = open_prepared(tmp_path / "set").manifest
-    result = CliRunner().invoke(main, ["plan", "compare", str(tmp_path / "set"), "--algorithm", "best-fit"])
-    assert f"at most 6 tiles a bin, the dataset's own plan has {manifest.n_bins} bins" in " ".join(
-        result.output.split()
-    )
+    assert f"│ {manifest.n_bins} │ {manifest.efficiency:.2%} │" in " ".join(result.output.split())  # no class's rooms
+    for command in (["compare", "--algorithm", "best-fit"], ["context", "--world-size", "4"]):
+        result = CliRunner().invoke(main, ["plan", *command, str(tmp_path / "set")])
+        said = " ".join(result.output.split())
+        assert f"at most 6 tiles a bin, the dataset's own plan has {manifest.n_bins} bins" in said
 
 
 def test_a_dataset_without_resources_is_what_it_was(tmp_path):
@@ -133,6 +140,17 @@ def test_a_flag_tells_column_cap_and_cost(text, cap, cost):
     resource = Resource.parse(text)
     assert resource == Resource(name="a", column=column, cap=cap, cost=cost)
     assert str(resource) == text
+
+
+def test_tokens_are_no_resource():
+    with pytest.raises(ValueError, match="its name is 'tokens', whose cap is max_seq_len; call it something else"):
+        Resource.parse("tokens=n:5")
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=b", "a=b:-5", "a=b:1.5", "a=b:4:-3", "a=b:4:3:9"])
+def test_a_flag_that_is_none_is_told_its_form(text):
+    with pytest.raises(ValueError, match=f"NAME=COLUMN:CAP:COST, .* got '{text}'"):
+        Resource.parse(text)
 
 
 def test_a_bin_costs_what_its_tokens_and_tiles_cost(tmp_path):
@@ -255,7 +273,8 @@ def test_verify_finds_a_sequence_that_takes_more_than_it_is_planned_as(tmp_path,
         (["--resource", "tiles=tiles::4398046511104"], "the cost of resource 'tiles' makes a bin cost up to"),
         (["--resource", "a=tiles", "--resource", "a=each"], "distinct names, got a, a"),
         (["--resource", "tiles=nothing"], "nothing"),
-        (["--resource", "tiles=tiles", "--over-length", "split"], "--over-length split would cut a sequence"),
+        (["--resource", "tiles=tiles", "--over-length", "truncate"], "--over-length truncate would cut a sequence"),
+        (["--resource", "tiles=tiles", "--group-column", "pair", "--over-length", "split"], "out of their group"),
         (["--resource", "tiles=tiles", "--max-sequences-per-bin", "3"], "--max-sequences-per-bin does not go with"),
         (["--resource", "tiles=tiles", "--on-bad-row", "skip"], "--on-bad-row skip does not go with resources"),
         (["--resource", "tiles=tiles", "--format", "seqpack"], "does not know resources"),
@@ -274,19 +293,24 @@ def test_flags_that_do_not_go_together(tmp_path, flags, said):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([1, -1, 2], "row 1, column 'tiles' is -1; a resource is at least 0"),
-        ([1, 2, 2**31], "row 2, column 'tiles' is 2147483648; a resource is at most"),
+        ([1, -1, 2], "row 1, column 'tiles' is below 0, or holds a null or a grid that is not"),
+        ([1, 2, 2**31], "row 2, column 'tiles' is over 2^31 - 1, the most"),
         ([None, 2, 2], "row 0, column 'tiles' is null, but a resource is a number: write 0"),
         ([1.5, 2.0, 2.0], "column 'tiles' holds double, but a resource is a column of integers"),
-        (pa.array([[-5, 10], [], [1]], pa.list_(pa.int64())), "row 0, column 'tiles' is -1"),
-        (pa.array([[[1, 2]], [[]], [[3]]], pa.list_(pa.list_(pa.int64()))), "row 1, column 'tiles' is -1"),
-        (pa.array([[[2**20, 2**20]], [], []], pa.list_(pa.list_(pa.int64()))), "row 0, column 'tiles' is 2147483648"),
+        (pa.array([[-5, 10], [], [1]], pa.list_(pa.int64())), "row 0, column 'tiles' is below 0"),
+        (grids([[1, 2, 3]], [[]], []), "row 1, column 'tiles' is below 0, or holds a null or a grid that"),
+        (grids([[1, 2, 3]], [[2, 3]], []), "row 1, column 'tiles' is below 0, or holds a null or a grid"),
+        (grids([], [[1, 2, 3], [1, 2, 3, 1]], []), "row 1, column 'tiles' is below 0, or holds a null or a grid"),
+        (grids([], [], [[1, -2, -3]]), "row 2, column 'tiles' is below 0"),
+        (grids([[1, None, 3]], [], []), "row 0, column 'tiles' is below 0, or holds a null"),
+        (grids([[1, 2**20, 2**20]], [], []), "row 0, column 'tiles' is over 2^31 - 1"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path, values, said):
     table = pa.table({"n": [3, 4, 5], "tiles": values})
-    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
         prepared(tmp_path / "set", lengths=table)
+    assert "on_bad_row" not in str(caught.value)  # which resources refuse
 
 
 def test_an_index_without_columns_is_refused(tmp_path):

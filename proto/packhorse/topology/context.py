@@ -87,6 +87,23 @@ class ContextRule:
         """The cap."""
         return self.cost_linear * self.tokens_per_rank * self.cost_cap_percent // 100
 
+    def of_loader(self, rank: int, num_ranks: int) -> tuple[int, int]:
+        """Returns the `rank` of a loader: the context-parallel group of this rank, and how many there are.
+
+        Example:
+            >>> ContextRule(8192, 4).of_loader(5, 8)
+            (1, 2)
+
+        Raises:
+            ValueError: the number of ranks is not a multiple of `max_context_parallel`.
+        """
+        if num_ranks < 1 or num_ranks % self.max_context_parallel:
+            raise ValueError(
+                f"{num_ranks} ranks are not a multiple of max_context_parallel {self.max_context_parallel}; start a "
+                "multiple, or prepare with another tokens_per_rank"
+            )
+        return rank // self.max_context_parallel, num_ranks // self.max_context_parallel
+
     def cost(self, room: int) -> int:
         """Returns what a sequence costs."""
         return (self.cost_linear + room) * room
@@ -99,7 +116,7 @@ class ContextRule:
         return ranks
 
     def fits(self, tokens: int, cost: int) -> int:
-        """Returns the longest room for which so many tokens and so much cost are left; 0 for none."""
+        """Returns the longest room that the remaining tokens and cost allow; 0 if there is none."""
         if cost <= 0:
             return 0
         return min(tokens, (isqrt(self.cost_linear**2 + 4 * cost) - self.cost_linear) // 2)

@@ -1,4 +1,4 @@
-"""What other context lengths would make of a dataset: bins, padding, and how long ranks wait for each other.
+"""A dataset with other context lengths: bins, padding, and how long ranks wait for each other.
 
 Owns the sweeps over max_seq_len and numbers of ranks. Each point is a plan; the dataset's own is the one that it was
 prepared with. Leaves measuring the waiting to `epoch.balance`.
@@ -79,8 +79,11 @@ def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) 
     options = options_of(dataset)
     rule = replace(rule_of(dataset), max_seq_len=max_seq_len)
     kept = fit(lengths, rule.longest, options.over_length)
-    plan = dataset.plan if max_seq_len == options.max_seq_len else _planned(dataset, kept, max_seq_len)
-    rooms = int(plan.rooms.astype("int64") @ plan.counts)
+    if max_seq_len == options.max_seq_len:  # with resources, rooms of its plan are those of classes
+        plan, rooms = dataset.plan, dataset.manifest.total_tokens
+    else:
+        plan = _planned(dataset, kept, max_seq_len)
+        rooms = int(plan.rooms.astype("int64") @ plan.counts)
     return ContextLength(
         max_seq_len=max_seq_len,
         bins=plan.num_bins,

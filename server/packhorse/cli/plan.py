@@ -150,4 +150,7 @@ def context(dataset: Path, max_seq_len: int | None, align: int | None, *, as_jso
     if as_json:
         click.echo(json.dumps([plan.facts() for plan in plans], indent=2))
     else:
-        output_console().print(context_plans_table(plans, source.name))
+        console = output_console()
+        console.print(context_plans_table(plans, source.name))
+        if source.budgets:
+            console.print(source.budgets)

@@ -160,8 +160,10 @@ def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length
         click.echo(f"skipped      {said}; the first is row {first.row} of {first.file}")
     if ledger.sequences:
         done = {"drop": "dropped", "truncate": "truncated"}.get(over_length, f"split into {ledger.pieces:,} pieces")
+        over_cap = f" ({ledger.over_cap:,} only over a cap)" if ledger.over_cap else ""
         click.echo(
-            f"over length: {ledger.sequences:,} sequences {done}, {ledger.tokens:,} of their tokens are not in the plan"
+            f"over length: {ledger.sequences:,} sequences {done}{over_cap}, {ledger.tokens:,} of their tokens are not "
+            "in the plan"
         )
 
 

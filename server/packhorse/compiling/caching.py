@@ -12,10 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import caching
 
 from packhorse.storage import hold_lock
@@ -149,7 +153,14 @@ _warned: list[str] = []
 
 
 class _Cache(_FunctionCache):
-    """Numba's cache of a function, in which errors of the disk are not fatal."""
+    """Numba's cache of a function, in which errors of the disk are not fatal, and an edit of what it calls counts."""
+
+    @cached_property
+    def _digest(self) -> str:
+        return _digest_of(self._py_func)
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), self._digest)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Returns what is compiled for a signature, or None where it is to be compiled here."""
@@ -180,6 +191,26 @@ class _Cache(_FunctionCache):
             return None
         # Two processes may have written one file at once, each for a signature of its own.
         return found if found is None or tuple(found.signature.args) == tuple(getattr(sig, "args", sig)) else None
+
+
+def _digest_of(function: Callable[..., Any]) -> str:
+    """Returns a digest of all that a loop is compiled from: its code, the code of what it calls, and constants.
+
+    Numba itself looks at the loop's own file only.
+    """
+    digest, known = sha256(), [function]
+    for one in known:  # which grows meanwhile
+        code = one.__code__
+        digest.update(
+            repr((code.co_code, [each for each in code.co_consts if not isinstance(each, CodeType)])).encode()
+        )
+        for name in code.co_names:
+            value = one.__globals__.get(name)
+            if (called := getattr(value, "py_func", None)) is not None:
+                known += [] if called in known else [called]
+            elif isinstance(value, int | float | tuple | np.generic):
+                digest.update(repr((name, value)).encode())
+    return digest.hexdigest()
 
 
 def _warn(what: str, folder: Path) -> None:

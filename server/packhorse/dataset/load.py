@@ -1,4 +1,4 @@
-"""Reading a prepared folder, or refusing it with what is wrong and where.
+"""Reading a prepared folder; a damaged one is refused with the file and the reason.
 
 Owns every check between the files and the plan that is served from them; leaves seqpack's layout to `seqpack_layout`.
 """
@@ -66,7 +66,8 @@ class PreparedDataset:
     plan: PlanIndex
     """The plan laid out for random access."""
     first_tokens: PoolArray | None = None
-    """First token of each pool entry in its sequence, mapped, too: uint32 or int64 [n_sequences]; None: all 0."""
+    """First token of each pool entry in its sequence, mapped, too: uint32 or int64 [n_sequences]; None: all 0. Of a
+    pool of groups `groups` has them."""
     groups: Groups | None = None
     """The groups that the plan is over, with their sequences; None where every sequence is planned by itself."""
     keys: Keys | None = None
@@ -195,7 +196,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     first_tokens = None
     if manifest.start_dtype:
         first_tokens = map_array(folder / STARTS, manifest.start_dtype, (manifest.n_sequences,))
-    groups = _map_groups(folder, manifest)
+    groups = _map_groups(folder, manifest, first_tokens)
     keys = Keys.mapped(folder, manifest.keys) if manifest.keys else None
     if manifest.over_length.sequences:
         map_array(folder / OVER_LENGTH, "int64", (manifest.over_length.sequences, 2))
@@ -229,10 +230,10 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
             raise PreparedDatasetError(
                 f"{named(folder / MANIFEST)} states {what} {stated}, but the files beside it give {actual}"
             )
-    return PreparedDataset(folder, manifest, pool, plan, first_tokens, groups, keys)
+    return PreparedDataset(folder, manifest, pool, plan, None if groups else first_tokens, groups, keys)
 
 
-def _map_groups(folder: Path, manifest: Manifest) -> Groups | None:
+def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None) -> Groups | None:
     """Maps the files of groups; None where the dataset has none."""
     if manifest.groups is None:
         return None
@@ -254,6 +255,7 @@ def _map_groups(folder: Path, manifest: Manifest) -> Groups | None:
         ),
         costs=tuple(each.cost for each in manifest.resources),
         are_named=manifest.is_grouped,
+        first_tokens=first_tokens,
         order=None if manifest.groups.ids_ascend else map_array(folder / MEMBER_ORDER, "int64", (num_members,)),
     )
 

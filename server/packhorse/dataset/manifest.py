@@ -46,8 +46,8 @@ class PlanOptions:
     """The most sequences in a bin. By default there is no limit."""
     over_length: OverLength = "error"
     """What happens to a sequence longer than max_seq_len. "error" refuses it, "drop" leaves it out, "truncate" keeps as
-    many of its tokens as fit, and "split" keeps all, in pieces. The manifest counts these sequences and the lost
-    tokens, and over_length.npy lists them.
+    many of its tokens as fit, and "split" keeps all, in pieces, but refuses it if it takes of a resource. The manifest
+    counts these sequences and the lost tokens, and over_length.npy lists them.
     """
     keep: Keep = "head"
     """Which end of a truncated sequence stays: "head", its first tokens, or "tail", its last."""
@@ -73,11 +73,11 @@ class PlanOptions:
         """
         if self.tokens_per_rank is None:
             return None
-        if self.tokens_per_rank < 1 or self.max_seq_len % self.tokens_per_rank:
+        ranks, rest = divmod(self.max_seq_len, max(1, self.tokens_per_rank))
+        if self.tokens_per_rank < 1 or rest or ranks & (ranks - 1):
             raise ValueError(
                 f"max_seq_len {self.max_seq_len} must be a power of two times tokens_per_rank {self.tokens_per_rank}"
             )
-        ranks = self.max_seq_len // self.tokens_per_rank
         cap = DEFAULT_COST_CAP_PERCENT if self.cost_cap_percent is None else self.cost_cap_percent
         return ContextRule(self.tokens_per_rank, ranks, cap)
 
@@ -99,6 +99,8 @@ class OverLengthLedger:
     """Those of them that are not in the plan because of the policy."""
     pieces: int = 0
     """Pieces that they were split into; 0 under every other policy."""
+    over_cap: int = field(default=0, metadata=LATER)
+    """Sequences among them that fit max_seq_len and take more of a resource than its cap, alone or as a group."""
 
     def __add__(self, other: "OverLengthLedger") -> "OverLengthLedger":
         """Returns what the policy did to both."""
@@ -428,7 +430,8 @@ class Manifest(Facts):
             yield "groups fit bins", 1 <= most <= per_bin <= self.n_sequences
             yield (
                 "groups are neither cut nor counted by sequence",
-                (options.over_length in ("error", "drop") and options.max_sequences_per_bin is None),
+                (options.over_length != "truncate" and options.max_sequences_per_bin is None)
+                and not (options.over_length == "split" and self.is_grouped),
             )
         yield from self._rules_of_resources()
         if (keys := self.keys) is not None:
@@ -439,6 +442,7 @@ class Manifest(Facts):
     def _rules_of_resources(self) -> Iterator[tuple[str, bool]]:
         is_rounded = self.rounding_tokens > 0
         yield "rounding_tokens are of resources", self.rounding_tokens >= 0 and bool(self.resources or not is_rounded)
+        yield "over_length.over_cap is of sequences", 0 <= self.over_length.over_cap <= self.over_length.sequences
         yield "sequences with resources are in groups", self.groups is not None or not self.resources
         for each in self.resources:
             yield "caps are in [1, 2^31)", each.cap is None or 1 <= each.cap < 2**31

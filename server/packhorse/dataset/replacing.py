@@ -170,7 +170,7 @@ def _disk_full(output: Path, needed_bytes: int, meanwhile: Path | None) -> OSErr
     if meanwhile is not None:
         free_bytes += sum(512 * path.lstat().st_blocks for path in meanwhile.rglob("*"))
     error = OSError(
-        f"{output.parent} has too little space: {output.name} needs at least {needed_bytes:,} bytes and "
+        f"{output.parent} has too little space: {output.name} needs more than {needed_bytes:,} bytes and "
         f"{free_bytes:,} are free; make room, or give an output on another disk"
     )
     error.errno = errno.ENOSPC

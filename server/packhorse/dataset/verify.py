@@ -265,7 +265,7 @@ class _Comparison:
             return
         rule = self._rule
         rooms = self._rooms_of(entries)
-        starts = self._dataset.first_tokens
+        starts = (self._dataset.groups or self._dataset).first_tokens
         firsts = np.zeros(len(ids), dtype=np.int64) if starts is None else starts[entries].astype(np.int64)
         own = np.where(is_over, np.minimum(found - firsts, rule.longest), found)
         self._report.tokens += int(own.sum())

@@ -210,6 +210,8 @@ class Counted:
     """The smallest and the largest id; of groups, their numbers."""
     id_dtype: IdType
     """Their type in the pool."""
+    start_dtype: IdType | None
+    """The type of first tokens beside the pool; None where it has none, as a pool of groups."""
     facts: SequenceFacts
     """Facts of the sequences; merging adds the fingerprint of the ids of rows."""
 
@@ -226,7 +228,7 @@ class Counted:
     @property
     def array_bytes(self) -> int:
         """Bytes of the arrays of the prepared folder."""
-        start_dtype = self.facts.start_dtype
+        start_dtype = self.start_dtype
         entry = np.dtype(self.id_dtype).itemsize + (np.dtype(start_dtype).itemsize if start_dtype else 0)
         return int(self.counts.sum()) * entry + 16 * self.facts.over_length.sequences
 
@@ -293,6 +295,7 @@ class Counted:
             counts=counts,
             id_range=(low, high),
             id_dtype=stored_dtype(low, high),
+            start_dtype=None if groups else facts.start_dtype,
             facts=facts,
         )
 

@@ -20,6 +20,7 @@ from packhorse.dataset import (
     MEMBERS,
     OVER_LENGTH,
     RESOURCES,
+    STARTS,
     GroupRecord,
     OverLengthLedger,
     PlanOptions,
@@ -31,7 +32,7 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import Progress
 from packhorse.packing import PackingPlan
-from packhorse.prepare._counting import exact_sum, facts_of, find_rows
+from packhorse.prepare._counting import LONGEST_SPLIT, IdType, exact_sum, facts_of, find_rows, stored_dtype
 from packhorse.prepare._merging import duplicate_error
 from packhorse.prepare._resources import GroupClasses, SizeCounts
 from packhorse.prepare.grouping import Grouping, WholeGroups, groups_of_version, whole_groups
@@ -66,11 +67,19 @@ class Grouped:
     """Where sequences have resources: the sizes of groups, by whose classes they are sorted and planned."""
 
     @property
+    def sort_options(self) -> PlanOptions:
+        """Options by which groups are sorted, whose lengths are sums of rooms already, or numbers of classes."""
+        longest = max(self.options.max_seq_len, len(self.most_by_room) - 1)
+        return replace(self.options, max_seq_len=longest, over_length="error", align=1, extra_tokens=0)
+
+    @property
     def array_bytes(self) -> int:
         """Bytes of the tables."""
         order_bytes = 0 if self.ids_ascend else 8 * self.facts.n_sequences
         amount_bytes = 4 * len(self.sizes.resources) * self.facts.n_sequences if self.sizes else 0
-        table_bytes = 16 * (self.n_groups + self.facts.n_sequences) + amount_bytes
+        start_dtype = self.facts.start_dtype
+        start_bytes = np.dtype(start_dtype).itemsize * self.facts.n_sequences if start_dtype else 0
+        table_bytes = 16 * (self.n_groups + self.facts.n_sequences) + amount_bytes + start_bytes
         return table_bytes + order_bytes + 8 * self.n_dropped_listed
 
     def record(self, plan: PackingPlan) -> GroupRecord:
@@ -126,9 +135,10 @@ def gather_groups(
     Args:
         opened: the sequences.
         grouping: which of them are a group.
-        options: what shapes the plan; `over_length` is "error" or "drop".
+        options: what shapes the plan; `over_length` is "error" or "drop", or "split" where groups are single sequences
+            with resources.
         folder: where groups.npy, members.npy and, where needed, dropped_groups.npy, member_order.npy,
-            over_length.npy, resources.npy and classes.npy are written.
+            over_length.npy, starts.npy, resources.npy and classes.npy are written.
         progress: shows rows.
         before: the grouped version to whose groups these are added.
 
@@ -149,11 +159,14 @@ def gather_groups(
             f"all {tally.num_dropped:,} {tally.called}s of the input do not fit a bin and are dropped; raise "
             f"max_seq_len{' or the caps' if resources else ''}"
         )
+    first_tokens = tally.first_tokens()
+    if first_tokens is not None:
+        _write(folder / STARTS, first_tokens)
     if not tally.ids_ascend:
         ids = np.array(map_array(folder / MEMBERS)[:, 0])
-        if (repeated := _repeated(ids)) is not None:
+        if (repeated := _repeated(ids if first_tokens is None else ids[first_tokens == 0])) is not None:
             raise duplicate_error(repeated, find_rows((opened.ranges, repeated)), before)
-        _write(folder / MEMBER_ORDER, np.argsort(ids))
+        _write(folder / MEMBER_ORDER, np.argsort(ids, kind="stable"))
     all_dropped = np.sort(np.concatenate(tally.dropped))
     if len(all_dropped):
         _write(folder / DROPPED_GROUPS, all_dropped)
@@ -182,11 +195,6 @@ def gather_groups(
     )
 
 
-def options_of_groups(options: PlanOptions) -> PlanOptions:
-    """Returns what shapes the plan over groups, whose lengths are sums of rooms already."""
-    return replace(options, over_length="error", align=1, extra_tokens=0)
-
-
 def _opened_tables(folder: Path, rooms: RoomRule, some: tuple[int, int], classes: GroupClasses | None) -> Opened:
     """Returns groups of the tables in a folder as rows: from the first of `some` up to the last, exclusive."""
     num_before, num_groups = some
@@ -207,8 +215,8 @@ def _opened_tables(folder: Path, rooms: RoomRule, some: tuple[int, int], classes
     return Opened(kind="groups", ranges=ranges, files=[], columns=InputColumns())
 
 
-def _write(path: Path, entries: NDArray[np.int64]) -> None:
-    create_array(path, "int64", entries.shape)
+def _write(path: Path, entries: NDArray[np.integer]) -> None:
+    create_array(path, str(entries.dtype), entries.shape)
     write_entries(path, 0, entries)
 
 
@@ -229,7 +237,11 @@ class _Tally:
         self.most_by_room = np.zeros(options.max_seq_len + 1, dtype=np.int64)
         self.ledger = before.manifest.over_length if before else OverLengthLedger()
         self.over = [before.over_length()] if before else []
-        """(id, length) of the members of groups that are too long: int64 [n, 2] each."""
+        """(id, length) of the sequences that were split or are members of groups left out: int64 [n, 2] each."""
+        self._pieces = [np.empty((0, 2), dtype=np.int64)]
+        """(member, its first token) of pieces that do not begin a sequence: int64 [n, 2] each."""
+        self._uncut = ""
+        """Says which sequence with resources, the first of those under "split", does not fit a bin."""
         self.dropped = [np.empty(0, dtype=np.int64) if before is None else before.dropped_groups()]
         """Keys of these groups."""
         self.keys = [*self.dropped]
@@ -267,8 +279,15 @@ class _Tally:
                 add(rows)
             num_before = self.num_groups
             for rows in whole_groups(opened.ranges, grouping):
-                add(rows)
+                add(self._in_pieces(rows) if self._options.over_length == "split" else rows)
                 advance(len(rows.lengths))
+        if self._uncut:
+            raise ValueError(
+                f"{self._uncut}, so it cannot be split, and it is "
+                f"{'the only one' if self.num_dropped == 1 else f'one of {self.num_dropped:,}'}; raise max_seq_len or "
+                "the cap, leave such rows out of the input, or choose over_length='drop', which leaves out long text, "
+                "too"
+            )
         return num_before
 
     def facts(self) -> SequenceFacts:
@@ -279,9 +298,45 @@ class _Tally:
             self._rooms[rooms],
             own_tokens=self._own_tokens,
             id_range=self._id_range,
+            start_dtype=self._start_dtype(),
             over_length=self.ledger,
         )
         return replace(facts, ids_sum_a=self._ids_sum[0], ids_sum_b=self._ids_sum[1])
+
+    def first_tokens(self) -> NDArray[np.integer] | None:
+        """Returns where every member begins in its sequence: [n]; None where each begins at 0."""
+        pieces, dtype = np.concatenate(self._pieces), self._start_dtype()
+        if dtype is None:
+            return None
+        first_tokens = np.zeros(int(self._rooms.sum()), dtype=dtype)
+        first_tokens[pieces[:, 0]] = pieces[:, 1]
+        return first_tokens
+
+    def _start_dtype(self) -> IdType | None:
+        last = max(int(some[:, 1].max(initial=0)) for some in self._pieces)
+        return stored_dtype(0, last) if last else None
+
+    def _in_pieces(self, rows: WholeGroups) -> WholeGroups:
+        """Returns sequences with those split that are too long and take nothing of any resource; notes them."""
+        longest = self._options.rooms.longest
+        is_cut = (rows.lengths > longest) & ~rows.resources.any(axis=1)
+        if not is_cut.any():
+            return rows
+        members = np.stack((rows.ids, rows.lengths), axis=1)[is_cut]
+        if (most := int(members[:, 1].max())) > LONGEST_SPLIT:
+            at = int(np.argmax(is_cut & (rows.lengths == most)))
+            raise ValueError(
+                f"sequence {rows.ids[at]} (row {rows.row(at)}) has {most} tokens; sequences of up to {LONGEST_SPLIT} "
+                "can be split: repair the length, or choose over_length='drop'"
+            )
+        pieces = rows.cut(is_cut, longest)
+        self.over.append(members)
+        self.ledger += OverLengthLedger(
+            sequences=len(members),
+            source_tokens=exact_sum(members[:, 1]),
+            pieces=len(pieces.lengths) - len(rows.lengths) + len(members),
+        )
+        return pieces
 
     def _add(self, rows: WholeGroups) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
         """Counts groups.
@@ -296,13 +351,13 @@ class _Tally:
         amounts = np.add.reduceat(rows.resources, rows.starts)
         group_sizes = self.sizes.sizes_of(group_rooms, amounts)
         is_kept = np.asarray((group_sizes <= self.sizes.capacities).all(axis=1))
-        members = np.stack((rows.ids, rows.lengths), axis=1)
+        members, first_tokens = np.stack((rows.ids, rows.lengths), axis=1), rows.first_tokens
         if not is_kept.all():
-            first = int(np.argmin(is_kept))
-            self._leave_out(rows, first, group_sizes[first], sizes, members[np.repeat(~is_kept, sizes)])
+            self._leave_out(rows, is_kept, group_sizes, sizes)
             self.num_dropped += int((~is_kept).sum())
             is_member = np.repeat(is_kept, sizes)
             members, rooms = members[is_member], rooms[is_member]
+            first_tokens = None if first_tokens is None else first_tokens[is_member]
         ends = self._rooms.sum() + np.cumsum(sizes[is_kept])
         self.num_groups += int(is_kept.sum())
         if self.sizes.resources:
@@ -310,64 +365,74 @@ class _Tally:
         np.maximum.at(self.most_by_room, group_rooms[is_kept], sizes[is_kept])
         if len(members):
             ids = np.ascontiguousarray(members[:, 0])
+            a, b = ids_sum(ids, first_tokens)
+            self._ids_sum = ((self._ids_sum[0] + a) % 2**64, (self._ids_sum[1] + b) % 2**64)
+            if first_tokens is not None:
+                later = np.flatnonzero(first_tokens)
+                self._pieces.append(np.stack((self._rooms.sum() + later, first_tokens[later]), axis=1))
+                ids = ids[first_tokens == 0]
             self._rooms += np.bincount(rooms, minlength=len(self._rooms))
             self._own_tokens += int(members[:, 1].sum())
-            self._id_range = (min(self._id_range[0], int(ids.min())), max(self._id_range[1], int(ids.max())))
-            self.ids_ascend &= int(ids[0]) > self._last_id and bool((ids[1:] > ids[:-1]).all())
-            self._last_id = int(ids[-1])
-            a, b = ids_sum(ids, None)
-            self._ids_sum = ((self._ids_sum[0] + a) % 2**64, (self._ids_sum[1] + b) % 2**64)
+            if len(ids):
+                self._id_range = (min(self._id_range[0], int(ids.min())), max(self._id_range[1], int(ids.max())))
+                self.ids_ascend &= int(ids[0]) > self._last_id and bool((ids[1:] > ids[:-1]).all())
+                self._last_id = int(ids[-1])
         return is_kept, ends, members
 
     def _leave_out(
-        self,
-        rows: WholeGroups,
-        which: int,
-        takes: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        members: NDArray[np.int64],
+        self, rows: WholeGroups, is_kept: NDArray[np.bool_], takes: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> None:
-        """Refuses a group that does not fit a bin, or takes its members, and those of others like it, into the ledger.
+        """Takes the members of groups that do not fit a bin into the ledger, or refuses the first of these groups.
+
+        Under "split" only notes the first, so that the refusal counts all of them.
 
         Args:
             rows: some groups.
-            which: the first of them that does not fit.
-            takes: its sizes: int64 [d].
-            sizes: members of each group: int64 [G].
-            members: of those that do not fit: int64 [n, 2].
+            is_kept: whether each fits: bool [G].
+            takes: what each takes of a bin: int64 [G, d].
+            sizes: members of each: int64 [G].
         """
-        if self._options.over_length == "error":
-            begin, size = int(rows.starts[which]), int(sizes[which])
-            if takes[0] <= self._options.max_seq_len:
-                raise self._over_cap(rows, begin, size, takes)
-            tokens = exact_sum(rows.lengths[begin : begin + size])
-            extra = "" if self._options.rooms.is_plain else " with align and extra_tokens"
-            if self.called == "sequence":
-                raise ValueError(
-                    f"sequence {rows.ids[begin]} (row {rows.first + begin}) has {tokens} tokens, over max_seq_len "
-                    f"{self._options.max_seq_len}{extra}; raise max_seq_len, or choose over_length='drop', which "
-                    "leaves such sequences out"
-                )
-            raise ValueError(
-                f"group {rows.keys[which]} (rows {rows.first + begin} to {rows.first + begin + size - 1}, {size} "
-                f"sequences) has {tokens} tokens together, over max_seq_len {self._options.max_seq_len}{extra}; raise "
-                "max_seq_len, or choose over_length='drop', which leaves out whole groups"
+        if self._options.over_length == "drop":
+            is_out = np.repeat(~is_kept, sizes)
+            tokens = exact_sum(rows.lengths[is_out])
+            over_cap = int(sizes[~is_kept & (takes[:, 0] <= self._options.max_seq_len)].sum())
+            self.over.append(np.stack((rows.ids, rows.lengths), axis=1)[is_out])
+            self.ledger += OverLengthLedger(
+                sequences=int(is_out.sum()), source_tokens=tokens, tokens=tokens, over_cap=over_cap
             )
-        tokens = exact_sum(members[:, 1])
-        self.over.append(members)
-        self.ledger += OverLengthLedger(sequences=len(members), source_tokens=tokens, tokens=tokens)
+            return
+        first = int(np.argmin(is_kept))
+        why, way_out = self._unfit(rows, first, takes[first], int(sizes[first]))
+        if self._options.over_length == "error":
+            raise ValueError(f"{why}; {way_out}")
+        self._uncut = self._uncut or why
 
-    def _over_cap(self, rows: WholeGroups, begin: int, size: int, takes: NDArray[np.int64]) -> ValueError:
-        """Returns the error for a group that takes more of a resource than a bin has."""
-        at = int(np.argmax(takes > self.sizes.capacities))
-        name = [each.name for each in self.sizes.resources if each.cap is not None][at - 1]
-        called = f"sequence {rows.ids[begin]} (row {rows.first + begin})"
-        if size > 1:
-            called = f"group {rows.keys[np.searchsorted(rows.starts, begin)]} (rows {rows.first + begin} on)"
-        return ValueError(
-            f"{called} takes {takes[at]} of resource {name!r}, over its cap of {self.sizes.capacities[at]}; raise the "
-            "cap, or choose over_length='drop', which leaves such sequences out"
-        )
+    def _unfit(self, rows: WholeGroups, which: int, takes: NDArray[np.int64], size: int) -> tuple[str, str]:
+        """Says why one of some groups does not fit a bin, and the ways out."""
+        begin, limit = int(rows.starts[which]), self._options.max_seq_len
+        row, amounts = rows.row(begin), rows.resources[begin]
+        called = f"sequence {rows.ids[begin]} (row {row})"
+        if self.called == "group":
+            called = f"group {rows.keys[which]} (rows {row} to {row + size - 1}, {size} sequences)"
+        if takes[0] <= limit:
+            at = int(np.argmax(takes > self.sizes.capacities))
+            name = [each.name for each in self.sizes.resources if each.cap is not None][at - 1]
+            over = f"takes {takes[at]} of resource {name!r}, over its cap of {self.sizes.capacities[at]}"
+            return (
+                f"{called} {over}",
+                f"raise the cap, or choose over_length='drop', which leaves such {self.called}s out",
+            )
+        extra = "" if self._options.rooms.is_plain else " with align and extra_tokens"
+        tokens = exact_sum(rows.lengths[begin : begin + size])
+        together = " together" if self.called == "group" else ""
+        why = f"{called} has {tokens} tokens{together}, over max_seq_len {limit}{extra}"
+        way_out = f"raise max_seq_len, or choose over_length='drop', which leaves such {self.called}s out"
+        if self.called == "sequence" and amounts.any():
+            at = int(np.argmax(amounts > 0))
+            why += f", and takes {amounts[at]} of resource {self.sizes.resources[at].name!r}"
+        elif self.called == "sequence" and len(amounts):
+            way_out += ", or 'split', which cuts those into pieces that take nothing of any resource"
+        return why, way_out
 
 
 def _refuse_repeated_group(

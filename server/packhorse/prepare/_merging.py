@@ -75,7 +75,7 @@ class Arrays:
     @classmethod
     def claimed(cls, folder: Path, counted: Counted, *, lists_over: bool) -> "Arrays":
         """Makes those that are not there, with their disk space; the list of what is too long only if `lists_over`."""
-        shape, start_dtype = (int(counted.counts.sum()),), counted.facts.start_dtype
+        shape, start_dtype = (int(counted.counts.sum()),), counted.start_dtype
         num_over = counted.facts.over_length.sequences if lists_over else 0
         return cls(
             pool=_kept(folder / POOLS, counted.id_dtype, shape),

@@ -163,7 +163,7 @@ class Sort:
 
     def _claim_spills(self, counted: Counted, work: WorkFolder, finished: Records[str]) -> list[SpillTask]:
         """Claims disk space for every spill that is not finished, and forgets records of those that are damaged."""
-        start_dtype = counted.facts.start_dtype
+        start_dtype = counted.start_dtype
         tasks = []
         for number, (task, part) in enumerate(zip(counted.tasks, counted.parts, strict=True)):
             name = f"{number:06}"

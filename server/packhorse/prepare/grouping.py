@@ -74,7 +74,7 @@ class Grouping:
             raise ValueError(f"groups has {len(self.ids):,} entries for {num_rows:,} rows: give one for each row")
         if self.size is not None and num_rows % self.size:
             raise ValueError(
-                f"{num_rows:,} rows are no multiple of group_size {self.size}: {num_rows % self.size} are left over"
+                f"{num_rows:,} rows are not a multiple of group_size {self.size}: {num_rows % self.size} are left over"
             )
 
     @property
@@ -104,6 +104,34 @@ class WholeGroups:
     """Number of the first row over all files."""
     resources: NDArray[np.int64]
     """Of each row: int64 [n, k], of k resources."""
+    first_tokens: NDArray[np.int64] | None = None
+    """Where each row begins in its sequence: int64 [n]; None where each begins at 0."""
+
+    def row(self, index: int) -> int:
+        """Returns the number over all files of the row that one of these is, or is a piece of."""
+        return self.first + (index if self.first_tokens is None else int((self.first_tokens[:index] == 0).sum()))
+
+    def cut(self, is_cut: NDArray[np.bool_], longest: int) -> "WholeGroups":
+        """Returns the rows, each a group of its own, with some in pieces of `longest` tokens; the last may be shorter.
+
+        Args:
+            is_cut: which rows are split: bool [n].
+            longest: the most tokens of a piece.
+        """
+        num_pieces = np.where(is_cut, -(-self.lengths // longest), 1)
+        of_row = np.repeat(np.arange(len(num_pieces)), num_pieces)
+        starts = np.arange(len(of_row))
+        first_tokens = longest * (starts - (np.cumsum(num_pieces) - num_pieces)[of_row])
+        lengths = np.where(is_cut, longest, self.lengths)[of_row]
+        return WholeGroups(
+            keys=self.keys[of_row],
+            starts=starts,
+            lengths=np.minimum(lengths, self.lengths[of_row] - first_tokens),
+            ids=self.ids[of_row],
+            first=self.first,
+            resources=self.resources[of_row],
+            first_tokens=first_tokens,
+        )
 
 
 def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[WholeGroups]:
@@ -139,12 +167,14 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
     for first, size in cut(len(groups.table)):
         table = np.array(groups.table[first : first + size])
         begin = int(groups.table[first - 1, 1]) if first else 0
-        members = np.array(groups.members[begin : int(table[-1, 1])])
+        some = slice(begin, int(table[-1, 1]))
+        members = np.array(groups.members[some])
         starts = np.concatenate(([0], table[:-1, 1] - begin))
         amounts = np.empty((len(members), 0), dtype=np.int64)
         if groups.resources is not None:
-            amounts = groups.resources[begin : int(table[-1, 1])].astype(np.int64)
-        yield WholeGroups(table[:, 0], starts, members[:, 1], members[:, 0], 0, amounts)
+            amounts = groups.resources[some].astype(np.int64)
+        first_tokens = None if groups.first_tokens is None else groups.first_tokens[some].astype(np.int64)
+        yield WholeGroups(table[:, 0], starts, members[:, 1], members[:, 0], 0, amounts, first_tokens)
 
 
 def _keys(

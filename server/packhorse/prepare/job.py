@@ -24,7 +24,7 @@ from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.prepare._append import continued, refuse_growth
-from packhorse.prepare._groups import gather_groups, options_of_groups
+from packhorse.prepare._groups import gather_groups
 from packhorse.prepare._records import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.prepare._sort import Sort
 from packhorse.prepare._work import record_of
@@ -77,7 +77,7 @@ class Job:
                 engine=engine,
                 progress=shown,
                 opened=grouped.opened if grouped else self.opened,
-                options=options_of_groups(self.options) if grouped else self.options,
+                options=grouped.sort_options if grouped else self.options,
                 groups=grouped,
                 time_limit_seconds=(
                     DEFAULT_TIME_LIMIT_SECONDS if execution.time_limit_seconds is None else execution.time_limit_seconds
@@ -105,6 +105,8 @@ def checked_job(
     _check_input(input, lengths, grouping, execution)
     if columns.resources:
         _refuse_with_resources(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
+        if grouping is not None:
+            _refuse_cutting_groups(plan)
         grouping = grouping or Grouping(size=1)
     elif grouping is not None:
         _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
@@ -165,13 +167,12 @@ def _check_input(
     input: Source | Iterable[Source] | None, lengths: Any, grouping: Grouping | None, execution: Execution
 ) -> None:
     if (input is None) == (lengths is None):
-        raise ValueError("give either input, for files, or lengths, for what Python holds")
+        raise ValueError("give either input, for files, or lengths, for data in memory")
     if lengths is not None and execution.resume:
-        raise ValueError("resume is for files: nobody can tell whether lengths that Python holds are the same")
+        raise ValueError("resume needs files: lengths in memory cannot be compared with those of the interrupted call")
     if lengths is None and grouping is not None and grouping.numbers is not None and grouping.file is None:
         raise ValueError(
-            "groups that Python holds are for lengths that it holds: for files give a column, a size, or a file of "
-            "numbers"
+            "groups in memory need lengths in memory: for files give a column, a size, or a file of numbers"
         )
 
 
@@ -206,11 +207,7 @@ def _refuse_holding(folder: Path, named: list[str], found: Found) -> None:
 
 def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
     """Refuses what makes no sense where sequences are planned in groups; a ValueError."""
-    if options.over_length in ("truncate", "split"):
-        raise ValueError(
-            f"over_length {options.over_length!r} would cut sequences out of their group: choose over_length 'error', "
-            "or 'drop', which leaves out whole groups"
-        )
+    _refuse_cutting_groups(options)
     for name in ("max_sequences_per_bin", "tokens_per_rank"):
         if getattr(options, name) is not None:
             raise ValueError(f"{name} does not go with groups: leave it out")
@@ -223,12 +220,20 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
         )
 
 
-def _refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
-    """Refuses what does not go with resources; a ValueError."""
+def _refuse_cutting_groups(options: PlanOptions) -> None:
     if options.over_length in ("truncate", "split"):
         raise ValueError(
-            f"over_length {options.over_length!r} would cut a sequence and not what it takes of a resource: choose "
-            "over_length 'error', or 'drop', which leaves out sequences that do not fit a bin"
+            f"over_length {options.over_length!r} would cut sequences out of their group: choose over_length 'error', "
+            "or 'drop', which leaves out whole groups"
+        )
+
+
+def _refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
+    """Refuses what does not go with resources; a ValueError."""
+    if options.over_length == "truncate":
+        raise ValueError(
+            "over_length 'truncate' would cut a sequence and not what it takes of a resource: choose over_length "
+            "'split', which splits those that take nothing, or 'drop', which leaves out those that do not fit a bin"
         )
     if options.algorithm not in ("auto", "best-fit"):
         raise ValueError("resources have a packer of their own: leave algorithm out")

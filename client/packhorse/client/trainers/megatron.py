@@ -184,7 +184,7 @@ class MegatronIterator:
         return MegatronStep(iter(micro_batches), len(micro_batches), *sums)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the cursor of the last micro-batch handed out, a plain dict; it is the same on every rank."""
+        """Returns the cursor of the last returned micro-batch, a plain dict; it is the same on every rank."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -221,14 +221,14 @@ class MegatronIterator:
         is filled up to their product; under others load a state.
 
         Raises:
-            ValueError: it is negative or no multiple of a step's bins.
+            ValueError: it is negative or not a multiple of a step's bins.
         """
         topology = self._loader.dataset.topology
         bins_per_step = topology.bins_per_step
         steps, rest = divmod(consumed_samples, bins_per_step)
         if rest or consumed_samples < 0:
             raise ValueError(
-                f"consumed_samples {consumed_samples} is no multiple of the {bins_per_step} bins in a step of all "
+                f"consumed_samples {consumed_samples} is not a multiple of the {bins_per_step} bins in a step of all "
                 "ranks; it was counted under another data-parallel size or micro_batch_size: use load_saved or "
                 "load_state_dict instead"
             )
@@ -380,13 +380,8 @@ def _of_shared_bins(
         num_ranks = state.get_data_parallel_world_size(with_context_parallel=True)
         if num_ranks > rule.max_context_parallel:
             process_group = state.get_data_parallel_group(with_context_parallel=True)
-    most = rule.max_context_parallel
-    if num_ranks % most:
-        raise ValueError(
-            f"{num_ranks} ranks of data and context parallelism are no multiple of max_context_parallel {most}"
-        )
+    of_loader = rule.of_loader(rank, num_ranks)
     if seq_length not in (None, rule.max_seq_len):
         raise ValueError(f"bins of the rule have {rule.max_seq_len} tokens, and seq_length is {seq_length}")
-    of_loader = (rank // most, num_ranks // most)
     loader = replace(data, loader=replace(options, rank=of_loader)).open(batch_size=1)
     return MegatronIterator(loader, shared=_SharedBins(rule, rank, tensor_parallel_size, process_group))

@@ -37,6 +37,8 @@ def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table |
         yield _templates_table(report, num_templates)
     yield _context_lengths_table(report)
     yield unpacked_table(report.without_packing, report.dataset.manifest.total_capacity)
+    if any(each.cap is not None for each in report.dataset.manifest.resources):
+        yield "these rows know tokens only: without packing, a row may hold more of a resource than its cap"
     if report.windows:
         yield quality_table(report.windows)
     own = report.own_waiting

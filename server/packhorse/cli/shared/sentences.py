@@ -1,4 +1,4 @@
-"""What commands say of a dataset or a plan: sentences, and the advice that follows from them.
+"""Sentences and advice that commands print about a dataset or a plan.
 
 Owns the wording. Leaves every figure to `packhorse.analysis`, and tables to `reports`.
 """
@@ -46,11 +46,12 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
         yield f"cut off: {CUT_OFF}"
     if manifest.version > 1:
         yield from map(version_line, versions_of(dataset.path))
-    if manifest.over_length.sequences:
-        pieces = f", {manifest.over_length.pieces:,} pieces" if manifest.over_length.pieces else ""
+    if (ledger := manifest.over_length).sequences:
+        pieces = f", {ledger.pieces:,} pieces" if ledger.pieces else ""
+        over_cap = f", {ledger.over_cap:,} of them only over a cap" if ledger.over_cap else ""
         yield (
-            f"over-length ({manifest.options.over_length}): {manifest.over_length.sequences:,} sequences, "
-            f"{manifest.over_length.tokens:,} tokens left out{pieces}"
+            f"over-length ({manifest.options.over_length}): {ledger.sequences:,} sequences{over_cap}, "
+            f"{ledger.tokens:,} tokens left out{pieces}"
         )
 
 

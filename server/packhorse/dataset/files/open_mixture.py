@@ -189,7 +189,6 @@ class MixtureDataset:
         is_laid_alike = {each.options.context for each in manifests} == {first.options.context} and {
             each.max_seq_len for each in manifests
         } == {self.max_seq_len}
-        ledgers = [manifest.over_length for manifest in manifests]
         given = self.mixture(0).epoch(self.settled_epoch).taken
 
         def about(what: Callable[[Manifest], int]) -> int:
@@ -228,12 +227,7 @@ class MixtureDataset:
             start_dtype=None if not start_dtypes else "uint32" if start_dtypes == {"uint32"} else "int64",
             ids_sum_a=0,
             ids_sum_b=0,
-            over_length=OverLengthLedger(
-                sequences=sum(ledger.sequences for ledger in ledgers),
-                source_tokens=sum(ledger.source_tokens for ledger in ledgers),
-                tokens=sum(ledger.tokens for ledger in ledgers),
-                pieces=sum(ledger.pieces for ledger in ledgers),
-            ),
+            over_length=sum((manifest.over_length for manifest in manifests), OverLengthLedger()),
             source=", ".join(dataset.name for dataset in self.datasets),
             id_column=None,
             plan_cut_off=any(manifest.plan_cut_off for manifest in manifests),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.compiling import kernel
-from packhorse.epoch.bins import Bins
+from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.sources.source import Locations, Source
 from packhorse.topology import RoomRule
 
@@ -49,7 +49,9 @@ class Groups:
     are_named: bool = True
     """Whether bins contain the group of each sequence."""
     order: NDArray[np.int64] | None = None
-    """Members by ascending id: int64 [n]; None if `members` already ascend."""
+    """Members by ascending id: int64 [n]; None if `members` already ascend. Pieces of a sequence keep their order."""
+    first_tokens: PoolArray | None = None
+    """Every member's first token in its sequence: uint32 or int64 [n]; None if each is 0."""
 
     def members_of(self, numbers: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the members of groups, group after group, and how many each has: int64 [k] and [len(numbers)].
@@ -63,20 +65,27 @@ class Groups:
         before = np.cumsum(sizes) - sizes
         return np.repeat(begins - before, sizes) + np.arange(int(sizes.sum())), sizes
 
-    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the members that have some ids, -1 where there is none: int64 [len(ids)]."""
+    def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Finds the members that have some ids: a row for each piece, and one for an id that none has.
+
+        Returns:
+            Which id each row is of, and its member, -1 where there is none: int64 [rows] both.
+        """
         order, num_members = self.order, len(self.members)
 
         def at(indices: NDArray[np.int64]) -> NDArray[np.int64]:
             return indices if order is None else order[indices]
 
-        indices = _first_not_below(lambda some: self.members[at(some), 0], num_members, ids)
-        found = at(np.minimum(indices, num_members - 1))
-        return np.where((indices < num_members) & (self.members[found, 0] == ids), found, -1)
+        begins = _first_not(lambda some: self.members[at(some), 0] < ids, num_members, len(ids))
+        ends = _first_not(lambda some: self.members[at(some), 0] <= ids, num_members, len(ids))
+        sizes = np.maximum(ends - begins, 1)
+        which = np.repeat(np.arange(len(ids)), sizes)
+        rows = np.arange(len(which)) + (begins - np.cumsum(sizes) + sizes)[which]
+        return which, np.where(rows < ends[which], at(np.minimum(rows, num_members - 1)), -1)
 
     def groups_of(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the numbers of members' groups: int64 [len(members)]."""
-        return _first_not_below(lambda some: self.table[some, 1], len(self.table), members + 1)
+        return _first_not(lambda some: self.table[some, 1] <= members, len(self.table), len(members))
 
 
 class GroupedSource:
@@ -114,11 +123,13 @@ class GroupedSource:
         lengths = np.empty(num_members, dtype=np.int32)
         rooms = groups.rooms
         _expand(groups.table, groups.members, rooms.align, rooms.extra_tokens, packed.ids, ids, lengths, group_ids)
+        first_tokens = groups.first_tokens
         return Bins(
             ids=ids,
             lengths=lengths,
             bin_ends=bin_ends,
             positions=packed.positions,
+            first_tokens=None if first_tokens is None else first_tokens[groups.members_of(packed.ids)[0]],
             group_ids=group_ids if groups.are_named else None,
         )
 
@@ -139,22 +150,22 @@ class GroupedSource:
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns where members are in the epoch."""
         wanted, groups = np.ascontiguousarray(ids, dtype=np.int64), self._groups
-        found = groups.find(wanted)
+        which, found = groups.find(wanted)
         is_there = found >= 0
         members = found[is_there]
         numbers = groups.groups_of(members)
         located = self._source.locate(numbers)
         index_in_bin = members - np.where(numbers > 0, groups.table[numbers - 1, 1], 0)
         index_in_bin += self._members_before(located.positions, located.index_in_bin)
-        answers = np.full((4, len(wanted)), -1, dtype=np.int64)
+        answers = np.full((4, len(which)), -1, dtype=np.int64)
         answers[:, is_there] = (
-            np.zeros_like(members),
+            np.zeros_like(members) if groups.first_tokens is None else groups.first_tokens[members],
             groups.rooms.room(groups.members[members, 1]),
             located.positions,
             np.where(located.positions < 0, -1, index_in_bin),
         )
         return Locations(
-            ids=wanted,
+            ids=wanted[which],
             first_tokens=answers[0],
             lengths=answers[1],
             positions=answers[2],
@@ -173,20 +184,25 @@ class GroupedSource:
         return counts
 
 
-def _first_not_below(
-    values: Callable[[NDArray[np.int64]], NDArray[np.int64]], size: int, wanted: NDArray[np.int64]
+def _first_not(
+    is_before: Callable[[NDArray[np.int64]], NDArray[np.bool_]], size: int, num_wanted: int
 ) -> NDArray[np.int64]:
-    """Returns the first index whose value is not below each wanted one, `size` where all are: int64 [n].
+    """Returns for each of some wanted values the first index that is not before it, `size` where all are: int64 [n].
 
-    Values ascend. Bisects for all at once and reads only the values that it compares, so a mapped column is not copied.
+    Bisects for all at once and compares few indices, so a mapped column is not copied.
+
+    Args:
+        is_before: whether an index of ascending values is before each wanted one: int64 [n] to bool [n].
+        size: how many values there are.
+        num_wanted: n.
     """
-    low = np.zeros(len(wanted), dtype=np.int64)
-    high = np.full(len(wanted), size, dtype=np.int64)
+    low = np.zeros(num_wanted, dtype=np.int64)
+    high = np.full(num_wanted, size, dtype=np.int64)
     while (is_open := low < high).any():
         middle = (low + high) >> 1
-        is_below = is_open & (values(np.minimum(middle, size - 1)) < wanted)
-        low = np.where(is_below, middle + 1, low)
-        high = np.where(is_open & ~is_below, middle, high)
+        goes_up = is_open & is_before(np.minimum(middle, size - 1))
+        low = np.where(goes_up, middle + 1, low)
+        high = np.where(is_open & ~goes_up, middle, high)
     return low
 
 

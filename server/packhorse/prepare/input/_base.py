@@ -1,4 +1,4 @@
-"""What a reader is, and what it makes of an input: ranges of rows, each checked as it is read.
+"""The interface of a reader: an input as ranges of rows, each checked as it is read.
 
 Owns the protocol, and what becomes of rows that fail, whatever they were read from. Leaves what rows are, and what may
 be wrong with them, to `_rows`, and files to the readers, a file each.
@@ -160,12 +160,12 @@ class RowRange(ABC):
             Fault.LONG_GROUP: f"is {value}{self.part(row)}, which int64 cannot hold",
             Fault.NULL_RESOURCE: f"is null{self.part(row)}, but a resource is a number: write 0, or an empty list, for "
             "a sequence that needs none of it",
-            Fault.LOW_RESOURCE: f"is {value}{self.part(row)}; a resource is at least 0",
-            Fault.HIGH_RESOURCE: f"is {value}{self.part(row)}; a resource is at most 2^31 - 1",
+            Fault.LOW_RESOURCE: f"is below 0, or holds a null or a grid that is not (t, h, w){self.part(row)}",
+            Fault.HIGH_RESOURCE: f"is over 2^31 - 1{self.part(row)}, the most that a sequence may take",
         }.get(fault, f"is null{self.part(row)}")
-        raise ValueError(
-            f"{self.where}: row {row}, {what} {said}; repair the row or leave it out, or choose on_bad_row='skip'"
-        )
+        may_skip = self.columns.group is None and not self.columns.resources
+        way_out = ", or choose on_bad_row='skip'" if may_skip else ""
+        raise ValueError(f"{self.where}: row {row}, {what} {said}; repair the row or leave it out{way_out}")
 
 
 def _which_resource(raw: RawRows, index: int) -> int:

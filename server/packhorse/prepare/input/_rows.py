@@ -1,4 +1,4 @@
-"""Rows as they are read, and what may be wrong with one.
+"""Rows as they are read, and their faults.
 
 Owns the checks that every row has to pass whatever it was read from, and what a row that fails is called.
 """
@@ -20,6 +20,7 @@ MOST_RESOURCE = 2**31 - 1
 """Of one sequence."""
 _MOST_RESOURCES, _MOST_COST = 4, 2**42
 _RESOURCE = re.compile(r"([^=]+)=(.+?)(?::(\d*))?(?::(\d+))?")
+_NUMBER_AT_END = re.compile(r":[-+.\d]+$")
 
 OnBadRow = Literal["error", "skip"]
 """Treatment of a row that cannot be planned."""
@@ -52,6 +53,8 @@ class Resource:
         for name in ("name", "column"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
+        if self.name == "tokens":
+            raise ValueError("resource: its name is 'tokens', whose cap is max_seq_len; call it something else")
         if self.cap is not None:
             checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_RESOURCE)
         checked_integer(f"the cost of resource {self.name!r}", self.cost, 0, _MOST_COST)
@@ -60,7 +63,7 @@ class Resource:
     def parse(cls, text: str) -> Self:
         """Reads NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST; a ValueError where it is something else."""
         found = _RESOURCE.fullmatch(text)
-        if found is None:
+        if found is None or _NUMBER_AT_END.search(found[2]):  # such as tiles:-5, no column of anyone
             raise ValueError(
                 "resource must be NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST, such as tiles=num_tiles:48, "
                 f"got {text!r:.60}"

@@ -1,4 +1,4 @@
-"""Which columns of a table with a schema are meant, and whether they hold what they should.
+"""Choosing the columns of a table, and checking their types.
 
 Owns that judgement, for Parquet, Arrow files and Arrow streams alike.
 """
@@ -236,14 +236,16 @@ def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None
 
 
 def _products(grids: Any) -> NDArray[np.int64]:
-    """Returns the product of each list of integers, -1 where that is none: int64 [n]."""
+    """Returns the product of each grid (t, h, w), -1 where it is not three numbers of at least 0: int64 [n]."""
     import pyarrow.compute as pc
 
     sizes = pc.fill_null(pc.list_value_length(grids), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     numbers = values_of(grids.flatten().fill_null(-1)).astype(np.float64)
+    grid = np.repeat(np.arange(len(sizes)), sizes)
     products = np.ones(len(sizes))
-    np.multiply.at(products, np.repeat(np.arange(len(sizes)), sizes), numbers)
-    products[(sizes == 0) | (products < 0)] = -1
+    np.multiply.at(products, grid, numbers)
+    products[sizes != 3] = -1
+    products[grid[numbers < 0]] = -1
     return np.minimum(products, MOST_RESOURCE + 1).astype(np.int64)
 
 
