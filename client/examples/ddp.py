@@ -3,7 +3,7 @@ r"""Plain PyTorch: DistributedDataParallel over packed batches, on CPUs (gloo) o
     torchrun --nproc-per-node 2 client/examples/ddp.py --target 127.0.0.1:50051 --dataset corpus --tokens corpus.idx \
         --vocab-size 8000 --checkpoint run.pt
 
-Kill it at any time and run it again, with as many processes as you like: it goes on behind the last checkpoint. What
+Kill it at any time and run it again, with as many processes as you like: it continues after the last checkpoint. What
 belongs to Packhorse is in `main`; the model knows nothing of packing but an attention bias and position ids.
 """
 
@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         self.head = nn.Linear(width, vocab_size)
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Returns logits [B, L, vocabulary]; positions begin anew in every sequence, and the bias is [B, 1, L, L]."""
+        """Returns logits [B, L, vocabulary]; positions begin at 0 in every sequence, and the bias is [B, 1, L, L]."""
         mask = bias.expand(-1, self.heads, -1, -1).flatten(0, 1)
         return self.head(self.layers(self.tokens(input_ids) + self.positions(position_ids), mask))
 

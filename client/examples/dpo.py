@@ -8,7 +8,7 @@ r"""Direct preference optimization (DPO) on a dataset of pairs, with a model of 
 
 A line of `answers.jsonl` holds a `prompt`, the answer that was `chosen` and the one that was `rejected`. The two are a
 group and so share a row; rows are dealt to the ranks. A step's loss and gradients are those of its pairs one by
-one. Kill it at any time and run it again, with as many processes as you like: it goes on after the last checkpoint.
+one. Kill it at any time and run it again, with as many processes as you like: it continues after the last checkpoint.
 What belongs to Packhorse is the loader, `as_pair_batch` and `pair_log_probs`.
 """
 
@@ -85,7 +85,7 @@ def main() -> None:
         batch=BatchFormat(loss_mask=arguments.loss_mask),
     )
     plain = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).to(device)
-    reference = deepcopy(plain).eval().requires_grad_(False)  # what the run began with, whatever it goes on from
+    reference = deepcopy(plain).eval().requires_grad_(False)  # the run's first weights, also after a resume
     model = DistributedDataParallel(plain)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
     if arguments.checkpoint.exists():

@@ -80,7 +80,7 @@ class ElasticLoader:
             yield {"input": input_ids, "positions": positions}, labels
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the cursor behind the last batch that was handed out."""
+        """Returns the cursor after the last batch that was returned."""
         return dict(self._bins.cursor_after(self._batches.get_state()["global_next_index"]))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -3,9 +3,9 @@ r"""Hugging Face's Trainer over packed batches, on one process or several.
     torchrun --nproc-per-node 2 client/examples/hf_trainer.py --target 127.0.0.1:50051 --dataset corpus \
         --tokens corpus.idx --vocab-size 8000 --output run
 
-Run it again and it goes on behind the newest checkpoint, with as many processes, bins in a batch and accumulated
+Run it again and it continues after the newest checkpoint, with as many processes, bins in a batch and accumulated
 batches as you like. The model is a small Llama with random weights; put `AutoModelForCausalLM.from_pretrained(...)` in
-its place. TRL's SFTTrainer becomes packed likewise: `packhorse.client.trainers.trl.PackedSFTTrainer`.
+its place. For TRL's SFTTrainer, take `packhorse.client.trainers.trl.PackedSFTTrainer`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ class RecordingTrainer(PackedTrainer):
     record: Record
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Finds sequences where positions begin anew; those without any target are padding."""
+        """Finds sequences by positions that begin at 0; those without any target are padding."""
         starts = (inputs["position_ids"].flatten() == 0).nonzero().flatten().tolist()
         labels, num_tokens = inputs["labels"].flatten(), inputs["labels"].numel()
         for start, end in zip(starts, [*starts[1:], num_tokens], strict=True):
@@ -37,7 +37,7 @@ class RecordingTrainer(PackedTrainer):
 
 
 class StopAfter(TrainerCallback):
-    """Saves and leaves after so many steps."""
+    """Saves and stops after a number of steps."""
 
     def __init__(self, num_steps: int | None) -> None:
         self.num_steps = num_steps

@@ -138,7 +138,7 @@ def parsed() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the chats, their pictures and the model")
-    parser.add_argument("--make", type=int, help="write so many chats to the folder, and leave")
+    parser.add_argument("--make", type=int, help="write this number of chats to the folder, and stop")
     parser.add_argument("--target", help="the server, host:port")
     parser.add_argument("--dataset", help="a prepared dataset's name")
     parser.add_argument("--checkpoint", type=Path, help="file to go on from, and to save to")

@@ -56,7 +56,7 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("Wait for a thread, p99", "s", {"{{lane}}": quantile(0.99, "packhorse_lane_wait_seconds", "le, lane")}),
     ("Work that waits for a thread", "short", {"{{lane}}": f"sum by (lane) (packhorse_lane_waiting{JOB})"}),
     (
-        "Streams that go on after a break, a second",
+        "Streams that continue after a break, a second",
         "short",
         {"{{dataset}}": f"sum by (dataset) ({rate('packhorse_streams_resumed_total')})"},
     ),

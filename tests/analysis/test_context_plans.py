@@ -76,7 +76,7 @@ def test_inspect_tells_who_waits_and_what_is_sent(folder: Path) -> None:
     assert "waiting: give --world-size" not in shown
     served = run(inspect, folder.name, "--target", f"embedded:{folder.parent}")
     assert served.endswith("\nlong: 8 ranks with 512 tokens each share a bin, cost cap 300 %\n")
-    with pytest.raises(ValueError, match="world_size 12 is no multiple of 8, the ranks that share a bin"):
+    with pytest.raises(ValueError, match="world_size 12 is not a multiple of 8, the ranks that share a bin"):
         run(inspect, str(folder), "--world-size", "12")
 
 
@@ -98,7 +98,7 @@ def test_a_rule_that_the_ranks_do_not_suit_is_refused() -> None:
     source = HistogramInput(name="counts", counts=Counter(lengths()), options=None)
     for size, message in (
         (100, "power of two times tokens_per_rank 100"),
-        (512, "no multiple of the 8 ranks of a bin"),
+        (512, "not a multiple of the 8 ranks of a bin"),
     ):
         with pytest.raises(ValueError, match=message):
             compare_context_plans(source, replace(OPTIONS, align=1), tokens_per_rank=[size], world_size=12)

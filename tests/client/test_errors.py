@@ -80,7 +80,7 @@ def test_a_server_that_is_none(running_server):
 
 def test_a_token_does_not_travel_in_plain_text(running_unix_server):
     with pytest.raises(
-        ValueError, match=r"would travel to 'trainer:50051' in plain text: give ca=… \(TLS\), or insecure"
+        ValueError, match=r"would be sent to 'trainer:50051' in plain text: give ca=… \(TLS\), or insecure"
     ):
         connect("127.0.0.1:50051,trainer:50051", token="secret")
     assert connect("trainer:50051", token="secret", insecure=True).target

@@ -119,10 +119,10 @@ EDITS: dict[str, tuple[Callable[[Content], None], str]] = {
     "digest": (at("digest", value="0"), "digest"),
     "id column of numbers": (at("id_column", value=3), "id_column"),
     "half a surrogate": (at("id_column", value="\ud800"), "id_column"),
-    "null inputs": (at("inputs", value=None), "states inputs null, which goes without saying"),
+    "null inputs": (at("inputs", value=None), "states inputs null, which is the default and must be left out"),
     "null etag": (
         at("inputs", "files", 0, "etag", value=None),
-        "states inputs.files.etag null, which goes without saying",
+        "states inputs.files.etag null, which is the default and must be left out",
     ),
     "inputs without rows": (without("inputs", "rows"), "lacks 'inputs.rows'"),
     "inputs of negative rows": (at("inputs", "rows", value=-1), "inputs counts"),

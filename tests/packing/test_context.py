@@ -80,7 +80,9 @@ def test_too_much_is_refused() -> None:
 @pytest.mark.parametrize("num_ranks", [0, 2, 6])
 def test_ranks_that_share_no_bins_are_refused(num_ranks: int) -> None:
     assert [ContextRule(8, 4).of_loader(rank, 8) for rank in (0, 3, 4, 7)] == [(0, 2), (0, 2), (1, 2), (1, 2)]
-    with pytest.raises(ValueError, match=f"{num_ranks} ranks are no multiple of max_context_parallel 4; start a mul"):
+    with pytest.raises(
+        ValueError, match=f"{num_ranks} ranks are not a multiple of max_context_parallel 4; start a mul"
+    ):
         ContextRule(8, 4).of_loader(0, num_ranks)
 
 

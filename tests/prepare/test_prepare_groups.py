@@ -112,7 +112,7 @@ def test_workers_and_resume_change_no_byte(tmp_path, monkeypatch):
         ({"format": "seqpack"}, "seqpack's layout cannot say which sequences are a group"),
         ({"on_bad_row": "skip"}, "on_bad_row 'skip' would leave a group without"),
         ({"group_size": 3}, "group_column and group_size both say"),
-        ({"group_column": None, "group_size": 2}, "9 rows are no multiple of group_size 2: 1 are left over"),
+        ({"group_column": None, "group_size": 2}, "9 rows are not a multiple of group_size 2: 1 are left over"),
         ({"group_column": None, "group_size": 0}, "group_size must be an integer of at least 1"),
         (
             {"group_column": "n"},
@@ -186,7 +186,7 @@ def test_a_file_of_groups_is_an_input(tmp_path):
     with pytest.raises(ValueError, match=r"groups\.npy must be one integer for each row, got float64"):
         prepare(output=tmp_path / "set", **arguments)
     np.save(groups, np.array([1, 1, 2]))
-    with pytest.raises(ValueError, match="groups that Python holds are for lengths that it holds"):
+    with pytest.raises(ValueError, match="groups in memory need lengths in memory"):
         prepare(output=tmp_path / "set", **arguments | {"groups": [1, 1, 2]})
     result = CliRunner().invoke(
         main,

@@ -226,15 +226,18 @@ def test_the_command_takes_pairs(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--tokenizer", "t", "--prompt-column", "q"], "--prompt-column and --response-column, which go together"),
+        (["--tokenizer", "t", "--prompt-column", "q"], "--prompt-column and --response-column"),
         (
             ["--tokenizer", "t", "--messages-column", "m", "--prompt-column", "q", "--response-column", "r"],
-            "Rows have --messages-column; or --prompt-column",
+            "Give --messages-column; or --prompt-column",
         ),
-        (["--tokenizer", "t", "--messages-column", "m", "--no-eos"], "The chat template begins and ends the turns"),
+        (
+            ["--tokenizer", "t", "--messages-column", "m", "--no-eos"],
+            "no effect with --messages-column: the chat template",
+        ),
         (["--tokenizer", "t", "--chat-template", "c"], "go with --messages-column"),
         (["--tokenizer", "t", "--cutoff-len", "9"], "--cutoff-len and --no-targets go with"),
-        (["--tokenizer", "t", "--chosen-column", "c"], "--chosen-column and --rejected-column, which go together"),
+        (["--tokenizer", "t", "--chosen-column", "c"], "--chosen-column and --rejected-column, with or without"),
         (
             ["--tokenizer", "t", "--prompt-column", "q", "--response-column", "r", "--train-turns", "last"],
             "--train-turns",

@@ -115,7 +115,7 @@ class Client(PackingClient):
             The mixture as it is now.
 
         Raises:
-            PositionPassedError: bins after the position have been handed out; says how far runs are.
+            PositionPassedError: bins after the position have been sent; the message says how far runs are.
             AccessDeniedError: the token does not allow it.
             NotImplementedByServerError: the server has no tokens, or cannot write its data root.
             InvalidRequestError: the dataset is no mixture, or the stage cannot follow the others.

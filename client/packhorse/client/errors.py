@@ -5,7 +5,7 @@ PackhorseError
 ├── DatasetNotFoundError (a LookupError) no dataset of that name
 ├── DatasetCorruptError                  its files do not match their checksums
 ├── DigestMismatchError                  another dataset than the run began with
-├── PositionPassedError                  a mixture was to change where bins have been handed out already
+├── PositionPassedError                  a mixture was to change where bins have already been sent
 ├── NotImplementedByServerError          the server has no such method
 ├── VersionMismatchError                 client and server are too far apart; says which to upgrade
 ├── AccessDeniedError                    the server refuses who asks, or this client the server
@@ -15,7 +15,7 @@ PackhorseError
 ├── StreamInterruptedError               retries did not help; says where to resume
 └── TransientError                       may be tried again, and is
     ├── ServerUnavailableError           no server answers, or the connection broke
-    ├── ServerShuttingDownError          it drains; another replica goes on
+    ├── ServerShuttingDownError          it drains; another replica continues
     ├── TooManyStreamsError              it has its fill of streams
     ├── TooManyRequestsError             it has its fill of requests of this kind
     └── DamagedAnswerError               bytes changed on the way: the answer does not fit the request
@@ -33,7 +33,7 @@ class PackhorseError(Exception):
 
     Args:
         message: what a person reads.
-        metadata: facts behind it, by name.
+        metadata: facts about the error, by name.
         retry_after_seconds: when the server asks to come back; None where it does not say.
     """
 
@@ -64,7 +64,7 @@ class DigestMismatchError(PackhorseError):
 class PositionPassedError(PackhorseError):
     """The server has already sent bins at or after the position where a mixture was to change.
 
-    `metadata["position"]` is the position asked for, `metadata["reached"]` one behind the last that was handed out.
+    `metadata["position"]` is the requested position, `metadata["reached"]` one after the last that was sent.
     """
 
 

@@ -1,4 +1,4 @@
-"""What is read, how it is loaded and how lengths are packed on demand: options as objects.
+"""Option objects: what a client reads, how it loads batches, and how it packs lengths on demand.
 
 Owns `Run`, `LoaderOptions`, `PackOptions` and a model's `cost_linear`; the topology's classes are re-exported from
 `packhorse.topology`. Leaves how a batch looks to `presets/batch_format`, and how servers are reached to `connecting`.

@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class AtomicFiles:
-    """Several files that are published together, as a context manager; an exception leaves none of them.
+    """Several files that are published together, as a context manager. After an exception, there is no file.
 
     Each is written under a temporary name in its own folder, and locked as long as it has that name. On success all are
     synced and renamed in the given order, so the last file says that the others are there. Nobody locks the temporary

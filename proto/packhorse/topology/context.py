@@ -95,11 +95,11 @@ class ContextRule:
             (1, 2)
 
         Raises:
-            ValueError: the number of ranks is no multiple of `max_context_parallel`.
+            ValueError: the number of ranks is not a multiple of `max_context_parallel`.
         """
         if num_ranks < 1 or num_ranks % self.max_context_parallel:
             raise ValueError(
-                f"{num_ranks} ranks are no multiple of max_context_parallel {self.max_context_parallel}; start a "
+                f"{num_ranks} ranks are not a multiple of max_context_parallel {self.max_context_parallel}; start a "
                 "multiple, or prepare with another tokens_per_rank"
             )
         return rank // self.max_context_parallel, num_ranks // self.max_context_parallel
@@ -116,7 +116,7 @@ class ContextRule:
         return ranks
 
     def fits(self, tokens: int, cost: int) -> int:
-        """Returns the longest room for which so many tokens and so much cost are left; 0 for none."""
+        """Returns the longest room that the remaining tokens and cost allow; 0 if there is none."""
         if cost <= 0:
             return 0
         return min(tokens, (isqrt(self.cost_linear**2 + 4 * cost) - self.cost_linear) // 2)

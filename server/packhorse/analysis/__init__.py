@@ -1,4 +1,4 @@
-"""Figures about prepared datasets, plans and servers: what commands print, for Python and other pages as well.
+"""Figures about prepared datasets, plans and servers, for commands, Python and other pages.
 
 Start with `dataset_report`, `compare_packers` and `activity_between`. Names are listed in `__init__.pyi` and loaded
 when first used, because `activity_between` needs no package of the server. `packhorse.analysis.plots` needs Matplotlib,

@@ -1,4 +1,4 @@
-"""What servers do now, as rates between two looks at them: servers, datasets, runs and streams.
+"""The activity of servers as rates between two measurements: servers, datasets, runs and streams.
 
 Owns the arithmetic, on the client's `ServerActivity` objects or on others with the same fields. Leaves asking servers
 to `packhorse.client.proof`, and tables to `packhorse top`.

@@ -1,4 +1,4 @@
-"""What other context lengths would make of a dataset: bins, padding, and how long ranks wait for each other.
+"""A dataset with other context lengths: bins, padding, and how long ranks wait for each other.
 
 Owns the sweeps over max_seq_len and numbers of ranks. Each point is a plan; the dataset's own is the one that it was
 prepared with. Leaves measuring the waiting to `epoch.balance`.

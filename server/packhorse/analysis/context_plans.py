@@ -1,4 +1,4 @@
-"""Context plans in figures: how long ranks wait, which tokens several ranks compute together, and what that sends.
+"""Figures of context plans: waiting, tokens that several ranks compute together, and their communication.
 
 Owns the model of time: work as `ContextRule` costs it, and a price for each token whose keys and values a rank
 receives, which nothing hides. Leaves laying out bins to `packhorse.topology`, and their balance to `epoch.balance`.
@@ -213,7 +213,7 @@ def compare_context_plans(
         context_groups, rest = divmod(world_size, rule.max_context_parallel)
         if rest:
             raise ValueError(
-                f"world_size {world_size} is no multiple of the {rule.max_context_parallel} ranks of a bin"
+                f"world_size {world_size} is not a multiple of the {rule.max_context_parallel} ranks of a bin"
             )
         templates = pack_context(rooms, rule).templates
         plan = PlanIndex.build(templates, counts_of_templates(templates), rule.max_seq_len)

@@ -1,4 +1,4 @@
-"""A prepared dataset in figures: what `packhorse inspect` prints, for Python and other pages as well.
+"""Figures of a prepared dataset, for `packhorse inspect`, Python and other pages.
 
 Owns the figures of the dataset's own plan and of its locality windows. Leaves sweeps to `context_lengths`, ways without
 packing to `unpacked`, and pictures to `analysis.plots`.
@@ -102,7 +102,7 @@ def dataset_report(
         bandwidth: what a rank receives of others with which it shares bins, in GB/s; 0 where that costs nothing.
 
     Raises:
-        ValueError: the run's ranks are no multiple of those that share a bin.
+        ValueError: the run's ranks are not a multiple of those that share a bin.
     """
     manifest, plan = dataset.manifest, dataset.plan
     ends = np.cumsum(plan.counts)
@@ -135,7 +135,7 @@ def _context_plan(dataset: PreparedDataset, run: Topology, bandwidth: float) -> 
     context_groups, rest = divmod(run.world_size, rule.max_context_parallel)
     if rest and run.world_size > 1:
         raise ValueError(
-            f"world_size {run.world_size} is no multiple of {rule.max_context_parallel}, the ranks that share a bin"
+            f"world_size {run.world_size} is not a multiple of {rule.max_context_parallel}, the ranks that share a bin"
         )
     return context_plan(
         dataset.plan,

@@ -1,4 +1,4 @@
-"""Training without packing: what the usual ways to make rows of the same sequences cost.
+"""Training without packing: the cost of the usual ways to make rows of the same sequences.
 
 Owns the ways and their arithmetic over histograms. Leaves plans to `packhorse.packing`.
 """

@@ -1,4 +1,4 @@
-"""`packhorse redact`: takes sequences away from training; every bin and position stays as it was."""
+"""`packhorse redact`: removes sequences from training, without changing bins or positions."""
 
 from pathlib import Path
 

@@ -208,7 +208,7 @@ def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | Pr
     is_chat = form is ChatColumns
     if is_chat and (given["bos"] is not None or given["eos"] is not None or given["no_eos"]):
         raise click.UsageError(
-            "The chat template begins and ends the turns of --messages-column; --bos, --eos and --no-eos do not."
+            "--bos, --eos and --no-eos have no effect with --messages-column: the chat template begins and ends turns."
         )
     if not is_chat and given["train_turns"] is not None:
         raise click.UsageError("--train-turns goes with --messages-column.")
@@ -227,7 +227,7 @@ def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | Pr
 def _row_options(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the keywords of `tokenize_fine_tuning`; refuses flags of plain text."""
     if given["bos"] is not None:
-        raise click.UsageError("--bos is for plain text; the tokenizer itself begins prompts as it was made to.")
+        raise click.UsageError("--bos is for plain text; for prompts the tokenizer adds its own beginning.")
     if any(given[name] is not None for name in ("text_column", "id_column", "documents", "glob")):
         raise click.UsageError(
             "--text-column, --id-column, --documents and --glob are for plain text, not for chats and pairs."
@@ -252,8 +252,8 @@ def _form(**named: str | None) -> _Form | None:
         return ChatColumns
     if given:
         raise click.UsageError(
-            "Rows have --messages-column; or --prompt-column and --response-column, which go together; or "
-            "--chosen-column and --rejected-column, which go together, with or without --prompt-column."
+            "Give --messages-column; or --prompt-column and --response-column; or --chosen-column and "
+            "--rejected-column, with or without --prompt-column."
         )
     return None
 

@@ -53,7 +53,7 @@ def check_fields(kind: type, content: object, path: str = "") -> None:
         _check_value(hints[name], value, path + name)
         if name in defaults and value == defaults[name]:
             stated = "null" if value is None else value
-            raise ValueError(f"states {path + name} {stated}, which goes without saying")
+            raise ValueError(f"states {path + name} {stated}, which is the default and must be left out")
 
 
 def _check_value(hint: Any, value: object, name: str) -> None:

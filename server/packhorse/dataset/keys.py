@@ -1,4 +1,4 @@
-"""The table of keys of a dataset: what the owner of its sequences calls them, each way between key and id.
+"""The table of a dataset's keys: from key to id, and back.
 
 Owns the table's files, and looking up in them without reading them whole. Plans, pools and bins know ids only, so the
 table is no part of a digest; like every file it has its checksum in the manifest. Leaves where keys come from to

@@ -150,7 +150,7 @@ def open_file(path: Path) -> io.BufferedReader:
         below = datasets_below(path.parent) if path.name == MANIFEST else []
         if below:
             raise PreparedDatasetError(
-                f"{path.parent.name} holds datasets and is none itself: name one, such as {named(below[0])}"
+                f"{path.parent.name} holds datasets, but is not one: name one, such as {named(below[0])}"
             ) from None
         raise PreparedDatasetError(f"{named(path)} is missing; prepare the dataset again") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Reading a prepared folder, or refusing it with what is wrong and where.
+"""Reading a prepared folder; a damaged one is refused with the file and the reason.
 
 Owns every check between the files and the plan that is served from them; leaves seqpack's layout to `seqpack_layout`.
 """

@@ -1,4 +1,4 @@
-"""Values that are permuted together, each under parameters of its own: draws from pools, and positions.
+"""Permuting many values at once, each with its own parameters: draws from pools, and positions.
 
 Owns the blocks in which many values go through the rounds of `permutation` at once. Leaves a round to `permutation`,
 and which values are drawn to `plan_kernels`.

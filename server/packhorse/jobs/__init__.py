@@ -1,4 +1,4 @@
-"""What every long job needs: engines for its tasks, progress for people, and signals that wait.
+"""Long jobs: engines for their tasks, progress bars, and signals that wait.
 
 Only re-exports. It knows nothing of packing, so every package of the server's side may use it.
 """

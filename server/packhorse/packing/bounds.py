@@ -1,4 +1,4 @@
-"""Lower bounds: how few bins any plan can have.
+"""Lower bounds on the number of bins.
 
 Owns the bounds that need the counts alone, and the plain check of the certificate in which a packer proves more. The
 check is one slow, obvious dynamic program in Python's own integers, and shares nothing with the packer.

@@ -1,4 +1,4 @@
-"""`pack_sequences`: a list of lengths in, bins of indices out.
+"""`pack_sequences`: from a list of lengths to bins of indices.
 
 Owns the way from a plan back to indices, in O(S), and `PackedSequences`. Leaves plans to `registry`, and packing in a
 given order to `list_packers`.

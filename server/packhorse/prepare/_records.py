@@ -1,4 +1,4 @@
-"""What a dataset says of its input: names, files, skipped rows and keys.
+"""The input's records in a manifest: names, files, skipped rows and keys.
 
 Owns how inputs are named, which lists are in the manifest and which in files beside it, and the pass over keys. Leaves
 reading to `input`, and the table of keys to `packhorse.dataset`.

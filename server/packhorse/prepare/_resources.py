@@ -1,4 +1,4 @@
-"""Resources: what groups take of a bin beside tokens, such as tiles of images, counted, in classes, and planned.
+"""Resources beside tokens, such as image tiles: counting, classes and plans.
 
 Leaves what a user says of a resource to `input`, and classes of sizes, and packing them, to `packhorse.packing`.
 """

@@ -74,7 +74,7 @@ class Grouping:
             raise ValueError(f"groups has {len(self.ids):,} entries for {num_rows:,} rows: give one for each row")
         if self.size is not None and num_rows % self.size:
             raise ValueError(
-                f"{num_rows:,} rows are no multiple of group_size {self.size}: {num_rows % self.size} are left over"
+                f"{num_rows:,} rows are not a multiple of group_size {self.size}: {num_rows % self.size} are left over"
             )
 
     @property

@@ -167,13 +167,12 @@ def _check_input(
     input: Source | Iterable[Source] | None, lengths: Any, grouping: Grouping | None, execution: Execution
 ) -> None:
     if (input is None) == (lengths is None):
-        raise ValueError("give either input, for files, or lengths, for what Python holds")
+        raise ValueError("give either input, for files, or lengths, for data in memory")
     if lengths is not None and execution.resume:
-        raise ValueError("resume is for files: nobody can tell whether lengths that Python holds are the same")
+        raise ValueError("resume needs files: lengths in memory cannot be compared with those of the interrupted call")
     if lengths is None and grouping is not None and grouping.numbers is not None and grouping.file is None:
         raise ValueError(
-            "groups that Python holds are for lengths that it holds: for files give a column, a size, or a file of "
-            "numbers"
+            "groups in memory need lengths in memory: for files give a column, a size, or a file of numbers"
         )
 
 

@@ -1,4 +1,4 @@
-"""Which files an input names, and of what kind each is.
+"""The files that an input names, and the kind of each.
 
 Owns paths, folders, patterns and suffixes. Leaves the content of files to `documents` and `_rows`.
 """

@@ -1,4 +1,4 @@
-"""Columns of the rows of JSON, Parquet and Arrow files, and which text is left out.
+"""Columns of JSON, Parquet and Arrow rows, and the text that is left out.
 
 Owns reading all three, and refusing or counting what cannot be read with its file and row. Leaves what cells mean to
 `documents` and `columns`.

@@ -92,7 +92,7 @@ def iterate_documents(
 
 
 def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions) -> Found:
-    """Returns the files that inputs name, in order; refuses an option that is for none of them."""
+    """Returns the files that inputs name, in order; refuses an option that fits no file."""
     found = find_inputs(inputs, glob=options.glob, as_text=options.split is not None)
     users: tuple[tuple[str, str | None, tuple[Kind, ...]], ...] = (
         ("documents", options.split, ("text", "folder")),

@@ -44,7 +44,7 @@ def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
     if eos is None:
         special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
         raise ValueError(
-            f"nothing says which token of {path} ends a sequence: name it with eos=TOKEN, or choose none with {none}"
+            f"cannot tell which token of {path} ends a sequence: name it with eos=TOKEN, or choose none with {none}"
             + (f"; its special tokens are {', '.join(special)}" if special else "")
         )
     return eos

@@ -140,7 +140,7 @@ def test_tls(examined, secured, running_server, authority, tmp_path):
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        (None, "none came: give token_file=…; `packhorse token new` at the server makes one"),
+        (None, "requires a token: give token_file=…; `packhorse token new` at the server makes one"),
         ("expired", "the token (expired) expired at 2020-01-01 00:00 UTC; make another"),
     ],
 )
@@ -210,7 +210,7 @@ def test_datasets(examined, running_server, secured, authority):
 
     status, signs, (step, text) = with_token("nothing")
     assert (status, signs, step) == (1, "✓✓✓✓✓✓✗", "datasets")
-    assert text.startswith("this token grants access to none of the served datasets")
+    assert text.startswith("this token grants access to no served dataset")
     status, signs, (step, text) = with_token("bins")
     assert (status, signs, step) == (1, "✓✓✓!✓✓✗", "datasets")
     assert "name the dataset" in text

@@ -311,9 +311,9 @@ def test_a_mixture_loads_by_component():
     assert [load.asked for load in loads.values()] == [[[3]], [[3]]]
     with pytest.raises(MediaError, match=r"sequence 3 of component 'art' holds the image token 9, but load .* lacks"):
         assembled(block, {"web": Loads(IMAGES)})
-    with pytest.raises(ValueError, match=r"components of a mixture have ids of their own: give load .* \{NAME: load\}"):
+    with pytest.raises(ValueError, match=r"ids of a mixture belong to components: give load .* \{NAME: load\}"):
         assembled(block, Loads(IMAGES))
-    with pytest.raises(ValueError, match="load of media is given by component, but the dataset is no mixture"):
+    with pytest.raises(ValueError, match="load of media is given by component, but the dataset is not a mixture"):
         BatchAssembler(4, media=media_of(QWEN, loads))
 
 

@@ -169,7 +169,7 @@ def test_workers_of_a_plain_loader_refuse_to_repeat_an_epoch_unasked(make, optio
     for _ in range(2):
         assert len(list(islice(loader, 1))) == 1  # a look at the first batch is no epoch
     assert ids_of([batch for batch in loader]) == every_id  # noqa: C416
-    with pytest.raises(ValueError, match=r"epoch 0 was gone through already.*dataset\.epochs\(num_epochs\)"):
+    with pytest.raises(ValueError, match=r"epoch 0 is finished, and the next.*dataset\.epochs\(num_epochs\)"):
         next(iter(loader))
     for _ in range(2):  # as in validation
         data.set_epoch(0)
@@ -181,12 +181,12 @@ def test_an_epoch_before_the_cursor_s_is_refused(make, make_dataset, kind):
     cursor = next(iter(make_dataset(batch_size=64, epoch=1)))["cursor"]
     data, loader = make(kind)
     data.load_state_dict(cursor)
-    with pytest.raises(ValueError, match=r"epoch 0 is done: training was resumed.*epoch 1.*loader\.epochs"):
+    with pytest.raises(ValueError, match=r"epoch 0 is finished: training was resumed.*epoch 1.*loader\.epochs"):
         data.set_epoch(0)
     data.set_epoch(1)  # keeps the position
     assert next(iter(loader))["cursor"]["position"] == 128
     data.set_epoch(2)
-    with pytest.raises(ValueError, match="epoch 1 is done"):
+    with pytest.raises(ValueError, match="epoch 1 is finished"):
         data.set_epoch(1)
     data.load_state_dict(cursor)  # starts over on purpose
     assert data.epoch == 1

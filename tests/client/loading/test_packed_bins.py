@@ -318,7 +318,7 @@ def test_indices_are_those_of_a_sequence(make_bins):
 
 @pytest.mark.parametrize("options", [{"preset": "padding-free"}, {"preset": "megatron"}, {"flatten": True}])
 def test_what_makes_no_rows_says_what_to_do(make_bins, options):
-    with pytest.raises(ValueError, match=r"no row of one; give the DataLoader collate_fn=bins\.collate"):
+    with pytest.raises(ValueError, match=r"not rows; give the DataLoader collate_fn=bins\.collate"):
         make_bins(**options)[0]
 
 

@@ -299,7 +299,7 @@ def test_refusals():
     layout = PackLayout.of_rows(np.array([2, 2]), np.array([2]), 4)
     batch = {"labels": torch.tensor([[-100, 5, -100, 5]]), "layout": layout}
     groups = SequenceGroups(numbers=np.array([0, 1]), num_groups=2)
-    with pytest.raises(ValueError, match="reduction 'mean' is none of token, sequence, sample"):
+    with pytest.raises(ValueError, match="reduction 'mean' is not one of token, sequence, sample"):
         build_loss_weights(batch, "mean")
     with pytest.raises(ValueError, match="which sequences belong together"):
         build_loss_weights(batch, "sample")

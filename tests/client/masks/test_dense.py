@@ -92,7 +92,7 @@ def test_labels_alone_are_bidirectional_as_in_seqpack_and_batches_must_say(two_r
     expected = build_packing_attention_bias(two_rows, torch.float32, "cpu", causal=False)
     assert torch.equal(build_packing_attention_bias(labels, torch.float32, "cpu"), expected)
     for where in (two_rows, {"layout": two_rows}):
-        with pytest.raises(TypeError, match="causal must be said for a batch or a layout: causal=True for"):
+        with pytest.raises(TypeError, match="causal must be given for a batch or a layout: causal=True for"):
             build_packing_attention_bias(where, torch.float32, "cpu")
 
 

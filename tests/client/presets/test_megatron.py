@@ -92,9 +92,9 @@ def test_segments_are_multiples_of_what_parallelism_needs(context, tensor, align
         aligned = preset.convert(assemble(bins, 48, preset, align=align))
         assert not (aligned[offsets] % align).any()
         if align > 1:
-            with pytest.raises(ValueError, match=rf"segment of 5 tokens is no multiple of {align}.*align={align}"):
+            with pytest.raises(ValueError, match=rf"segment of 5 tokens is not a multiple of {align}.*align={align}"):
                 preset.convert(assemble(bins, 48, preset))
-            with pytest.raises(ValueError, match=rf"no multiple of {align}.*max_seq_len that is a multiple"):
+            with pytest.raises(ValueError, match=rf"not a multiple of {align}.*max_seq_len that is a multiple"):
                 preset.convert(assemble(bins, 49, preset, align=align))
 
 

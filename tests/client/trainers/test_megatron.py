@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused(make_iterator):
         make_iterator(preset="megatron")
     with pytest.raises(ValueError, match="takes micro_batch_size; leave batch_size out"):
         make_iterator(batch_size=2)
-    with pytest.raises(ValueError, match=r"consumed_samples 90 is no multiple of the 60 bins"):
+    with pytest.raises(ValueError, match=r"consumed_samples 90 is not a multiple of the 60 bins"):
         make_iterator(consumed_samples=90)
     with pytest.raises(ValueError, match=r"an epoch of this dataset has no step of this size"):
         next(make_iterator(micro_batch_size=500, remainder="drop"))
@@ -168,7 +168,7 @@ def test_what_dynamic_context_parallelism_cannot_have_is_refused(make_iterator):
     for options in ({"micro_batch_size": 2}, {"micro_batch_size": 1, "consumed_samples": 8}):
         with pytest.raises(ValueError, match="takes micro_batch_size 1, and load_saved instead of consumed_samples"):
             make_iterator(dynamic_context_parallel=RULE, **options)
-    with pytest.raises(ValueError, match="1 ranks are no multiple of max_context_parallel 4"):
+    with pytest.raises(ValueError, match="1 ranks are not a multiple of max_context_parallel 4"):
         make_iterator(dynamic_context_parallel=RULE, micro_batch_size=1)
     with pytest.raises(ValueError, match="bins of the rule have 256 tokens, and seq_length is 96"):
         make_iterator(dynamic_context_parallel=RULE, micro_batch_size=1, world_size=4, seq_length=96)

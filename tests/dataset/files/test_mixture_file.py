@@ -271,6 +271,6 @@ def test_what_cannot_be_taken_back_in_the_text_says_so(pristine, tmp_path, text)
     object.__setattr__(other, "path", other.path.with_name("new"))
     datasets = {"set": open_prepared(pristine), "new": other}
     path.write_text(text)
-    with pytest.raises(MixtureError, match=r"stages can be taken back if they are .* edit the file by hand"):
+    with pytest.raises(MixtureError, match=r"stages can be removed only if they are .* edit the file by hand"):
         append_to_mixture(path, None, 9, datasets.__getitem__, replace=True)
     assert path.read_text() == text

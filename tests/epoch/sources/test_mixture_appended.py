@@ -59,9 +59,11 @@ def test_draws_are_whole_and_part_of_the_digest():
     plain, drawn = (Mixture(parts, [Stage({"web": 1})], seed=1, num_bins=40, bins_per_draw=n) for n in (1, 4))
     assert plain.chain != drawn.chain
     assert first_difference(drawn.chain, drawn.appended(Stage({"code": 1}), 48).chain) == 48
-    with pytest.raises(ValueError, match=r"num_bins 42 is no multiple of 4, the bins in a row that .* take 40 or 44"):
+    with pytest.raises(
+        ValueError, match=r"num_bins 42 is not a multiple of 4, the bins in a row that .* take 40 or 44"
+    ):
         Mixture(parts, [Stage({"web": 1})], seed=1, num_bins=42, bins_per_draw=4)
-    with pytest.raises(ValueError, match=r"until of stage 0, position 3 is no multiple of 4, .*: take 4"):
+    with pytest.raises(ValueError, match=r"until of stage 0, position 3 is not a multiple of 4, .*: take 4"):
         drawn.appended(Stage({"web": 1}), 3)
     with pytest.raises(ValueError, match="code has fewer bins than bins_per_draw, 4: leave it out"):
         Mixture(parts, [Stage({"web": 1, "code": 1})], seed=1, when_out="stop", bins_per_draw=4)

@@ -147,7 +147,7 @@ def test_a_file_is_told_by_its_first_bytes_where_its_name_says_nothing(tmp_path:
     pq.write_table(pa.table({"n": LENGTHS}), tmp_path / "table")
     assert run(tmp_path / "table", tmp_path / "a", length_column="n") == expected()
     (tmp_path / "noise").write_bytes(b"\x00\x01")
-    with pytest.raises(ValueError, match=r"noise is of no kind that is known.*packhorse prepare --help"):
+    with pytest.raises(ValueError, match=r"noise is not recognised by its name.*packhorse prepare --help"):
         run(tmp_path / "noise", tmp_path / "b")
 
 

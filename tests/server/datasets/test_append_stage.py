@@ -60,7 +60,7 @@ def test_a_stage_that_nobody_has_come_to_is_replaced_and_taken_back(root):
             assert (root / "staged.mixture.toml").read_text() == text
             came += list(stream)
         assert bins_of_blocks(came) == bins_of(before.epoch(1, 7))
-        with pytest.raises(PositionPassedError, match="bins before 1000 have been handed out already"):
+        with pytest.raises(PositionPassedError, match="bins before 1000 have been sent already"):
             client.append_stage("staged", from_position=710, replace=True)
         with pytest.raises(PositionPassedError, match="cannot change at position 1 of the run"):
             client.append_stage("staged", from_position=1, weights={"rows": 1}, replace=True)
@@ -83,7 +83,7 @@ def test_what_was_handed_out_stays(root, topology, skip, reached):
     with connect(f"embedded:{root}") as client:
         with client.stream_bins("staged", epoch=1, rank=1, topology=topology, skip=skip) as stream:
             next(stream)
-        with pytest.raises(PositionPassedError, match=f"bins before {reached} have been handed out") as caught:
+        with pytest.raises(PositionPassedError, match=f"bins before {reached} have been sent") as caught:
             client.append_stage("staged", from_position=reached - 1, weights={"rows": 1})
         assert caught.value.metadata == {
             "dataset": "staged",
@@ -92,7 +92,7 @@ def test_what_was_handed_out_stays(root, topology, skip, reached):
         }
         assert client.append_stage("staged", from_position=reached, weights={"rows": 1})
         client.get_bins("staged", epoch=2, positions=[0, 399])
-        with pytest.raises(PositionPassedError, match="bins before 2000 have been handed out"):
+        with pytest.raises(PositionPassedError, match="bins before 2000 have been sent"):
             client.append_stage("staged", from_position=1999, weights={"rows": 1})
 
 
@@ -154,7 +154,7 @@ def test_all_processes_of_a_server_know_what_was_handed_out(root, make_server, t
                 for _ in range(4):  # connections go to either process
                     with (
                         connect(server.target, token=tokens["changer"], timeout_seconds=20) as other,
-                        pytest.raises(PositionPassedError, match="have been handed out already"),
+                        pytest.raises(PositionPassedError, match="have been sent already"),
                     ):
                         other.append_stage("staged", from_position=601, weights={"rows": 1})
                 asked = [*command, "--target", server.target, "--from-position", "1200"]

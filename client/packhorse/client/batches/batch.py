@@ -95,9 +95,9 @@ class BatchAssembler(RowFormat):
             )
         if self.media is not None and bool(self.components) != isinstance(self.media.load, Mapping):
             raise ValueError(
-                "the components of a mixture have ids of their own: give load of media by component, {NAME: load}"
+                "ids of a mixture belong to components: give load of media by component, {NAME: load}"
                 if self.components
-                else "load of media is given by component, but the dataset is no mixture; give the function itself"
+                else "load of media is given by component, but the dataset is not a mixture; give the function itself"
             )
 
     def assemble(

@@ -1,4 +1,4 @@
-"""What a batch's tensors hold, position by position: tokens, position ids, labels, and the values of each sequence.
+"""The contents of a batch's tensors: tokens, position ids, labels, and the values of each sequence.
 
 Owns writing them, how many tokens of a sequence go into its room, and the checks that a token source fits the plan;
 leaves finding tokens to `sources`, where sequences lie to `layout`, and the order of these steps to `batch`.

@@ -97,7 +97,7 @@ def _check_multiple(num_tokens: int, size: int, layout: ContextParallelLayout, b
         "blocks": "prepare the dataset with a max_seq_len that is a multiple, or take smaller block_tokens",
     }[layout]
     raise ValueError(
-        f"num_tokens {num_tokens} is no multiple of {unit}, as {size} context-parallel ranks need in layout "
+        f"num_tokens {num_tokens} is not a multiple of {unit}, as {size} context-parallel ranks need in layout "
         f"{layout!r}; {way_out}"
     )
 

@@ -1,4 +1,4 @@
-"""What a rank computes of a bin that several ranks share: dynamic context parallelism.
+"""A rank's part of a bin that several ranks share: dynamic context parallelism.
 
 Owns a rank's tensors, what an optimizer step of them holds, and the process groups of every size. Leaves which
 sequences share ranks to `packhorse.topology.ContextRule`, and which tokens of them a rank takes to `context_parallel`.
@@ -268,7 +268,7 @@ def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
         `ContextBatch.cp_size` chooses one; its first member is `ContextBatch.first_rank`.
 
     Raises:
-        ValueError: the number of ranks is no multiple of `max_context_parallel`.
+        ValueError: the number of ranks is not a multiple of `max_context_parallel`.
     """
     rule.of_loader(dist.get_rank(), dist.get_world_size())
     sizes = [1 << bits for bits in range(1, rule.max_context_parallel.bit_length())]

@@ -1,4 +1,4 @@
-"""From blocks of bins to batches: what a dataset's options say once, and every block after that goes through.
+"""From blocks of bins to batches, by a dataset's options.
 
 Owns the token sources, and what a plan asks of both them and the format; leaves where blocks come from to `dataset` and
 `packed_bins`, and the tensors to `batches.batch`.

@@ -1,4 +1,4 @@
-"""Where a run is: what the next iteration begins with, and the state after the last batch.
+"""A run's progress: where the next iteration begins, and the state after the last batch.
 
 Owns the one state of a dataset in each of its processes, and the order of epochs. Leaves a state's form to
 `streams/cursor`. A persistent dataloader worker holds a copy of the dataset from when it was started: what the main
@@ -87,7 +87,7 @@ class Progress:
         return Resume.from_state(state, seed=self._seed, topology=self._topology)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Chooses to go on after a state; in a worker of a StatefulDataLoader, for that worker alone."""
+        """Continues after a state; in a worker of a StatefulDataLoader, for that worker alone."""
         resume = self.read(state)
         info = get_worker_info()
         if info is None:
@@ -132,7 +132,7 @@ class Progress:
         is_first = info is None or info.id == 0
         if is_first and self._own is None and self._has_ended:
             raise ValueError(
-                f"epoch {self.next.epoch} was gone through already, and nothing says which one comes next; loop with "
+                f"epoch {self.next.epoch} is finished, and the next epoch is not chosen; loop with "
                 "`for epoch in dataset.epochs(num_epochs)`, or call dataset.set_epoch before you iterate the "
                 "DataLoader again, with the same epoch for the same batches, as in validation"
             )
@@ -171,7 +171,8 @@ class Progress:
         is_done = epoch < current.epoch or (epoch == current.epoch and self._has_ended)
         if current.is_resumed and is_done:
             raise ValueError(
-                f"epoch {epoch} is done: training was resumed from a cursor and goes on in epoch {current.epoch}. Loop "
+                f"epoch {epoch} is finished: training was resumed from a cursor and continues in epoch "
+                f"{current.epoch}. Loop "
                 "with `for epoch in loader.epochs(num_epochs)`, which begins there; to train on an epoch again, load "
                 "an earlier cursor or make a new loader"
             )

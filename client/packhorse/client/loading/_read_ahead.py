@@ -189,7 +189,7 @@ _SPARSEST_ROWS = 4  # a walk that skips more than that would waste the rows made
 
 
 class RowsAhead:
-    """The rows at some indices, each handed out once; safe to be used by many threads.
+    """The rows at some indices, each returned once. Thread-safe.
 
     Args:
         make: returns the rows at some indices, in their order.

@@ -129,8 +129,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue after a batch's `cursor` or a `state_dict()`.
 
-        The whole state of a StatefulDataLoader, given to the dataset, goes on after the loader's last batch, under any
-        world size, batch size and number of workers. Given to such a loader, it wants the workers that saved it.
+        The whole state of a StatefulDataLoader, given to the dataset, continues after the loader's last batch, under
+        any world size, batch size and number of workers. Given to such a loader, it wants the workers that saved it.
 
         Raises:
             ValueError: it is neither, or of another seed or topology.
@@ -153,7 +153,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         """
         resume = self.progress.next
         if self._is_independent and get_worker_info() is None:
-            raise TypeError("an INDEPENDENT dataset has as many batches as epochs times workers; no length is known")
+            raise TypeError("a dataset of mode 'independent' has no length: every worker goes through the whole epoch")
         if self._num_steps is None or self._num_steps[0] != resume:
             self._num_steps = (resume, self._server.ask(partial(self._count_steps, resume)))
         return self._num_steps[1]
@@ -236,7 +236,7 @@ def _of_loader(topology: Topology | None, batch_size: int | None, balance: Balan
         )
     for name, instead in (("workers_per_rank", "num_workers of the loader"), ("start_position", "load_state_dict")):
         if getattr(given, name) != getattr(Topology(), name):
-            raise ValueError(f"{name} of a loader's topology is not yours to give; use {instead}")
+            raise ValueError(f"{name} of a loader's topology cannot be set; use {instead}")
     if batch_size is not None:
         given = with_words(given, batch_size=checked_integer("batch_size", batch_size, 1))
     given = replace(with_words(given, balance=balance), world_size=world_size)

@@ -74,11 +74,11 @@ class PackedDataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration; see `PackedDataset.set_epoch`."""
-        self.dataset.progress.begin()  # the batches handed out count, not those that workers have read
+        self.dataset.progress.begin()  # returned batches count, not those that workers have read
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the cursor of the last batch handed out; batches fetched ahead do not count.
+        """Returns the cursor of the last returned batch; batches fetched ahead do not count.
 
         At an epoch's end, and before the first batch after `set_epoch` or `load_state_dict`, it returns where the next
         iteration begins.

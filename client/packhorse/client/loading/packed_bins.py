@@ -145,7 +145,7 @@ class PackedBins(Dataset[dict[str, Any]]):
     def cursor_after(self, num_rows: int) -> Cursor:
         """Returns the cursor after rows [0, num_rows), over all ranks.
 
-        Save it with the model. `load_state_dict` of PackedBins or PackedDataset goes on there, under any number of
+        Save it with the model. `load_state_dict` of PackedBins or PackedDataset continues there, under any number of
         ranks.
 
         Example:
@@ -177,7 +177,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         resume = self._progress.read(state)
         if resume.first_step:
             raise ValueError(
-                "the cursor stands within an optimizer step of a balanced run, whose bins were not trained on in their "
+                "the cursor is within an optimizer step of a balanced run, whose bins were not trained on in their "
                 "order; resume with PackedDataset, or from a cursor at an optimizer step's end"
             )
         self._headers = {}
@@ -259,7 +259,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         if self._maker.form.is_flat or not (preset is None or preset.has_rows):
             what = "flatten=True" if preset is None else f"preset {preset.name!r}"
             raise ValueError(
-                f"{what} makes one batch of many bins, and no row of one; give the DataLoader collate_fn=bins.collate"
+                f"{what} makes one batch of many bins, not rows; give the DataLoader collate_fn=bins.collate"
             )
         batch = self._assemble(bins)
         keys: dict[str, Any] = self._maker.convert(batch)

@@ -1,4 +1,4 @@
-"""Loss weights: which share of the loss each target has, whatever pack, micro-batch or rank it lies in.
+"""Loss weights: each target's share of the loss, independent of its bin, micro-batch and rank.
 
 Owns what is counted, the denominators over all ranks and micro-batches, and the weights; leaves which tokens are
 targets to `batches/content` and the loss of a token to the model.
@@ -265,7 +265,7 @@ def build_loss_weights(
             do not fit the mixture.
     """
     if reduction not in list(LossReduction):
-        raise ValueError(f"reduction {reduction!r} is none of {', '.join(LossReduction)}")
+        raise ValueError(f"reduction {reduction!r} is not one of {', '.join(LossReduction)}")
     if gradient_divisor < 1:
         raise ValueError(f"gradient_divisor must be at least 1, got {gradient_divisor}")
     if counts is None and groups is None and "groups" not in batch and _layout_of(batch).group_ids is not None:

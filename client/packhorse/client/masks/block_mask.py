@@ -1,4 +1,4 @@
-"""FlexAttention's BlockMask, straight from the offsets.
+"""FlexAttention's BlockMask, made from the offsets.
 
 Owns which blocks of a row hold allowed pairs, and the lists that `BlockMask` keeps of them; leaves the rule inside a
 segment to `visibility`.

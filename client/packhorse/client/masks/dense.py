@@ -1,4 +1,4 @@
-"""Dense masks: of booleans as `scaled_dot_product_attention` takes them, additive biases, and labels of sequences.
+"""Dense masks: booleans for `scaled_dot_product_attention`, additive biases, and labels of sequences.
 
 Owns their values and how host memory is written, one block for each segment; leaves kernels that take no dense mask to
 `block_mask` and `varlen`.
@@ -154,7 +154,7 @@ def build_packing_attention_bias(
     """
     if causal is None and not isinstance(where, torch.Tensor):
         raise TypeError(
-            "causal must be said for a batch or a layout: causal=True for models that predict the next token, "
+            "causal must be given for a batch or a layout: causal=True for models that predict the next token, "
             "causal=False for those that see all of a sequence"
         )
     device = torch.device(device)

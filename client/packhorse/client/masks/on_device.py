@@ -1,4 +1,4 @@
-"""What the layout says, brought to a device without waiting for it.
+"""Offsets of a layout, copied to a device without waiting for it.
 
 Owns transfers and the per-token tensors that follow from them; leaves offsets to `batches/layout` and the rules of
 attention to `visibility`.

@@ -1,4 +1,4 @@
-"""Rows to draw: their sequences, what is known of each, and the same as lines of text.
+"""Rows to draw: their sequences with their facts, and the same as lines of text.
 
 Leaves finding it out to `picture` and `pictures/bins`, and SVG to `_svg`.
 """

@@ -1,4 +1,4 @@
-"""`BatchFormat`: how a batch looks, whatever is read and whoever reads it.
+"""`BatchFormat`: the form of a batch, for every dataset and loader.
 
 Owns what a preset and the other options ask of each other; leaves how rows are filled to `batches/row_format`.
 """

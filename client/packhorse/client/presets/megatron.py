@@ -136,7 +136,8 @@ def check_segments(segments: NDArray[np.int64], align: int) -> None:
     """
     if (segments % align).any():
         raise ValueError(
-            f"a segment of {segments[segments % align > 0][0]} tokens is no multiple of {align}, as this context and "
+            f"a segment of {segments[segments % align > 0][0]} tokens is not a multiple of {align}, as this context "
+            f"and "
             f"tensor parallelism needs; prepare the dataset with align={align} and a max_seq_len that is a multiple"
         )
 

@@ -173,7 +173,7 @@ def _offsets(layout: PackLayout, num_segments: int | None) -> tuple[NDArray[np.i
 
 
 def refuse_continued_positions(batch: PackedBatch) -> None:
-    """Refuses batches with positions that go on from piece to piece.
+    """Refuses batches with positions that continue from piece to piece.
 
     If a piece continued from position 5 after a sequence of 5 tokens, the model would see one sequence.
 

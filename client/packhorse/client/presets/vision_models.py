@@ -1,4 +1,4 @@
-"""Vision-language models of transformers: what each takes of images, and `media_of`, which looks it up.
+"""Vision-language models of transformers: the image tensors that each takes, and `media_of`, which looks them up.
 
 Owns the models' keys, how many placeholders an image has, and their positions; leaves images in a batch to
 `batches/media`.

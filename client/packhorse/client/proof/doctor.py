@@ -322,7 +322,7 @@ class _Examination:
         names = [dataset.name for dataset in self._listed.datasets]
         if not names:
             raise _FailedError(
-                "this token grants access to none of the served datasets: ask for one with other datasets=… in its line"
+                "this token grants access to no served dataset: ask for a token with other datasets=… in its line"
             )
         if self._dataset is not None and self._dataset not in names:
             raise _FailedError(f"no dataset is named {self._dataset}; there are {_some(names)}")

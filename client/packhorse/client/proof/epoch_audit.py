@@ -1,4 +1,4 @@
-"""Reading every stream of an epoch to see that each sequence comes exactly once.
+"""Reading every stream of an epoch to check that each sequence comes exactly once.
 
 Owns reading and counting; leaves the verdict's words to `packhorse audit`. It keeps a few numbers however large the
 epoch is: hashes of ids are summed, and the sums compared with those in the dataset. Only when they differ is the epoch

@@ -1,4 +1,4 @@
-"""Bins for every rank of a step, of what a trainer has at hand.
+"""Bins for every rank of a step, packed from a trainer's own sequences.
 
 Owns the call of the planner, in this process or on a server, and the message where there is too little to pack;
 leaves what is packed to `pack` and `pairs`.

@@ -19,7 +19,7 @@ class OpenInstructPacks(TypedDict):
 
     Legend: t tokens of a pack, k rollouts in it. Everything is aligned with tokens: the trainer takes `[:, 1:]` itself.
     Nothing is padded: its collation does so, with `pad_token_id` or 0. Rollouts are numbered from 1, in the order in
-    which they were given, since 0 stands for none.
+    which they were given, because 0 means none.
     """
 
     query_responses: list[torch.Tensor]
@@ -49,8 +49,8 @@ class OpenInstructPacks(TypedDict):
 def to_open_instruct(batches: Sequence[RolloutBatch]) -> OpenInstructPacks:
     """Converts batches, one pack for each row.
 
-    `PackedSequences(**to_open_instruct(batches), original_responses=responses)` is what its data loader goes on with.
-    It hands rank r the packs [r · P, (r + 1) · P), all P of a rank one after the other. `pack_rollouts` deals out
+    `PackedSequences(**to_open_instruct(batches), original_responses=responses)` is the input of its data loader's next
+    step. It hands rank r the packs [r · P, (r + 1) · P), all P of a rank one after the other. `pack_rollouts` deals out
     batches in turn: give those of rank 0, `batches[0::world_size]`, first, then those of rank 1, ….
 
     Example:

@@ -1,4 +1,4 @@
-"""`pack_rollouts`: queries and responses in, packed batches for policy-gradient training (GRPO and its kin) out.
+"""`pack_rollouts`: from queries and responses to packed batches for policy-gradient training (such as GRPO).
 
 Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `given`, the keys that every batch
 has to `batches.batch`, the bins and their order to the service's planner, and the loss to the trainer.
@@ -62,7 +62,7 @@ class RolloutBatch(PackedBatch):
     groups: SequenceGroups
     """Which sequences answer one query; over all batches of the call, so that every rank numbers them alike."""
     shift_labels: bool
-    """How labels and all that is aligned with them stand."""
+    """Whether labels, and all values aligned with them, are for the next token."""
     policy_versions: torch.Tensor
     """Version of the policy that wrote each rollout: int64 [n]."""
     pack_policy_versions: torch.Tensor

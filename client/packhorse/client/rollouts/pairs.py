@@ -1,4 +1,4 @@
-"""`pack_pairs`: preferences in (a prompt, a chosen and a rejected answer), packed batches for DPO and its kin out.
+"""`pack_pairs`: from preferences (a prompt, a chosen and a rejected answer) to packed batches for DPO and similar.
 
 Owns the keys of such a batch, and that the two answers of a pair share a row; leaves the bins to the service's planner,
 the keys that every batch has to `batches.batch`, and the loss to the trainer.
@@ -52,7 +52,7 @@ class PairBatch(PackedBatch):
     """Index of each sequence's pair in `prompts`, or its group: int64 [n]."""
     groups: SequenceGroups
     """The pairs, numbered over all batches of the call, so that every rank numbers them alike: what `LossCounts` and
-    `build_loss_weights(batch, "sample")` count. A batch is of n / 2 pairs. Not there behind `as_pair_batch`."""
+    `build_loss_weights(batch, "sample")` count. A batch is of n / 2 pairs. Missing after `as_pair_batch`."""
     shift_labels: bool
     """Whether `labels[t]` is the token after t."""
 

@@ -1,4 +1,4 @@
-"""Token sources: from a sequence's id to its tokens, whatever they are stored in.
+"""Token sources: from a sequence's id to its tokens, in every kind of storage.
 
 Only re-exports. `base` says what a source is; each format has a file for disks and stores alike, and `choose` tells
 which one is meant.

@@ -1,4 +1,4 @@
-"""What a token source is: the contract, and two faster ways to fulfil it than `read` alone.
+"""`TokenSource`: the contract of a token source, and two faster ways to implement it than `read` alone.
 
 `MappedSource` gathers tokens that lie end to end in memory, and `FetchSource` holds what it decoded for one batch.
 Owns their checks and messages; leaves where tokens lie to the other files of this package.

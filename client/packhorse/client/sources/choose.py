@@ -1,4 +1,4 @@
-"""`as_token_source`: the source for what a user passes.
+"""`as_token_source`: the token source for a path, a URL, a dataset or another object.
 
 Owns recognising paths, URLs and objects; leaves opening them to the source of each format.
 """

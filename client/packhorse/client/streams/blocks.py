@@ -1,4 +1,4 @@
-"""Blocks of bins as the client hands them out, decoded from the wire.
+"""Blocks of bins, decoded from the wire.
 
 Owns the arrays, their decoding, and the templates that a stream has defined. Leaves where blocks come from to
 `streams/stream` and the transports.
@@ -132,7 +132,7 @@ class Templates:
 
 
 def _grown(array: NDArray[_Integer], added: int, value: int) -> NDArray[_Integer]:
-    """Returns an array with so many values behind it. NumPy's `pad` takes ten times as long where there are few."""
+    """Returns an array with a number of values appended. NumPy's `pad` takes ten times as long for few."""
     return np.concatenate((array, np.full(added, value, dtype=array.dtype)))
 
 
@@ -259,7 +259,7 @@ class BinBlock:
         )
 
     def split(self, num_bins: int) -> Iterator["BinBlock"]:
-        """Yields blocks of so many bins each, and at the end of what is left; faster than `slice` one by one.
+        """Yields blocks of a number of bins each, and the rest at the end. Faster than calling `slice` for each.
 
         Example:
             >>> ids, ends = np.array([7, 4, 9]), np.array([1, 2, 3])
@@ -289,7 +289,7 @@ class BinBlock:
             )
 
     def padded(self, num_bins: int) -> "BinBlock":
-        """Returns a block of `num_bins` bins: these, and empty ones behind them."""
+        """Returns a block of `num_bins` bins: these, then empty ones."""
         missing = num_bins - len(self)
         end = int(self.bin_ends[-1]) if len(self) else 0
         return replace(
@@ -419,7 +419,7 @@ def _redactions(
 
 def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
     if len(data) % dtype.itemsize:
-        raise DamagedAnswerError(f"the bins' {name} hold {len(data)} bytes, no multiple of {dtype.itemsize}")
+        raise DamagedAnswerError(f"the bins' {name} hold {len(data)} bytes, not a multiple of {dtype.itemsize}")
     return np.frombuffer(data, dtype=dtype)
 
 

@@ -36,7 +36,7 @@ class Cursor(TypedDict):
     A plain dict, so that JSON and torch.load(weights_only=True) take it.
 
     With a balance the position moves on at optimizer steps, because the bins of one are exchanged. Within one, the
-    same topology goes on after `steps_into_optimizer_step`; any other begins the optimizer step again.
+    same topology continues after `steps_into_optimizer_step`; any other begins the optimizer step again.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -123,7 +123,7 @@ class Resume:
         return replace(self, epoch=epoch, position=0, first_step=0, steps_ahead=None)
 
     def cursor_at(self, position: int, steps_into: int, *, digest: str, seed: int, facts: Facts) -> State:
-        """Returns the cursor so many steps into the optimizer step at a position of this epoch."""
+        """Returns the cursor a number of steps into the optimizer step at a position of this epoch."""
         cursor = {"digest": digest, "seed": seed, "epoch": self.epoch, "position": position}
         return cursor | ({"steps_into_optimizer_step": steps_into, "topology": facts} if steps_into else {})
 
@@ -145,9 +145,9 @@ def is_of_worker(state: Mapping[str, Any]) -> bool:
 
 
 def _cursor_of_loader(state: Mapping[str, Any]) -> State:
-    """Returns a cursor of the last batch that a StatefulDataLoader had handed out.
+    """Returns a cursor of the last batch that a StatefulDataLoader had returned.
 
-    Each worker's state knows that worker's last batch alone. Batches are handed out in the order of their steps, so the
+    Each worker's state knows that worker's last batch alone. Batches are returned in the order of their steps, so the
     last of all is that of the worker which is furthest.
     """
     if "_snapshot" in state:

@@ -32,7 +32,7 @@ class BinStream:
     """Blocks of bins of one (epoch, rank, worker), in order, each exactly once even if servers fail.
 
     The first block holds one step, later ones more. When the connection breaks, the stream is reopened at the first
-    step that has not been handed out; a server with another digest is refused.
+    step that has not been returned; a server with another digest is refused.
 
     Example:
         >>> from packhorse.client import connect

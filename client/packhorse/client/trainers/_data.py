@@ -1,4 +1,4 @@
-"""`PackedData`: which packed dataset a trainer is to train or validate on.
+"""`PackedData`: the packed dataset of a trainer, for training or validation.
 
 Owns that description, and the loader of a validation set; leaves batches to `loading`. What a trainer knows itself
 (batch size, ranks, device) the glue adds.
@@ -65,7 +65,7 @@ class PackedData:
         return replace(self, **{name: getattr(other, name) for name in optional if getattr(self, name) is None})
 
     def refuse_schedule(self, why: str) -> None:
-        """Refuses a batch size that changes as training goes on, where a trainer counts by one.
+        """Refuses a batch size that changes during training, if the trainer counts with a constant one.
 
         Args:
             why: what the trainer does, and the way out.

@@ -153,7 +153,7 @@ class _TrainerEpochs:
         return self._length
 
     def trained_state(self) -> dict[str, Any] | None:
-        """Returns the cursor of the last batch that was trained on, whatever was handed out after it.
+        """Returns the cursor of the last batch that was trained on, even if later ones were returned.
 
         None where the Trainer's counts are of another training: a tuner sets them back.
         """
@@ -187,7 +187,7 @@ class _TrainerEpochs:
         return int(count.processed)
 
     def _go_to(self, state: Mapping[str, Any] | None) -> int | None:
-        """Brings the loader where training goes on.
+        """Moves the loader to where training continues.
 
         Returns:
             Batches of the epoch before that, as this topology counts them; None where no length is known.
@@ -242,7 +242,7 @@ class _TrainerEpochs:
         max_epochs = self._trainer.max_epochs
         if done and max_epochs is not None and -1 < max_epochs <= self._epoch:
             warnings.warn(
-                f"the cursor stands within epoch {self._epoch}, after {done:,} of its batches, but Trainer(max_epochs="
+                f"the cursor is within epoch {self._epoch}, after {done:,} of its batches, but Trainer(max_epochs="
                 f"{max_epochs}) ends before it: nothing is trained. Epoch {self._epoch} is finished with "
                 f"max_epochs={self._epoch + 1}",
                 stacklevel=2,

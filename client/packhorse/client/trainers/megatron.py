@@ -184,7 +184,7 @@ class MegatronIterator:
         return MegatronStep(iter(micro_batches), len(micro_batches), *sums)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the cursor of the last micro-batch handed out, a plain dict; it is the same on every rank."""
+        """Returns the cursor of the last returned micro-batch, a plain dict; it is the same on every rank."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -221,14 +221,14 @@ class MegatronIterator:
         is filled up to their product; under others load a state.
 
         Raises:
-            ValueError: it is negative or no multiple of a step's bins.
+            ValueError: it is negative or not a multiple of a step's bins.
         """
         topology = self._loader.dataset.topology
         bins_per_step = topology.bins_per_step
         steps, rest = divmod(consumed_samples, bins_per_step)
         if rest or consumed_samples < 0:
             raise ValueError(
-                f"consumed_samples {consumed_samples} is no multiple of the {bins_per_step} bins in a step of all "
+                f"consumed_samples {consumed_samples} is not a multiple of the {bins_per_step} bins in a step of all "
                 "ranks; it was counted under another data-parallel size or micro_batch_size: use load_saved or "
                 "load_state_dict instead"
             )

@@ -1,4 +1,4 @@
-"""`get_megatron_batch`: a micro-batch for every rank of a model, for a forward step of one's own.
+"""`get_megatron_batch`: a micro-batch for every rank of a model, for your own forward step.
 
 Owns the way from the ranks that read to those that share their model, and each rank's part of it; leaves reading to
 `megatron`. Importing this needs no Megatron.

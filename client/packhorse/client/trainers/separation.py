@@ -1,4 +1,4 @@
-"""Whether a model keeps packed sequences apart: asked of the model itself, before it is trained.
+"""Tests whether a model separates packed sequences, before you train it.
 
 Owns the question; leaves the refusal to each trainer. Some models of transformers make their mask without
 `position_ids` (gpt-oss, OPT, BLOOM, Falcon, MPT), and some layers go on from token to token (Mamba). Such a model

@@ -35,7 +35,7 @@ class PackedStatefulDataLoader(StatefulDataLoader):
     """
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continues after the last batch that the saved loader handed out.
+        """Continues after the last batch that the saved loader returned.
 
         Raises:
             ValueError: it is no such state, or of another seed.
@@ -94,5 +94,5 @@ class PackedNode(BaseNode):
         return next(self._batches)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the cursor of the last batch handed out."""
+        """Returns the cursor of the last returned batch."""
         return self._loader.state_dict()

@@ -383,7 +383,7 @@ class TrainingBatches:
         return self.epoch + 1 - left * (self.epoch + 1 - counted)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the cursor of the last batch handed out."""
+        """Returns the cursor of the last returned batch."""
         return self._loader.state_dict()
 
     def close(self) -> None:

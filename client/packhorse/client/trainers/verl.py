@@ -1,4 +1,4 @@
-"""verl: which ranks compute which sequences of a mini-batch, where it sizes context parallelism by micro-batch.
+"""verl: its scheduler of dynamic context parallelism, which assigns sequences of a mini-batch to ranks.
 
 Owns the form in which verl and Megatron ask for it; leaves the assignment to `packhorse.topology.ContextRule`.
 Importing this needs neither of them.

@@ -1,4 +1,4 @@
-"""Where servers are, and how a client and its server know each other: addresses, certificates and tokens.
+"""Access to servers: addresses, certificates and tokens.
 
 Owns the arguments, the environment variables that replace them, and which targets can never work. Leaves connections
 to `transport.grpc_channels`.
@@ -223,7 +223,7 @@ class Credentials:
         is_exposed = self._token and credentials is None and not self.uses_tls and not access.insecure
         if is_exposed and (remote := [host for host in hosts if not is_local(host)]):
             raise ValueError(
-                f"the token would travel to {shortened(remote[0])} in plain text: give ca=… (TLS), or insecure=True "
+                f"the token would be sent to {shortened(remote[0])} in plain text: give ca=… (TLS), or insecure=True "
                 "where everyone on the way may read it"
             )
 

@@ -1,4 +1,4 @@
-"""Targets in this process: the server's own backend over a folder, or over datasets planned from lengths at hand.
+"""Targets in this process: the server's backend over a folder, or over datasets planned from lengths in memory.
 
 The only file of the client that reaches the server's packages, and only when an `embedded:` target or `MemoryDatasets`
 is used, or when rollouts are packed without a client.

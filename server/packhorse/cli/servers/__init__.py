@@ -1,1 +1,1 @@
-"""Commands about servers that run: what is wrong with one, what they do now, and how much they can carry."""
+"""Commands about running servers: diagnosis, activity and load."""

@@ -220,7 +220,7 @@ def command(
             names = [info.name for info in client.list_datasets()]
         if not names:
             raise click.UsageError(
-                "this token may read none of the server's datasets; use another token, or name a dataset as DATASET"
+                "this token may not read any of the server's datasets; use another token, or name a dataset as DATASET"
             )
         dataset = names[0]
     else:

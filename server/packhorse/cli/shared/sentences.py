@@ -1,4 +1,4 @@
-"""What commands say of a dataset or a plan: sentences, and the advice that follows from them.
+"""Sentences and advice that commands print about a dataset or a plan.
 
 Owns the wording. Leaves every figure to `packhorse.analysis`, and tables to `reports`.
 """

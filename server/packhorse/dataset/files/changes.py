@@ -132,8 +132,8 @@ def _cut(text: str, file: str, num_stages: int) -> str:
         if _says(edited, file, wanted):
             return edited
     raise MixtureError(
-        f"{file}: stages can be taken back if they are [[stages]] tables, and no other table names a component that "
-        "goes with them; edit the file by hand"
+        f"{file}: stages can be removed only if they are [[stages]] tables and no other table names their "
+        f"components; edit the file by hand"
     )
 
 

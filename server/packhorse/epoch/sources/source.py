@@ -1,4 +1,4 @@
-"""What an epoch may be: anything that has bins by position, and positions by id.
+"""The interface of an epoch: bins by position, and positions by id.
 
 Owns the protocol that assignments, streams, audits and the server know, and how bins are made in two steps: a source
 first finds them, which tells their sizes, and then fills them into arrays that several sources may share. Leaves the

@@ -1,4 +1,4 @@
-"""What a mixture is made of: components, and stages that weigh them.
+"""The parts of a mixture: components, and stages that weigh them.
 
 Owns `Component`, `Stage` and the exact shares that weights give, with what is due to each component when others run
 out. Leaves which position gets which component to `mixture`.
@@ -219,7 +219,8 @@ def check_whole_draws(name: str, num_bins: int, bins_per_draw: int) -> None:
     below = num_bins // bins_per_draw * bins_per_draw
     if below != num_bins:
         raise ValueError(
-            f"{name} {num_bins} is no multiple of {bins_per_draw}, the bins in a row that are of one component: take "
+            f"{name} {num_bins} is not a multiple of {bins_per_draw}, the bins in a row that are of one component: "
+            f"take "
             f"{f'{below} or ' if below else ''}{below + bins_per_draw}"
         )
 

@@ -1,4 +1,4 @@
-"""The fewest bins there can be, or nearly, with proof: Gilmore-Gomory column generation.
+"""Plans with the fewest bins, or nearly, and a proven bound: Gilmore-Gomory column generation.
 
 Owns the loop between the master problem and pricing, what it proves, when it stops, and the coarse problems that come
 first. Leaves its steps to `_master`, `_pricing` and `_rounding`, and checking proofs to `bounds`. Needs HiGHS and

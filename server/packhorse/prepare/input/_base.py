@@ -1,4 +1,4 @@
-"""What a reader is, and what it makes of an input: ranges of rows, each checked as it is read.
+"""The interface of a reader: an input as ranges of rows, each checked as it is read.
 
 Owns the protocol, and what becomes of rows that fail, whatever they were read from. Leaves what rows are, and what may
 be wrong with them, to `_rows`, and files to the readers, a file each.

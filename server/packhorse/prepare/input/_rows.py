@@ -1,4 +1,4 @@
-"""Rows as they are read, and what may be wrong with one.
+"""Rows as they are read, and their faults.
 
 Owns the checks that every row has to pass whatever it was read from, and what a row that fails is called.
 """

@@ -1,4 +1,4 @@
-"""Which columns of a table with a schema are meant, and whether they hold what they should.
+"""Choosing the columns of a table, and checking their types.
 
 Owns that judgement, for Parquet, Arrow files and Arrow streams alike.
 """

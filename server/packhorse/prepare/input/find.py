@@ -1,4 +1,4 @@
-"""Which reader an input is for, and which files it names.
+"""Finding the reader for an input, and the files that it names.
 
 Owns the list of readers, and those of what other commands take: text and histograms. Leaves reading to a file for each
 kind of input, such as `parquet`.
@@ -161,7 +161,7 @@ def _reader_for(source: str) -> Reader:
         if reader.recognises(path):
             return reader
     raise ValueError(
-        f"{without_secrets(path)} is of no kind that is known by its name or first bytes; `packhorse prepare --help` "
+        f"{without_secrets(path)} is not recognised by its name or first bytes; `packhorse prepare --help` "
         "lists what is read"
     )
 

@@ -1,4 +1,4 @@
-"""Lengths that Python holds: NumPy arrays, `datasets.Dataset`, and whatever speaks Arrow's C stream.
+"""Lengths in memory: NumPy arrays, `datasets.Dataset`, and objects with Arrow's C stream.
 
 Owns turning them into ranges. A stream is read once, and only its lengths and ids are kept: 16 bytes a sequence.
 """

@@ -1,1 +1,1 @@
-"""Who may call, and how the server is reached: its options, certificates and tokens."""
+"""Access to the server: its options, certificates and tokens."""

@@ -1,4 +1,4 @@
-"""Bearer tokens: who holds one, what it grants, and until when; and who made the call that is being answered.
+"""Bearer tokens: their names, grants and expiry, and the token of the current call.
 
 Owns the token file, its lines and the client of a call. Leaves where calls are let in to `interceptor`.
 
@@ -194,7 +194,7 @@ class TokenFile:
         """
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise _unauthenticated("missing", "this server wants a token, and none came: give token_file=…")
+            raise _unauthenticated("missing", "this server requires a token: give token_file=…")
         match: Grant | None = None
         digest = hash_of(token)
         for grant in self.grants():

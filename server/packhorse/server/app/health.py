@@ -1,4 +1,4 @@
-"""Whether this server can serve, and what is wrong with the files that it follows.
+"""Whether this server can serve, and the errors of the files that it watches.
 
 Owns the reasons for which health is NOT_SERVING, and the two loops that look for them: whether lanes answer, and
 whether there is a dataset. Leaves gRPC's health service itself to `running`.

@@ -1,4 +1,4 @@
-"""A running server: sockets, health, reflection, metrics, and a shutdown that loses nothing and ends in time.
+"""A running server: sockets, health, reflection, metrics, and a shutdown that loses no message and ends in time.
 
 Owns the process's life. Leaves requests to `servicer`, workarounds to `base.workarounds`, and several processes to
 `processes`.

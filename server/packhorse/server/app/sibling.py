@@ -1,4 +1,4 @@
-"""A process of a server of several: what it is given to serve, and its view of the others.
+"""One of several processes of a server: its settings, and its view of the others.
 
 Leaves starting processes, and asking them, to `processes`, which is the parent.
 """

@@ -1,1 +1,1 @@
-"""What every room of the server uses: faults, logs, time slices, the machine's limits, and workarounds."""
+"""For all packages of the server: faults, logs, time slices, the machine's limits, and workarounds."""

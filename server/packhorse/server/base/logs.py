@@ -1,4 +1,4 @@
-"""How the log reads, and how many lines strangers may cause.
+"""The format of the log, and a limit on lines that strangers can cause.
 
 Owns its two formats, its level, and the limit of lines about calls that break.
 

@@ -1,4 +1,4 @@
-"""What the machine and the container allow and what this process takes: processors, memory and open files.
+"""Limits of the machine and container, and usage of this process: processors, memory and open files.
 
 Owns reading /proc and control groups. Leaves the metrics of these numbers to `watching.connections`, and the number of
 threads to `lanes`.

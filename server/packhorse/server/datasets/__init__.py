@@ -1,1 +1,1 @@
-"""What is served: datasets, mixtures and takedowns below the data root, read again when their files change."""
+"""Datasets, mixtures and takedowns below the data root, read again when their files change."""

@@ -1,4 +1,4 @@
-"""What the backend needs of datasets: a dataset or mixture, where they come from, and how far its streams have come.
+"""The interfaces that the backend uses: a dataset or mixture, the catalog of them, and the progress of streams.
 
 Owns these protocols. Leaves prepared datasets and mixtures themselves to `packhorse.dataset`.
 """

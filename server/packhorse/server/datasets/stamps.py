@@ -1,4 +1,4 @@
-"""Stamps of files that are open or were refused, by which a changed folder or altered data is noticed.
+"""Stamps of open and refused files, which show that a folder or its data has changed.
 
 Owns the stamps of a folder and of a dataset's open arrays, and the datasets that hold them. Leaves which version of a
 dataset a digest names, and opening and withdrawing, to `catalog`.

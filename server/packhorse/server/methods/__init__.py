@@ -1,1 +1,1 @@
-"""What each method answers, from a checked request to the message: nothing here knows gRPC."""
+"""The response of each method, from a checked request to the message. No module here uses gRPC."""

@@ -156,7 +156,7 @@ class Backend:
         return locate_in_slices(self._catalog, self._epochs, request)
 
     def append_stage(self, request: pb.AppendStageRequest) -> pb.AppendStageResponse:
-        """Changes the stages of a mixture from a position on, unless bins beyond it have been handed out."""
+        """Changes the stages of a mixture from a position on, unless bins after it have been sent."""
         requests.integer("from_position", request.from_position, 1)
 
         def check() -> None:
@@ -165,8 +165,8 @@ class Backend:
                 raise ServiceError(
                     pb.ERROR_REASON_POSITION_PASSED,
                     f"mixture {request.dataset!r} cannot change at position {request.from_position} of the run: bins "
-                    f"before {reached} have been handed out already; choose a position from there on, ahead of every "
-                    "rank",
+                    f"before {reached} have been sent already; choose that position or a later one, ahead of every "
+                    f"rank",
                     {"dataset": request.dataset, "position": str(request.from_position), "reached": str(reached)},
                 )
 

@@ -1,4 +1,4 @@
-"""Every call on its way in and out: when it may begin, whose it is, how its request arrives, and what watchers learn.
+"""Every call on its way in and out: admission, token, reading the request, and reporting to watchers.
 
 Owns the server's one interceptor. Leaves what follows from a call to `watching.calls`, what a token grants to `tokens`,
 and the answers to `servicer`.

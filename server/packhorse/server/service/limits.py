@@ -1,4 +1,4 @@
-"""What requests may take together: a budget of bytes, and a number of open streams, also over several processes.
+"""Limits over all requests: a budget of bytes, and a number of open streams, also over several processes.
 
 Owns the counting and the waiting. Leaves the refusals to `servicer`, how much a request needs to `backend`, and the
 largest message to `methods.requests`.

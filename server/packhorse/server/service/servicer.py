@@ -123,7 +123,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def LocateSequences(  # noqa: N802
         self, request: pb.LocateSequencesRequest, context: _Context
     ) -> pb.LocateSequencesResponse:
-        """Tells where each id stands in an epoch."""
+        """Returns where each id is in an epoch."""
         return await self._answer(self._backend.locate_in_slices, request, context, self._lanes.answers)
 
     async def PackSequences(self, request: pb.PackSequencesRequest, context: _Context) -> pb.PackSequencesResponse:  # noqa: N802

@@ -1,1 +1,1 @@
-"""What operators see: calls, logs, metrics, activity, traces, connections, and health."""
+"""Observing the server: calls, logs, metrics, activity, traces, connections, and health."""

@@ -1,4 +1,4 @@
-"""What this process does now: the streams that are open and how far they are, and the work that waits.
+"""The activity of this process: its open streams and their progress, and waiting work.
 
 Owns GetActivity's answer and the metric of ranks that lag. Leaves the calls themselves to `calls`.
 """

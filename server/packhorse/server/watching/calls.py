@@ -1,4 +1,4 @@
-"""Every call of the server, and what follows from it: log lines, metrics and traces.
+"""Every call of the server, with its log lines, metrics and traces.
 
 Owns what is known of a call, and these three watchers. Leaves following calls to `interceptor`, and the list of open
 streams to `activity`. OpenTelemetry is imported only if a server is to send traces; its own variables
@@ -178,7 +178,7 @@ class CallMetrics(Watcher):
             self._metrics.blocked_streams.labels(call.name).inc()
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Counts the time that it waited; with a stream's first, that the stream goes on where another broke."""
+        """Counts the time that it waited, and at a stream's first message, that the stream was resumed."""
         if not call.is_stream:
             return
         self._metrics.blocked_streams.labels(call.name).dec()

@@ -1,4 +1,4 @@
-"""The connections to this process, and what it takes of its machine, looked at every few seconds.
+"""The connections to this process, and its use of the machine, measured every few seconds.
 
 Owns asking the kernel for the bytes that belong to no request: gRPC reports a call only once its headers are whole, so
 it says nothing of a connection that sends headers without an end. Leaves the calls to `calls`, and what the system says

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: every metric's name and meaning, and the gauges that are computed at a scrape.
+"""The metrics for Prometheus: names, meanings, and the gauges that are computed at a scrape.
 
 Leaves when the others move to `servicer` and `lanes` for blocks, to `calls` for calls, to `activity` for ranks that
 lag, and to `connections` for the process.
