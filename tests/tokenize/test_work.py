@@ -98,6 +98,25 @@ def test_an_interrupted_run_is_gone_on_with(make: Make, rows: Path, monkeypatch:
         assert getattr(summary, name) == getattr(expected, name)
 
 
+def test_files_of_a_call_that_was_killed_while_it_named_them_are_no_obstacle(
+    make: Make, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(_work.shutil, "rmtree", lambda *_, **__: None)  # the last thing that a call does
+        make("x")
+    (rows.parent / "x.idx").unlink()  # named after the others
+    with pytest.raises(FileExistsError, match=r"x\.\S+ is already there"):
+        make("x")
+    with monkeypatch.context() as patched:
+        assert not interrupt(patched, after=0)
+        make("x", resume=True)
+    assert contents(rows.parent, "x") == contents(rows.parent, "whole")
+    assert not (rows.parent / "x.tokenizing").exists()
+    with pytest.raises(FileExistsError, match="is already there"):
+        make("x", resume=True)  # which has nothing left to do
+
+
 def test_another_job_is_not_gone_on_with(make: Make, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         interrupt(patched, after=2)

@@ -201,6 +201,18 @@ class Work:
         return whole
 
 
+def _folder_of(output: str | os.PathLike[str]) -> Path:
+    return prefix_paths(output)[1].with_suffix(".tokenizing")
+
+
+def may_replace(output: str | os.PathLike[str], *, resume: bool, overwrite: bool) -> bool:
+    """Whether files of an output may be there: by `overwrite`, or left by a call that was killed while it named them.
+
+    The work folder goes last, so where `resume` finds one such files are of its job; `open_work` refuses another job.
+    """
+    return overwrite or (resume and (_folder_of(output) / _JOB).exists())
+
+
 @contextmanager
 def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwrite: bool) -> Iterator[Work]:
     """Gives the work folder of an output prefix to this process alone, and removes it when the job is done.
@@ -213,7 +225,7 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
         FileExistsError: there are finished parts, and neither resume nor overwrite; or files of something else.
         ValueError: the finished parts are of another job.
     """
-    folder = prefix_paths(output)[1].with_suffix(".tokenizing")
+    folder = _folder_of(output)
     record = job.record()
     with _locked(folder):
         names = [entry.name for entry in folder.iterdir()]

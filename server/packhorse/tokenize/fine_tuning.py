@@ -26,6 +26,7 @@ from packhorse.tokenize._work import (
     Tally,
     check_execution,
     is_saved,
+    may_replace,
     open_work,
     paths_of,
     prefix_paths,
@@ -153,6 +154,7 @@ def tokenize_fine_tuning(
     execution = execution or Execution()
     check_execution(execution)
     sources = paths_of(listed(inputs), execution)
+    overwrite = may_replace(output, resume=execution.resume, overwrite=overwrite)
     target = _Target.checked(output, Path(tokenizer), overwrite=overwrite)
     recipe = _Recipe(
         columns=columns,

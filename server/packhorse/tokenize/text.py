@@ -27,6 +27,7 @@ from packhorse.tokenize._work import (
     Tally,
     check_execution,
     is_saved,
+    may_replace,
     open_work,
     paths_of,
     prefix_paths,
@@ -143,6 +144,7 @@ def tokenize(
     options = DocumentOptions(
         split=documents, text_column=text_column, id_column=id_column, glob=glob, undecodable=undecodable
     )
+    overwrite = may_replace(output, resume=execution.resume, overwrite=overwrite)
     target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
     special = special or SpecialTokens()
     found = files_of(sources, options)
