@@ -139,7 +139,7 @@ def write_flat_tokens(
     *,
     overwrite: bool = False,
 ) -> int:
-    """Writes sequences as a flat token file with boundaries; where it fails, no file is left.
+    """Writes sequences as a flat token file with boundaries. After a failure, there is no file.
 
     Example:
         >>> import tempfile
@@ -152,14 +152,14 @@ def write_flat_tokens(
         path: `x.bin`.
         sequences: integers [n] each, in the range of dtype.
         dtype: uint16 or uint32.
-        overwrite: whether files already there are replaced.
+        overwrite: whether to replace existing files.
 
     Returns:
         Number of sequences written.
 
     Raises:
         FileExistsError: one of the files is there and overwrite is False.
-        ValueError: dtype is another one, or a sequence is not a list of integers in the range of dtype.
+        ValueError: dtype is not uint16 or uint32, or a sequence is not a list of integers in its range.
     """
     kind = _flat_dtype(dtype)
     limit = int(np.iinfo(kind).max)

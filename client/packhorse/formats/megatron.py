@@ -52,7 +52,7 @@ def megatron_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Returns the type that Megatron's own tools choose: uint16 for a vocabulary below 65,500 tokens, else int32.
+    """Returns the type that Megatron's own tools choose: uint16 for a vocabulary below 65,500 tokens, otherwise int32.
 
     Example:
         >>> token_dtype(32_000).name, token_dtype(128_256).name

@@ -36,8 +36,8 @@ class SequenceWriter(ABC):
 
         Args:
             path: `X`, `X.bin` or `X.idx`.
-            vocab_size: token ids are in [0, vocab_size); below 65,500 they take 2 bytes each, else 4.
-            overwrite: whether files already there are replaced.
+            vocab_size: token ids are in [0, vocab_size); below 65,500 they take 2 bytes each, otherwise 4.
+            overwrite: whether to replace existing files.
 
         Raises:
             FileExistsError: one of the files is there and overwrite is False.
@@ -126,7 +126,7 @@ class SequenceWriter(ABC):
 
 
 class MegatronWriter(SequenceWriter):
-    """Writes sequences one by one, each a document of its own, as a context manager.
+    """Writes sequences one by one, each as a document. A context manager.
 
     Files appear at the end, as a whole; after an exception none is left. Memory is 4 bytes a sequence and a buffer.
 
@@ -220,7 +220,7 @@ class MegatronWriter(SequenceWriter):
 
 
 class MaskedTokenWriter(SequenceWriter):
-    """Writes sequences with their loss masks one by one, as a context manager; after an exception no file is left.
+    """Writes sequences with their loss masks one by one. A context manager; after an exception, there is no file.
 
     Memory is 4 bytes a sequence and the files' buffers.
 

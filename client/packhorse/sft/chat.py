@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ChatEncoder:
-    """Encodes conversations with one tokenizer, template and choice of trained turns.
+    """Encodes conversations, with a fixed tokenizer, template and choice of trained turns.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers

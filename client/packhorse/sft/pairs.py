@@ -94,8 +94,8 @@ def encode_prompt_response(
         tokenizer: as in `encode_chat`.
         train_on_prompt: whether the prompt is trained on too.
         max_tokens: length to which `truncate_pair` cuts both; they keep their first tokens. None cuts nothing.
-        eos: whether the end-of-sequence token follows, which is trained on: True for the tokenizer's own, or the text
-            of another one.
+        eos: whether an end-of-sequence token follows, which is trained on: True for the tokenizer's own, or the text of
+            another.
 
     Raises:
         FileNotFoundError: the tokenizer is not there.

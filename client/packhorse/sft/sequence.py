@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 class NoTargetsError(ValueError):
-    """A sequence has no token that is trained on."""
+    """A sequence has no token to train on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,7 +96,7 @@ def truncate_pair(source_len: int, target_len: int, cutoff_len: int) -> tuple[in
         cutoff_len: most tokens of both together.
 
     Returns:
-        (source tokens, target tokens) that stay. They sum to cutoff_len where anything is cut.
+        (source tokens, target tokens) that stay. If anything is cut, they sum to cutoff_len.
 
     Raises:
         ValueError: a length is negative.
@@ -122,7 +122,7 @@ def truncate_pair(source_len: int, target_len: int, cutoff_len: int) -> tuple[in
 def truncate_turns(
     turns: Sequence[tuple[int, int]], cutoff_len: int, *, last_first: bool = False
 ) -> list[tuple[int, int]]:
-    """Cuts the turns of a chat in order, each by `truncate_pair` to the tokens that the turns before it left.
+    """Cuts the turns of a chat in order, each with `truncate_pair`, to the tokens that earlier turns left.
 
     Example:
         >>> truncate_turns([(30, 10), (20, 20)], cutoff_len=50)

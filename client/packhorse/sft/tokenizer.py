@@ -32,15 +32,15 @@ class ChatTokenizer:
     model: Any
     """A `tokenizers.Tokenizer` that cuts, pads and adds nothing; its offsets include white space."""
     opening: tuple[int, ...]
-    """Ids that the tokenizer itself puts before a text, such as BOS."""
+    """Ids that the tokenizer adds before a text, such as BOS."""
     closing: tuple[int, ...]
     """Ids that it puts after a text, such as EOS."""
     special_texts: tuple[str, ...]
     """Texts of its special tokens."""
     special_tokens: Mapping[str, str] | None = None
-    """Name in templates ("eos_token") → text; None where it is not known."""
+    """Name in templates ("eos_token") → text; None if unknown."""
     chat_templates: Mapping[str, str] | None = None
-    """Name ("default", "tool_use") → template; None where it has none."""
+    """Name ("default", "tool_use") → template; None if it has none."""
 
     def encode(self, texts: Sequence[str]) -> list[Any]:
         """Encodes texts without adding tokens: a `tokenizers.Encoding` each, with `ids` and `offsets` in characters."""
@@ -103,8 +103,8 @@ def load_chat_tokenizer(source: Any) -> ChatTokenizer:
         [0]
 
     Args:
-        source: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, a path of a `tokenizer.json` or of a folder
-            with one, or what this function returned.
+        source: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, the path of a `tokenizer.json` or of a
+            folder with one, or a `ChatTokenizer`.
 
     Raises:
         FileNotFoundError: there is no such file or folder.

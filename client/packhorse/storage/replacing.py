@@ -38,7 +38,7 @@ class AtomicFiles:
 
     Args:
         paths: of the files, the most telling one last. Their folders are made.
-        overwrite: whether files already there are replaced.
+        overwrite: whether to replace existing files.
 
     Raises:
         FileExistsError: one is already there and overwrite is False.

@@ -36,15 +36,15 @@ _BATCH_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialTokens:
-    """Which tokens are put around a document."""
+    """Tokens put around a document."""
 
     bos: str | None = None
-    """Token put before every sequence, unless the tokenizer puts it there by itself; None for none."""
+    """Token put before every sequence, if the tokenizer does not add it itself; None for none."""
     eos: str | None = None
     """Token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
     `end_of_sequence`."""
     append_eos: bool = True
-    """False appends nothing, whatever `eos` says."""
+    """False appends nothing, and ignores `eos`."""
 
 
 class KeyedText(str):

@@ -32,14 +32,14 @@ _GAP = re.compile(r"[\s,]*")
 
 @dataclass(slots=True)
 class Skipped:
-    """What one pass over the documents left out."""
+    """Documents that one pass left out."""
 
     empty: int = 0
-    """Documents of nothing but white space; null counts too."""
+    """Documents of only white space, or null."""
     undecodable: int = 0
     """Documents that are binary or not UTF-8."""
     undecodable_named: list[str] = field(default_factory=list)
-    """The first few of them: file, and line where there is one."""
+    """The first few of them: file, and line if there is one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,32 +39,32 @@ class ChatColumns(TemplateColumns):
     """Rows that hold conversations."""
 
     messages: str = "messages"
-    """Column of the messages: a list, or its JSON text; ShareGPT's form is known too."""
+    """Column of the messages: a list, or its JSON text; also in ShareGPT's form."""
     train_turns: Turns = "all"
     """Whether all turns of the assistant are trained on, or only the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairColumns(TemplateColumns):
-    """Rows that hold a prompt and a response: both of them text, or both lists of messages."""
+    """Rows with a prompt and a response: both text, or both lists of messages."""
 
     prompt: str
     """Column of the prompt."""
     response: str
-    """Column of the response, which alone is trained on."""
+    """Column of the response; only responses are trained on."""
     eos: bool | str = True
-    """Whether a response that is text ends in the tokenizer's end-of-sequence token, or the token that it ends in."""
+    """Whether a text response ends with the tokenizer's end-of-sequence token; or the token that ends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceColumns(TemplateColumns):
-    """Rows that hold a chosen and a rejected answer to one prompt: text, or lists of messages.
+    """Rows with a chosen and a rejected answer to one prompt: text, or lists of messages.
 
     Each row becomes two sequences with the prompt in both, the chosen one first: groups of two.
     """
 
     prompt: str | None = None
-    """Column of the prompt; None where both answers begin with it."""
+    """Column of the prompt; None if both answers begin with it."""
     chosen: str = "chosen"
     """Column of the better answer."""
     rejected: str = "rejected"

@@ -23,7 +23,7 @@ Split = Literal["file", "line", "paragraph"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOptions:
-    """How inputs are cut into documents. An option that no input can use is refused."""
+    """How inputs are divided into documents. An option that fits no input is refused."""
 
     split: Split | None = None
     """What is one document of a text file, also below a folder; None for the whole file. If it is given, .json, .csv
@@ -33,9 +33,10 @@ class DocumentOptions:
     id_column: str | None = None
     """Column, or key of each row of JSON, that names documents; None for none."""
     glob: str | None = None
-    """Which files of a folder: a pattern without a slash is matched at every depth (`*.py`), one with a slash from
-    the folder down (`src/**/*.py`); None for all. Names that begin with a dot, and what lies below such folders, are
-    left out."""
+    """Files to read in a folder: a pattern without a slash matches at every depth (`*.py`), one with a slash from the
+    folder down (`src/**/*.py`); None for all. Names that begin with a dot, and everything below such folders, are left
+    out.
+    """
     undecodable: Undecodable = "skip"
     """What happens to text that is binary or not UTF-8: skipped and counted, or refused."""
 
@@ -56,7 +57,7 @@ def iterate_documents(
     options: DocumentOptions | None = None,
     skipped: Skipped | None = None,
 ) -> Iterator[str]:
-    """Yields the text of every document, in the order of the inputs; memory is one document or one batch of rows.
+    """Yields the text of every document, in the order of the inputs. Memory holds a document or a batch of rows.
 
     Files are read by their names: .jsonl and .ndjson as JSON lines, .json as an array of rows or as rows one after the
     other, .parquet, .pq, .arrow, .ipc and .feather as tables, any other as UTF-8 text; JSON and text also compressed

@@ -55,14 +55,14 @@ _PAIR = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FineTuningSummary:
-    """What tokenizing for fine-tuning wrote."""
+    """Counts and paths of tokenizing for fine-tuning."""
 
     sequences: int
     """Sequences written."""
     tokens: int
     """Tokens written."""
     trained_tokens: int
-    """Those whose loss mask is 1."""
+    """Tokens whose loss mask is 1."""
     longest: int
     """The longest sequence, in tokens."""
     dtype: str
@@ -132,11 +132,12 @@ def tokenize_fine_tuning(
         columns: what the rows hold.
         tokenizer: a local tokenizer.json, or the folder that holds it with tokenizer_config.json and
             chat_template.jinja.
-        cutoff_len: longer sequences are cut to it, balancing prompts and responses; None cuts nothing.
+        cutoff_len: longer sequences are cut to this number of tokens, balancing prompts and responses; None cuts
+            nothing.
         no_targets: what happens to a sequence without a token to train on.
         undecodable: what happens to a line that is not UTF-8.
         execution: engine, workers and progress; see `tokenize`.
-        overwrite: whether files already there are replaced.
+        overwrite: whether to replace existing files.
 
     Raises:
         FileExistsError: an output is there and overwrite is False.

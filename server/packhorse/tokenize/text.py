@@ -48,7 +48,7 @@ from packhorse.tokenize.tokenizers import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeSummary:
-    """What tokenizing wrote."""
+    """Counts and paths of tokenizing."""
 
     documents: int
     """Sequences written."""
@@ -65,7 +65,7 @@ class TokenizeSummary:
     eos: str | None
     """The token that ends every sequence; None for no such token."""
     skipped_empty: int
-    """Documents of white space alone, or without a token."""
+    """Documents of only white space, or without a token."""
     skipped_undecodable: int
     """Documents that are binary or not UTF-8."""
     undecodable_named: tuple[str, ...]
@@ -127,8 +127,9 @@ def tokenize(
         undecodable: what happens to text that is binary or not UTF-8.
         special: tokens put before and after every sequence; None for the end-of-sequence token alone.
         execution: engine, workers, progress, and whether an interrupted call is resumed. With `workers` None it takes
-            one below 64 MiB of input, where the library's threads are enough, and one a processor above.
-        overwrite: whether files already there are replaced.
+            one for less than 64 MiB of input, because the library's threads are enough, and otherwise one for each
+            processor.
+        overwrite: whether to replace existing files.
 
     Raises:
         FileExistsError: an output, or parts of an interrupted call, are there, without overwrite or resume.
@@ -189,7 +190,7 @@ def tokenize_documents(
     overwrite: bool = False,
     progress: bool = True,
 ) -> TokenizeSummary:
-    """Tokenizes documents from anywhere, in this process; otherwise as `tokenize`.
+    """Tokenizes documents from any source, in this process; otherwise like `tokenize`.
 
     Example:
         >>> import tempfile
@@ -198,8 +199,8 @@ def tokenize_documents(
         2
 
     Args:
-        open_documents: begins a pass over the documents, and counts in its argument those that it leaves out. Training
-            a tokenizer takes a pass of its own, so it must give the same documents again.
+        open_documents: function that begins a pass over the documents, and counts in its argument those that it leaves
+            out. Training a tokenizer takes a separate pass, so the function must give the same documents again.
         output: as in `tokenize`.
         tokenizer: as in `tokenize`.
         vocab_size: as in `tokenize`.
@@ -207,7 +208,7 @@ def tokenize_documents(
         eos: as in `SpecialTokens`.
         append_eos: as in `SpecialTokens`.
         overwrite: as in `tokenize`.
-        progress: whether stderr shows how far it is.
+        progress: whether stderr shows progress.
 
     Raises:
         FileExistsError, FileNotFoundError, ImportError, ValueError: as `tokenize`.

@@ -82,7 +82,7 @@ def closing_id(tokenizer: Any) -> int | None:
 def train_tokenizer(
     documents: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE, special_tokens: Iterable[str] = (DEFAULT_EOS,)
 ) -> Any:
-    """Trains a byte-level BPE, which takes any text and gives it back unchanged.
+    """Trains a byte-level BPE, which encodes and decodes any text without loss.
 
     Example:
         >>> tokenizer = train_tokenizer(["low lower lowest"] * 2, vocab_size=260)
@@ -91,8 +91,8 @@ def train_tokenizer(
 
     Args:
         documents: the texts to learn from, read once.
-        vocab_size: the most tokens, every byte and special token included; a small corpus gives fewer.
-        special_tokens: tokens that no text encodes to; they come first, from id 0.
+        vocab_size: the most tokens, including every byte and special token; a small corpus gives fewer.
+        special_tokens: tokens that no text is encoded to; they have the first ids, from 0.
 
     Raises:
         ImportError: the tokenizers library is not installed.
