@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tests.flat_words import dry_run, prepare
 
 from packhorse.analysis import context_lengths
+from packhorse.analysis.status import costly_facts
 from packhorse.cli import main
 from packhorse.client import connect
 from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared, verify
@@ -114,6 +115,13 @@ def test_the_manifest_and_the_service_tell_what_there_is(tmp_path):
         result = CliRunner().invoke(main, ["plan", *command, str(tmp_path / "set")])
         said = " ".join(result.output.split())
         assert f"at most 6 tiles a bin, the dataset's own plan has {manifest.n_bins} bins" in said
+
+
+def test_the_status_page_compares_no_packers_that_know_tokens_only(tmp_path):
+    prepared(tmp_path / "capped")
+    prepared(tmp_path / "counted", resources=(Resource(name="tiles", column="tiles"),))
+    packers = [costly_facts(open_prepared(tmp_path / name))["packers"] for name in ("capped", "counted")]
+    assert [bool(each) for each in packers] == [False, True]
 
 
 def test_a_dataset_without_resources_is_what_it_was(tmp_path):

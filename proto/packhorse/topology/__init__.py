@@ -1,4 +1,4 @@
-"""The contract's arithmetic: who takes which step, and how many tokens a sequence takes in a bin.
+"""Arithmetic that server and client share: which rank takes which step, and the room of a length.
 
 Plain Python without a dependency, so that server, client and command line share one copy. Start with `Topology`.
 """
@@ -8,7 +8,7 @@ from packhorse.topology.context import DEFAULT_COST_CAP_PERCENT, ContextPart, Co
 from packhorse.topology.rooms import RoomRule
 from packhorse.topology.schedule import BatchPhase, BatchSchedule
 from packhorse.topology.skips import Skips
-from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Stretch, Topology
+from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Stretch, Topology, cost_of
 
 __all__ = [
     "ADDED",
@@ -27,4 +27,5 @@ __all__ = [
     "Topology",
     "as_choice",
     "checked_integer",
+    "cost_of",
 ]

@@ -12,7 +12,7 @@ from heapq import heapify, heapreplace
 from math import isqrt
 
 from packhorse.topology.choices import checked_integer
-from packhorse.topology.topology import DEFAULT_COST_LINEAR
+from packhorse.topology.topology import DEFAULT_COST_LINEAR, cost_of
 
 DEFAULT_COST_CAP_PERCENT = 300
 """See `ContextRule.cost_cap_percent`."""
@@ -20,7 +20,7 @@ DEFAULT_COST_CAP_PERCENT = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPart:
-    """Sequences of a bin that are computed together, on ranks of their own."""
+    """Sequences of a bin that are computed together, on their own ranks."""
 
     first_rank: int
     """The first of these ranks in their context-parallel group; a multiple of `num_ranks`."""
@@ -106,7 +106,7 @@ class ContextRule:
 
     def cost(self, room: int) -> int:
         """Returns what a sequence costs."""
-        return (self.cost_linear + room) * room
+        return int(cost_of(room, self.cost_linear))
 
     def num_ranks(self, room: int) -> int:
         """Returns on how many ranks a sequence begins a part."""

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
 from packhorse.topology.schedule import BatchSchedule
@@ -17,6 +18,20 @@ ADDED = -1
 
 DEFAULT_COST_LINEAR = 24_576
 """Cost of a token beside attention, in units of one attended pair: six times a hidden size of 4,096."""
+
+
+def cost_of(length: Any, cost_linear: int) -> Any:
+    """Returns the cost of a sequence, cost_linear · L + L², in attended pairs.
+
+    Example:
+        >>> cost_of(3, 100)
+        309
+
+    Args:
+        length: L, in tokens: an int, or a NumPy array of int64.
+        cost_linear: cost of a token without attention.
+    """
+    return (cost_linear + length) * length
 
 
 @dataclass(frozen=True, slots=True)

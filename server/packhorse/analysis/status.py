@@ -82,6 +82,8 @@ def dataset_facts(dataset: PreparedDataset | MixtureDataset) -> dict[str, Any]:
 def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
     """Returns what takes seconds: versions, other context lengths, packers, ways without packing, and waiting.
 
+    Packers know tokens only, so a dataset whose resources have caps is not compared with any.
+
     Example:
         >>> from packhorse.dataset import open_prepared
         >>> costly_facts(open_prepared("datasets/corpus"))["padding_avoided_tokens"]
@@ -90,8 +92,11 @@ def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
     rule = dataset.manifest.options.context
     ranks = _WORLD_SIZE * (1 if rule is None else rule.max_context_parallel)
     report = dataset_report(dataset, run=Topology(world_size=ranks, accumulation=_ACCUMULATION))
-    source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options_of(dataset))
-    compared = compare_packers(source, options_of(dataset), time_limit_seconds=_TIME_LIMIT_SECONDS)
+    packers: list[dict[str, Any]] = []
+    if len(dataset.manifest.capacities) == 1:
+        source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options_of(dataset))
+        compared = compare_packers(source, options_of(dataset), time_limit_seconds=_TIME_LIMIT_SECONDS)
+        packers = compared.facts()["packers"]
     facts = report.facts()
     padded = next(way for way in report.without_packing if way.way == "padded")
     own = dataset.manifest.max_seq_len
@@ -99,7 +104,7 @@ def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
         "version": next((each["version"] for each in facts["versions"] if each["is_current"]), None),
         "padding_avoided_tokens": padded.computed_tokens - dataset.manifest.total_capacity,
         "context_lengths": facts["context_lengths"],
-        "packers": compared.facts()["packers"],
+        "packers": packers,
         "without_packing": facts["without_packing"],
         "waiting": [row | {"accumulation": _ACCUMULATION} for row in facts["waiting"] if row["max_seq_len"] == own],
     }

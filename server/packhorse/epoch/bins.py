@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.topology import cost_of
+
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 PoolArray = NDArray[np.uint32 | np.int64]
@@ -91,7 +93,7 @@ class Bins:
     def costs(self, cost_linear: int) -> NDArray[np.int64]:
         """Cost of every bin, Σ (cost_linear · L + L²) over its sequences' lengths L: int64 [N]."""
         lengths = self.lengths.astype(np.int64)
-        sums = np.concatenate(([0], np.cumsum(cost_linear * lengths + lengths**2)))
+        sums = np.concatenate(([0], np.cumsum(cost_of(lengths, cost_linear))))
         return np.diff(sums[self.bin_ends], prepend=0)
 
     def take(self, which: NDArray[np.int64]) -> "Bins":

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.packing import Template, canonical_templates
+from packhorse.topology import cost_of
 
 _LOOKUP_BITS = 2
 """A plan has about 2^2 entries of `lookup` for each template: larger tables leave the fast cache."""
@@ -131,7 +132,9 @@ class PlanIndex:
     max_seq_len: int
     """A bin's capacity in tokens."""
     rooms: NDArray[np.int32]
-    """Tokens of a bin that each length takes: itself, but where lengths are numbers of classes: int32 [D]."""
+    """Tokens of a bin that each length takes: int32 [D]. It is the length itself, unless lengths are numbers of
+    classes.
+    """
     pool_size: int
     """Entries of the pool that `pool_starts` refers to."""
 
@@ -201,7 +204,7 @@ class PlanIndex:
     def template_costs(self, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of a bin of each template, Σ (cost_linear · L + L²) over its lengths L: int64 [T]."""
         lengths = self.rooms.astype(np.int64)[self.repeat_length]
-        sums = np.concatenate(([0], np.cumsum(self.repeat_copies * (cost_linear * lengths + lengths**2))))
+        sums = np.concatenate(([0], np.cumsum(self.repeat_copies * cost_of(lengths, cost_linear))))
         return np.diff(sums[self.first_repeat])
 
     @property

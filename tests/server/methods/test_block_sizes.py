@@ -36,6 +36,7 @@ def test_all_streams_blocks_fit_into_their_memory():
 
 
 def test_blocks_shrink_where_many_streams_are_open_and_grow_again(make_backend, monkeypatch):
+    monkeypatch.setattr(module, "UNREAD_BYTES", 0)
     monkeypatch.setattr(module, "LEAST_BLOCK_BYTES", 1)
     monkeypatch.setattr(module, "BLOCK_BYTES", 2000)
     monkeypatch.setattr(module, "STREAMS_BYTES", 2000)
@@ -49,6 +50,20 @@ def test_blocks_shrink_where_many_streams_are_open_and_grow_again(make_backend, 
     few = steps[4]
     assert steps[3] // 10 <= few <= steps[3] // 4
     assert steps == [1, 4, 16, steps[3], few, few, 1, 1, 4, 16, steps[3]]
+
+
+def test_blocks_stay_small_until_a_reader_must_have_read(make_backend, monkeypatch):
+    """However fast they leave: they may all lie unread in the client's window."""
+    monkeypatch.setattr(module, "LEAST_BLOCK_BYTES", 500)
+    monkeypatch.setattr(module, "UNREAD_BYTES", 2000)
+    stream = make_backend().stream_bins(request())
+    next(stream)
+    steps = [message.block.num_steps for message in stream]
+    small = steps[3]
+    num_small = steps.index(4 * small)
+    assert steps[:num_small] == [1, 4, 16, *[small] * (num_small - 3)]
+    assert sum(steps[: num_small - 1]) < 4 * (small + 1)
+    assert sum(steps[:num_small]) >= 4 * small
 
 
 def test_a_reader_that_takes_its_time_gets_no_more_than_it_takes_in_half_a_minute(make_backend, monkeypatch):

@@ -15,7 +15,7 @@ from packhorse.client.options import NO_SKIPS
 from packhorse.client.pictures._rows import SeenRow, SeenSequence
 from packhorse.client.pictures.picture import FIRST_TOKENS, Picture, fullness_of, shortened
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock, cuts_ends
-from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, RoomRule, Skips, StreamMode, Topology
+from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, RoomRule, Skips, StreamMode, Topology, cost_of
 from packhorse.types import Component, DatasetInfo
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ class _Reader:
             length=length,
             first_token=first_token,
             group=None if group < 0 else group,
-            cost=self._cost_linear * room + room * room,
+            cost=cost_of(room, self._cost_linear),
             origin=origin,
             first_tokens=first,
             text=shortened(self._decode, first),

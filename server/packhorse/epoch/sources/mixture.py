@@ -139,10 +139,6 @@ class Mixture:
             facts = {"after": digest}
         return tuple(chain)
 
-    def digest_at(self, position: int) -> str:
-        """Returns the digest of everything before a position of the run. Later stages do not change it."""
-        return next(digest for first, digest in reversed(self.chain) if first < max(position, 1))
-
     def appended(self, stage: Stage, position: int, components: Sequence[Component] = ()) -> "Mixture":
         """Returns the mixture with other weights from a position of the run on. Nothing before it changes.
 

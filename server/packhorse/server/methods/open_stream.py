@@ -23,6 +23,10 @@ BLOCK_BYTES = 1 << 20
 LEAST_BLOCK_BYTES = 16 << 10
 """The same while very many are."""
 
+UNREAD_BYTES = 128 << 10
+"""What a stream may send before its client has read a byte: the client's flow-control window and sockets take it. Until
+then nobody knows how fast the client is, and blocks stay as small as LEAST_BLOCK_BYTES."""
+
 STREAMS_BYTES = 16 << 20
 """Of one block of every stream, together. A stream holds some four times its block: as a message, as bytes on their
 way, twice, and the next one; if its client waits for that, one more."""
@@ -66,10 +70,14 @@ class OpenStream:
 
     def take(self) -> range:
         """Returns the steps of the next block: one for the first, more for later ones, none after the last."""
-        most = _steps_per_block(self._request.dataset, self._request.batch_size, self._num_streams())
+        request = self._request
+        unread = _steps_per_block(request.dataset, request.batch_size, UNREAD_BYTES)
+        is_read = len(request.steps) - len(self._steps) >= unread
+        num_bytes = block_bytes(self._num_streams()) if is_read else LEAST_BLOCK_BYTES
+        most = _steps_per_block(request.dataset, request.batch_size, num_bytes)
         now = time.monotonic()
         if self._at_once:
-            self._at_once = min(next_steps(self._at_once, now - self._taken_at), self._request.most_steps, most)
+            self._at_once = min(next_steps(self._at_once, now - self._taken_at), request.most_steps, most)
         else:
             self._at_once = 1
         self._taken_at = now
@@ -178,8 +186,8 @@ def next_steps(num_steps: int, seconds: float) -> int:
     return max(1, int(num_steps * min(GROWTH, BLOCK_SECONDS / max(seconds, 1e-9))))
 
 
-def _steps_per_block(dataset: Dataset, batch_size: int, num_streams: int) -> int:
-    """Returns how many steps fill a block on average, and always fit into a message."""
+def _steps_per_block(dataset: Dataset, batch_size: int, num_bytes: int) -> int:
+    """Returns how many steps fill a block of a size on average, and always fit into a message."""
     average = requests.average_bytes_per_bin(dataset) * batch_size
     most = requests.most_bytes_per_bin(dataset) * batch_size
-    return max(1, min(int(block_bytes(num_streams) / average), requests.MAX_MESSAGE_BYTES // most))
+    return max(1, min(int(num_bytes / average), requests.MAX_MESSAGE_BYTES // most))

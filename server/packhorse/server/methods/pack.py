@@ -29,7 +29,7 @@ from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
 from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.methods import requests
-from packhorse.topology import Balance, RoomRule, Topology
+from packhorse.topology import Balance, RoomRule, Topology, cost_of
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_PACK_SEQUENCES = 1_000_000
@@ -365,7 +365,7 @@ def order_of_bins(lengths: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks
     """
     if ranks.balance is Balance.NONE or ranks.world_size == 1 or not len(bin_ends):
         return np.arange(len(bin_ends))
-    up_to = np.concatenate(([0], np.cumsum(lengths * (ranks.cost_linear + lengths))))
+    up_to = np.concatenate(([0], np.cumsum(cost_of(lengths, ranks.cost_linear))))
     costs = np.diff(up_to[bin_ends], prepend=0)
     key = np.array([up_to[-1]], dtype=np.uint64)
     num_steps = len(bin_ends) // ranks.world_size
