@@ -113,7 +113,7 @@ def test_waiting_is_shown_by_ranks_and_context_length(prepared: PreparedDataset,
         assert shown["idle_share_at_steps"] == pytest.approx(found.at_steps / (1 + found.at_steps))
     plot = tmp_path / "plot.png"
     shown = run(str(prepared.path), *options, "--plot", str(plot))
-    assert "of GPU time passes in waiting; --balance micro-step leaves" in shown
+    assert "of GPU time is lost to waiting; --balance micro-step leaves" in shown
     assert "GPU time lost to waiting" in shown
     assert plot.read_bytes().startswith(b"\x89PNG")
 

@@ -38,7 +38,7 @@ _WAYS_TO_ASK = 16
 
 
 class TokenStoreError(OSError):
-    """An object store did not answer, also after retries; the message names the URL and the way out."""
+    """An object store did not answer, even after retries; the message names the URL and the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

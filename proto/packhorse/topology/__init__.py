@@ -1,4 +1,4 @@
-"""The contract's arithmetic: who takes which step, and how many tokens a sequence takes in a bin.
+"""Arithmetic that server and client share: which rank takes which step, and the room of a length.
 
 Plain Python without a dependency, so that server, client and command line share one copy. Start with `Topology`.
 """

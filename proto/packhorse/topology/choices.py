@@ -16,13 +16,13 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
         8
 
     Args:
-        name: what the message calls the value.
-        value: any Python or NumPy integer, but no bool.
+        name: name of the value, for the message.
+        value: a Python or NumPy integer, not a bool.
         least: smallest value allowed.
         most: largest value allowed; None for no limit.
 
     Raises:
-        ValueError: the value is no integer, or outside [least, most].
+        ValueError: the value is not an integer, or outside [least, most].
     """
     wanted = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
     if isinstance(value, bool) or not isinstance(value, Integral):

@@ -20,7 +20,7 @@ DEFAULT_COST_CAP_PERCENT = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPart:
-    """Sequences of a bin that are computed together, on ranks of their own."""
+    """Sequences of a bin that are computed together, on their own ranks."""
 
     first_rank: int
     """The first of these ranks in their context-parallel group; a multiple of `num_ranks`."""

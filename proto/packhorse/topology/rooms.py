@@ -27,7 +27,7 @@ class RoomRule:
     align: int = 1
     """A room is a multiple of this many tokens; at least 1."""
     extra_tokens: int = 0
-    """Tokens kept free for each sequence beside its own, before rounding; at least 0."""
+    """Tokens kept free for each sequence in addition to its own, before rounding; at least 0."""
 
     def __post_init__(self) -> None:
         """Checks every number."""

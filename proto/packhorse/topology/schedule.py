@@ -16,7 +16,7 @@ _SUFFIXES = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
 class BatchPhase(NamedTuple):
-    """A global batch size, and where in the run it begins to hold.
+    """A global batch size, and where in the run it begins.
 
     Example:
         >>> BatchPhase(begin=250_000_000_000, in_tokens=True, size=1536)
@@ -26,14 +26,14 @@ class BatchPhase(NamedTuple):
     begin: int
     """Where the phase begins, counted from the run's beginning over all epochs; at least 0."""
     in_tokens: bool
-    """Whether `begin` counts tokens of full bins; else bins."""
+    """Whether `begin` counts tokens of full bins instead of bins."""
     size: int
     """Global batch size: bins of all ranks in one optimizer step, at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSchedule:
-    """Global batch sizes, each from some point of the run on.
+    """Global batch sizes that change during a run.
 
     A phase begins after a number of bins, counted from the run's beginning over all epochs, or with a suffix K, M, B or
     T after a number of tokens, where every bin counts max_seq_len of them, as in Megatron. An optimizer step has the
@@ -51,7 +51,7 @@ class BatchSchedule:
     """
 
     phases: tuple[BatchPhase, ...]
-    """By where they begin, ascending."""
+    """Phases in the order of their beginnings."""
 
     def __post_init__(self) -> None:
         """Checks every phase."""

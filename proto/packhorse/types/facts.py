@@ -72,11 +72,11 @@ class Redaction(Fact):
     MESSAGE: ClassVar = pb.Redaction
 
     num_ids: int
-    """How many ids the file names."""
+    """Number of ids in the file."""
     component: str = ""
-    """Of a mixture, the component that they are of."""
+    """In a mixture, their component."""
     token: int | None = None
-    """What replaces each of their tokens; None where they are masked from the loss only."""
+    """The token that replaces each of their tokens; None if they are only masked from the loss."""
     seed: int | None = None
     """The seed of a run that had trained on them before `from_position`."""
     from_position: int = 0
@@ -126,7 +126,7 @@ class TakenPositions(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takedown(Fact):
-    """What NAME.takedown.toml takes away.
+    """The redactions and skips of NAME.takedown.toml.
 
     Example:
         >>> Takedown(redactions=(Redaction(num_ids=2),)).redactions[0].num_ids
@@ -138,7 +138,7 @@ class Takedown(Fact):
     digest: str = ""
     """Of all redactions; streams append it to their digests."""
     redactions: tuple[Redaction, ...] = ()
-    """In order: where two name an id, the later one holds."""
+    """In order. If two name an id, the later one applies."""
     skips: tuple[TakenPositions, ...] = ()
     """Positions that are left out, in the file's order."""
 
@@ -171,17 +171,17 @@ class Component(Fact):
     keep: str = "head"
     """Which end of a truncated sequence is in the plan."""
     id_column: str = ""
-    """The input's column that ids come from; empty where an id is a row number."""
+    """The input column of the ids; empty if an id is a row number."""
     key_column: str = ""
-    """The input's column that keys come from; empty where sequences have ids only."""
+    """The input column of the keys; empty if sequences have only ids."""
     first_epoch: int = 0
-    """In a stream's header: its own epoch when the mixture's epoch begins."""
+    """In a stream's header: its own epoch at the beginning of the mixture's epoch."""
     first_position: int = 0
     """The position there."""
     num_taken: int = 0
-    """In a stream's header: how many of its bins from there on the mixture's epoch takes, over all ranks."""
+    """In a stream's header: the number of its bins, from there on, in the mixture's epoch, over all ranks."""
     rows_per_bin: int = 1
-    """How many of the bins that it was prepared with are joined into one of the mixture, each a row of it."""
+    """Number of its prepared bins that are joined into a bin of the mixture, each as a row."""
 
     @property
     def end(self) -> int:
@@ -203,16 +203,16 @@ class Stage(Fact):
     first_position: int
     """Its first position of the run, which is epoch · num_bins + position."""
     digest: str
-    """Of the run up to the end of this stage."""
+    """Digest of the run up to the end of this stage."""
     shares: tuple[str, ...]
     """Share of the bins that each component has, exactly."""
     bins_per_draw: int = 1
-    """How many consecutive bins are of one component: those of a step, where whole steps are drawn."""
+    """Number of consecutive bins of one component: those of a step, if whole steps are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceInfo(Fact):
-    """What sequences take of a bin beside tokens; fields as in the protocol's Resource.
+    """What sequences need besides tokens; fields as in the protocol's Resource.
 
     Example:
         >>> str(ResourceInfo(name="tiles", cap=48, total=900, most=12))
@@ -224,11 +224,11 @@ class ResourceInfo(Fact):
     name: str
     """Such as "tiles"."""
     cap: int | None = None
-    """The most of it that a bin holds; None where there is no limit."""
+    """The most that a bin may have; None if there is no limit."""
     total: int = 0
-    """How much of it all sequences take."""
+    """The amount of all sequences."""
     most: int = 0
-    """The most that one sequence takes, or one group."""
+    """The largest amount of one sequence or group."""
 
     def __str__(self) -> str:
         """The resource in one line."""
@@ -337,9 +337,9 @@ class StreamHeader(Fact):
     keep: str
     """Which end of a truncated sequence is in the plan: head or tail."""
     id_column: str
-    """The input's column that ids come from; empty where an id is a row number."""
+    """The input column of the ids; empty if an id is a row number."""
     components: tuple[Component, ...] = ()
-    """Of a mixture, its components, with the bins that the epoch takes of each; empty for a prepared dataset."""
+    """The components of a mixture, with the bins that the epoch takes of each; empty for a prepared dataset."""
     skipped: Skips = field(default_factory=Skips)
     """Positions that are left out of the epoch: those of the request and those of a takedown file."""
     context_rule: ContextRule | None = None

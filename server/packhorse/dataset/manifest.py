@@ -200,9 +200,9 @@ class ResourceRecord:
     column: str
     """The column of the input that says how much of it each sequence takes."""
     cap: int | None
-    """The most of it that a bin holds; None where there is no limit."""
+    """The most that a bin may have; None if there is no limit."""
     total: int
-    """How much of it all sequences take."""
+    """The amount of all sequences."""
     most: int
     """The most that one takes, or one group."""
     cost: int = field(default=0, metadata=LATER)

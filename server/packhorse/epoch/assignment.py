@@ -39,7 +39,7 @@ class StreamLocations:
     slots: NDArray[np.int64]
     """Which of the rank's bins of that step."""
     index_in_bin: NDArray[np.int64]
-    """The sequence's index within the bin as it is streamed."""
+    """The sequence's index in the streamed bin."""
 
 
 class Assignment:

@@ -226,12 +226,12 @@ def _shuffle(state: Any, out: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Time that waiting adds to the ranks' work, as a share of it: 0.5 is half as long again."""
+    """Time that waiting adds to the ranks' work, as a share of the work: 0.5 means 1.5 times as long."""
 
     at_steps: float
-    """Where they wait for each other at every step (FSDP, expert parallelism)."""
+    """If ranks wait for each other at every step (FSDP, expert parallelism)."""
     at_optimizer_steps: float
-    """Where they wait once in an optimizer step (DDP, ZeRO-1 with accumulation)."""
+    """If ranks wait once in an optimizer step (DDP, ZeRO-1 with accumulation)."""
 
     @classmethod
     def of_costs(cls, costs: NDArray[np.int64]) -> "Waiting":
@@ -266,7 +266,7 @@ def idle_share(excess: float) -> float:
 def waiting_of(
     source: Source, topology: Topology, balances: Collection[Balance] = tuple(Balance)
 ) -> dict[Balance, Waiting] | None:
-    """Measures how long ranks wait, under some balances, on the first optimizer steps of a real epoch.
+    """Computes how long ranks wait with several balances, on the first optimizer steps of an epoch.
 
     Example:
         >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)
@@ -276,11 +276,11 @@ def waiting_of(
 
     Args:
         source: the epoch.
-        topology: of the run, with one batch size; its own balance does not matter.
+        topology: of the run, with one batch size; its `balance` is ignored.
         balances: those to measure.
 
     Returns:
-        Balance → waiting; None where the epoch has no full optimizer step.
+        Balance → waiting; None if the epoch has no full optimizer step.
 
     Raises:
         ValueError: an optimizer step has more bins than can be balanced.
@@ -301,7 +301,7 @@ def waiting_of(
 def waiting_of_plan(
     plan: PlanIndex, topology: Topology, balances: Collection[Balance] = tuple(Balance)
 ) -> dict[Balance, Waiting] | None:
-    """As `waiting_of`, from a plan alone, since waiting does not depend on ids.
+    """As `waiting_of`, from a plan alone, because waiting does not depend on ids.
 
     Example:
         >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)

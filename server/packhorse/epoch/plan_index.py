@@ -132,7 +132,9 @@ class PlanIndex:
     max_seq_len: int
     """A bin's capacity in tokens."""
     rooms: NDArray[np.int32]
-    """Tokens of a bin that each length takes: itself, but where lengths are numbers of classes: int32 [D]."""
+    """Tokens of a bin that each length takes: int32 [D]. It is the length itself, unless lengths are numbers of
+    classes.
+    """
     pool_size: int
     """Entries of the pool that `pool_starts` refers to."""
 

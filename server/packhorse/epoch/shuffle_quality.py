@@ -21,26 +21,28 @@ _BINS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleQuality:
-    """What windows do to the order and to reads from disk. The corpus is ordered by ids."""
+    """The effect of windows on the order and on disk reads. The corpus is ordered by ids."""
 
     num_windows: int
     """W; 1 is the global shuffle."""
     chi_square: float
-    """Pearson's statistic of 16 parts of the corpus by 16 parts of the epoch, over its degrees of freedom. Fair: 1."""
+    """Pearson's statistic of 16 parts of the corpus by 16 parts of the epoch, divided by its degrees of freedom. Ideal:
+    1.
+    """
     neighbours: float
-    """How much more often than by chance neighbours in the corpus are within a hundredth of an epoch. Fair: 1."""
+    """How often neighbours in the corpus are within 1 % of an epoch, relative to chance. Ideal: 1."""
     return_epochs: float
-    """In epochs: one sequence in a hundred comes again after less than this. Fair: 0.14."""
+    """1 % of sequences come again after less than this, in epochs. Ideal: 0.14."""
     read: float
-    """Bytes read, over the bytes of all tokens, with a page cache that holds the pages of one window only."""
+    """Bytes read, relative to the bytes of all tokens, if the page cache holds only the pages of one window."""
     read_globally: float
-    """The same with a global shuffle and as large a cache; with a cache for everything it is 1."""
+    """The same with a global shuffle and a cache of the same size. With a cache for everything it is 1."""
 
 
 def shuffle_quality(
     plan: PlanIndex, pool: PoolArray, num_windows: int, *, seed: int = 0, first_tokens: PoolArray | None = None
 ) -> ShuffleQuality:
-    """Measures two epochs of a plan in windows. Takes about 50 bytes of memory a sequence.
+    """Measures how two epochs of a plan shuffle with windows. Needs about 50 bytes of memory per sequence.
 
     Example:
         >>> plan = PlanIndex.build({(4, 4): 512}, {4: 1024}, 8)
@@ -50,10 +52,10 @@ def shuffle_quality(
 
     Args:
         plan: the plan's tables.
-        pool: as `EpochView` takes it.
+        pool: as in `EpochView`.
         num_windows: W, in [1, 2^20].
         seed: of the run.
-        first_tokens: as `EpochView` takes them.
+        first_tokens: as in `EpochView`.
 
     Raises:
         ValueError: num_windows is out of range.

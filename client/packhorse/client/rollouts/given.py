@@ -19,7 +19,7 @@ _INTEGERS, _NUMBERS = "iu", "fiu"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollouts:
-    """Rollouts with what belongs to their tokens. Legend: R rollouts.
+    """Rollouts with the values of their tokens. Legend: R rollouts.
 
     Rows of tokens or of what belongs to tokens are lists, arrays or tensors of their own length, without padding.
 
@@ -28,31 +28,35 @@ class Rollouts:
         [0.5, -0.5]
 
     Raises:
-        ValueError: there is no rollout, or a field has not one entry for each query; names the field.
+        ValueError: there is no rollout, or a field does not have one entry for each query; the message names it.
     """
 
     queries: Sequence[Any]
     """R rows of token ids, each with at least one."""
     responses: Sequence[Any]
-    """R rows of token ids, each with at least one; a query with several responses is given with each of them."""
+    """R rows of token ids, each with at least one. Repeat a query for each of its responses."""
     tool_masks: Sequence[Any] | None = None
-    """R rows with one entry for each response token, 1 or True where a tool wrote it (open-instruct's `masks` say the
-    opposite); None where tools wrote nothing."""
+    """R rows with one entry for each response token: 1 or True if a tool wrote it (the opposite of open-instruct's
+    `masks`). None if tools wrote nothing.
+    """
     advantages: Any = None
     """One number for each rollout, or R rows with one for each response token; None to leave them out."""
     logprobs: Sequence[Any] | None = None
-    """R rows: the log-probability of each response token when it was generated. Tools' tokens may have any."""
+    """R rows: the log-probability of each response token when it was generated. The values of tools' tokens are
+    ignored.
+    """
     reference_logprobs: Sequence[Any] | None = None
     """R rows like `logprobs`, under the reference policy."""
     rewards: Any = None
     """One number for each rollout, or R rows with one for each response token."""
     dones: Any = None
-    """Bool [R], False for a rollout that was cut off before its end; None where all came to their ends."""
+    """Bool [R], False for a rollout that was cut off before its end; None if all are finished."""
     group_ids: Any = None
-    """Integers [R], equal for responses to one query; None where equal queries are one query."""
+    """Integers [R], equal for responses to the same query; None takes equal queries as the same."""
     policy_versions: Any = None
-    """Integers [R], at least 0, of at most 1,024 versions: the version of the policy that wrote each rollout. No pack
-    mixes versions: each is packed by itself. None to leave them out."""
+    """Integers [R], at least 0, of at most 1,024 versions: the version of the policy that wrote each rollout. Each
+    version is packed separately. None to leave them out.
+    """
 
     def __post_init__(self) -> None:
         """Checks that every field has one entry for each query."""

@@ -46,11 +46,11 @@ class RolloutBatch(PackedBatch):
     """
 
     response_mask: torch.Tensor
-    """Tokens of responses, those that tools wrote included: bool [B, L]."""
+    """Tokens of responses, including those that tools wrote: bool [B, L]."""
     tool_mask: torch.Tensor
     """Tokens that tools wrote inside responses: attended to, never trained: bool [B, L]."""
     dones: torch.Tensor
-    """Last token of every rollout that came to its end: bool [B, L]."""
+    """Last token of every finished rollout: bool [B, L]."""
     advantages: torch.Tensor
     """float32 [B, L]; 0 on tools' tokens."""
     logprobs: torch.Tensor
@@ -60,14 +60,17 @@ class RolloutBatch(PackedBatch):
     rewards: torch.Tensor
     """float32 [B, L]; one reward a rollout is at its last token."""
     groups: SequenceGroups
-    """Which sequences answer one query; over all batches of the call, so that every rank numbers them alike."""
+    """Which sequences answer the same query, numbered over all batches of the call, so the numbers are equal on all
+    ranks.
+    """
     shift_labels: bool
     """Whether labels, and all values aligned with them, are for the next token."""
     policy_versions: torch.Tensor
     """Version of the policy that wrote each rollout: int64 [n]."""
     pack_policy_versions: torch.Tensor
-    """The one version of each pack's rollouts, -1 for an empty pack: int64 [packs]. The packs are the batch's rows or,
-    flattened, what its one row was made of."""
+    """The one version of each pack's rollouts, -1 for an empty pack: int64 [packs]. The packs are the batch's rows; if
+    it is flattened, the parts of its one row.
+    """
 
 
 def pack_rollouts(

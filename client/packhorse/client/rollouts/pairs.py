@@ -33,7 +33,7 @@ _INTEGERS = "iu"
 
 
 class PairBatch(PackedBatch):
-    """A packed batch of pairs: each pair's chosen sequence, then its rejected one, in one row. Legend: n sequences.
+    """A packed batch of pairs: each pair's chosen and then its rejected sequence in one row. Legend: n sequences.
 
     It is a PackedBatch, and so masks, `cu_seqlens` and loss weights come from it as from any other. `labels` are -100
     on prompts. `ids` are 2·i for the chosen sequence of pair i and 2·i + 1 for the rejected one.
@@ -203,7 +203,7 @@ def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogPro
 
     Args:
         batch: of `pack_pairs` or `as_pair_batch`.
-        logits: a floating type [B, L, V], on any device, which is not waited for.
+        logits: a floating type [B, L, V], on any device; the host does not wait.
 
     Returns:
         float32 [n / 2] each, in the order of `pair_ids[::2]`.

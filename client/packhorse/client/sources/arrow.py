@@ -65,7 +65,7 @@ class ArrowSource(TableSource, MappedSource):
                 `datasets.Dataset`, also a selected or shuffled one.
             column: of tokens, lists of integers. None for the only such column, or the only one named `input_ids` or
                 `tokens`.
-            id_column: of ids, distinct integers. None where an id is a row number.
+            id_column: of ids, distinct integers. None if an id is a row number.
 
         Raises:
             FileNotFoundError: there is no such file.

@@ -27,7 +27,7 @@ class MixtureSource(TokenSource):
         [1, 2]
 
     Args:
-        sources: component → source; also of components that a later stage brings.
+        sources: component → source; also for components of later stages.
     """
 
     def __init__(self, sources: Mapping[str, TokenSource]) -> None:
@@ -36,7 +36,7 @@ class MixtureSource(TokenSource):
 
     @property
     def where(self) -> str:
-        """What its components read, for messages."""
+        """The sources of its components, for messages."""
         return ", ".join(f"{name}: {source.where}" for name, source in self._sources.items())
 
     @property
@@ -52,7 +52,7 @@ class MixtureSource(TokenSource):
         )
 
     def for_components(self, components: Sequence[Component]) -> "MixtureSource":
-        """Returns the source of a mixture with these components; a TokenSourceError names those without a source."""
+        """Returns the source of a mixture with these components; raises TokenSourceError for those without a source."""
         missing = [component.name for component in components if component.name not in self._sources]
         if missing:
             raise TokenSourceError(
@@ -65,7 +65,7 @@ class MixtureSource(TokenSource):
         return ready
 
     def as_mask_of(self, tokens: TokenSource) -> "MixtureSource":
-        """Returns this loss mask with ones for every component of the tokens that has no mask.
+        """Returns this loss mask, with ones for components without a mask.
 
         Raises:
             TokenSourceError: it has a component without tokens, or tokens are not given by component.
@@ -107,7 +107,7 @@ class _OfSequences(TokenSource):
 
     @property
     def where(self) -> str:
-        """What its components read, for messages."""
+        """The sources of its components, for messages."""
         return ", ".join(source.where for source, _ in self._parts)
 
     @property

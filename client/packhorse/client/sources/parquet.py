@@ -196,12 +196,12 @@ class ParquetSource(RowGroupSource):
         """Reads the files' footers.
 
         Args:
-            data: a Parquet file, a folder of them at any depth, a glob pattern, or the URL of one in a store; rows are
-                numbered over all files in sorted order, as `packhorse prepare` numbers them. Or a list of files in
-                the order that numbers their rows.
+            data: a Parquet file, a folder of them at any depth, a glob pattern, or the URL of one in a store; row
+                numbers continue over all files in sorted order, as in `packhorse prepare`. Or a list of files, in the
+                order of row numbers.
             column: of tokens, lists of integers. None for the only such column, or the only one named `input_ids` or
                 `tokens`.
-            id_column: of ids, distinct integers. None where an id is a row number.
+            id_column: of ids, distinct integers. None if an id is a row number.
             cache_bytes: size of the decoded row groups that each process keeps; one always stays.
             store: how URLs are read; None for the defaults.
 

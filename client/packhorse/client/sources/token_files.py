@@ -162,11 +162,11 @@ class RemoteSource(_TokenFileSource):
             url: of an `.idx`, a `.bin` or their common prefix, or of a flat file; any URL that fsspec knows, such as
                 s3://…, gs://… or file:///….
             cache_folder: on a local disk; None for `~/.cache/packhorse/tokens`.
-            cache_bytes: about how much the blocks in it may take up.
-            block_bytes: of one read. Larger blocks cost fewer requests where neighbours in a batch are neighbours in
-                the file (locality windows); elsewhere smaller ones fetch less that is not needed.
-            read_ahead_bytes: about how much each process fetches ahead.
-            options: how the store is reached; None for the defaults.
+            cache_bytes: about how many bytes of blocks it may hold.
+            block_bytes: bytes of one read. With locality windows, larger blocks need fewer requests; without, smaller
+                blocks fetch less unneeded data.
+            read_ahead_bytes: about how many bytes each process fetches ahead.
+            options: how to reach the store; None for the defaults.
 
         Raises:
             FileNotFoundError: one of the two files is missing.

@@ -1,4 +1,4 @@
-"""Glue to training stacks: their own trainers and loaders, packed and resumable, one file a stack.
+"""Training stacks: their own trainers and loaders on packed data, resumable, one file for each stack.
 
 `transformers` and `trl` hold trainers, `lightning` a data module, `torchdata` a loader and a node, `megatron` a data
 iterator, `verl` a scheduler. The modules of Megatron and verl import without their stacks; the others need theirs.

@@ -38,14 +38,14 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         >>> Trainer(max_epochs=2).fit(model, datamodule=data)  # doctest: +SKIP
 
     Args:
-        data: what is trained on, with its batch size; and its rank, where data-parallel ranks are not the Trainer's
+        data: the training data, with its batch size, and with its rank if data-parallel ranks are not the Trainer's
             processes.
-        validation: what is validated on: all of it, in the same batches each time, as many on every rank. Batch size,
-            seed and preset are those of training where it does not say them.
+        validation: the validation data: all of it, in the same batches each time, the same number on every rank. Batch
+            size, seed and preset default to those of training.
 
     Raises:
         ImportError: Lightning is not installed.
-        ValueError: the batch size is missing or a schedule, or an epoch is given, which the Trainer counts.
+        ValueError: the batch size is missing or a schedule, or an epoch is given, although the Trainer counts epochs.
     """
 
     def __init__(self, data: PackedData, *, validation: PackedData | None = None) -> None:
@@ -64,7 +64,7 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         self._resumed: Mapping[str, Any] | None = None
 
     def train_dataloader(self) -> "_TrainerEpochs":
-        """Returns this process's batches; Lightning calls it once the processes know one another."""
+        """Returns this process's batches; Lightning calls it after the processes are connected."""
         state, self._resumed = self._resumed, None
         if self._epochs is not None:
             self._epochs.close()
@@ -94,7 +94,7 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         self._resumed = state_dict or None
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Leaves packed batches alone, which are on the device; others go Lightning's way."""
+        """Does not move packed batches, which are already on the device; Lightning moves the others."""
         return (
             batch if isinstance(batch, PackedBatch) else super().transfer_batch_to_device(batch, device, dataloader_idx)
         )

@@ -44,7 +44,7 @@ class MegatronStep(NamedTuple):
     """
 
     micro_batches: Iterator[dict[str, torch.Tensor]]
-    """This rank's; `get_megatron_batch` takes them one by one."""
+    """Micro-batches of this rank; `get_megatron_batch` takes them one by one."""
     num_microbatches: int
     """The same on all ranks."""
     num_tokens: float
@@ -107,7 +107,7 @@ class _SharedBins:
 
 
 class MegatronIterator:
-    """Micro-batches without end, epoch after epoch, as Megatron's training loop takes them from a data iterator.
+    """Endless micro-batches, epoch after epoch, for Megatron's training loop.
 
     Made by `create_megatron_iterator`. Nothing is opened before the first `next`: a pipeline stage that never asks for
     a batch never reads.
@@ -124,8 +124,8 @@ class MegatronIterator:
 
     Args:
         loader: of this data-parallel rank, with the preset `megatron-lm`.
-        seq_length: tokens in a row, as Megatron allocates them on ranks that do not read; None for any.
-        shared: how bins are shared under dynamic context parallelism, where the loader has no preset.
+        seq_length: tokens in a row, which Megatron allocates on ranks that do not read; None for any.
+        shared: how bins are shared under dynamic context parallelism; the loader then has no preset.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class MegatronIterator:
         return self.state_dict()
 
     def load_saved(self, folder: str | Path, iteration: int) -> None:
-        """Goes on from what Megatron saved at an iteration below `--dataloader-save`.
+        """Continues from the state that Megatron saved at an iteration in `--dataloader-save`.
 
         Every data-parallel rank reads the state of the first, since all of them have the same cursor: so their
         number may be another.
@@ -305,11 +305,11 @@ def create_megatron_iterator(
         [[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 2, 3, 4, 0, 1, 2]]
 
     Args:
-        data: what is trained on, with the rank in its `loader` where Megatron's parallel state is not initialised.
+        data: the training data, with the rank in its `loader` if Megatron's parallel state is not initialised.
         micro_batch_size: bins in a micro-batch, for each data-parallel rank.
-        seq_length: Megatron's; must equal the dataset's max_seq_len. None skips the check.
-        sequence_parallel: whether Megatron runs with `--sequence-parallel`, which asks more of `prepare --align`.
-        consumed_samples: continue after this many; see `MegatronIterator.skip_samples`.
+        seq_length: Megatron's `--seq-length`; must equal the dataset's max_seq_len. None skips the check.
+        sequence_parallel: whether Megatron runs with `--sequence-parallel`, which needs a larger `prepare --align`.
+        consumed_samples: continue after this number of samples; see `MegatronIterator.skip_samples`.
         dynamic_context_parallel: True for a dataset prepared with `tokens_per_rank`, where each micro-batch chooses its
             context-parallel size: the server is asked for the dataset's rule. A ContextRule for any other dataset.
             `max_context_parallel` neighbours among the ranks of data and context parallelism then share bins, and

@@ -15,7 +15,7 @@ from packhorse.client.batches.layout import IGNORE_INDEX
 
 
 class MegatronBatch(NamedTuple):
-    """What a forward step needs, in the order of Megatron's own `get_batch`.
+    """The inputs of a forward step, in the order of Megatron's own `get_batch`.
 
     Legend: T tokens of this context-parallel rank: those of the whole micro-batch divided by CP.
 
@@ -26,13 +26,13 @@ class MegatronBatch(NamedTuple):
     """
 
     tokens: torch.Tensor | None
-    """int64 [1, T]; None where neither embedding nor multi-token prediction is."""
+    """int64 [1, T]; None if the rank has neither embedding nor multi-token prediction."""
     labels: torch.Tensor | None
-    """int64 [1, T], shifted; -100 where there is no target. None but on the last pipeline stage."""
+    """int64 [1, T], shifted; -100 where there is no target. None except on the last pipeline stage."""
     loss_mask: torch.Tensor | None
     """float32 [1, T]; 0 exactly where labels are -100. None where labels are."""
     attention_mask: None
-    """None: offsets tell sequences apart."""
+    """None: offsets separate the sequences."""
     position_ids: torch.Tensor | None
     """int64 [1, T]; None where tokens are."""
     padding_mask: torch.Tensor
@@ -46,7 +46,7 @@ class MegatronBatch(NamedTuple):
 
 
 def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) -> MegatronBatch:
-    """Takes a micro-batch where it is read and gives every rank its part; call it on all ranks of a model.
+    """Takes a micro-batch on the ranks that read, and gives every rank its part. Call it on all ranks of a model.
 
     The first tensor-parallel rank takes it from `data_iterator` and sends it to its peers. Rows are laid end to end,
     and under context parallelism each rank keeps its chunks of every segment (`context_parallel_indices`). This needs
@@ -64,11 +64,11 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
 
     Args:
         data_iterator: what `create_megatron_iterator` returned, None included, or Megatron's wrapper around it.
-        mtp_on_this_rank: whether multi-token prediction runs here, which needs tokens and labels on its stage.
+        mtp_on_this_rank: whether multi-token prediction runs on this rank; it needs tokens and labels.
 
     Raises:
         ImportError: megatron-core is not installed.
-        ValueError: this rank is to read, and has no iterator.
+        ValueError: this rank must read, but has no iterator.
     """
     try:
         from megatron.core import parallel_state

@@ -71,7 +71,7 @@ def cursor_of_checkpoint(checkpoint: str | Path) -> dict[str, Any]:
         checkpoint: folder that the Trainer saved, `checkpoint-500` for example.
 
     Raises:
-        ValueError: the checkpoint holds none.
+        ValueError: the checkpoint holds no cursor.
     """
     path = Path(checkpoint) / STATE_FILE
     if not path.exists():
@@ -116,8 +116,8 @@ class PackedTrainerMixin(_AnyTrainer):
     Args:
         model: as the trainer takes it.
         args: the trainer's TrainingArguments.
-        train_dataset: what to train on; None to evaluate only.
-        eval_dataset: PackedData, whatever the trainer takes, or a dict of both.
+        train_dataset: the training data; None to evaluate only.
+        eval_dataset: PackedData, any dataset of the trainer, or a dict of both.
         options: the trainer's own.
 
     Raises:
@@ -183,7 +183,7 @@ class PackedTrainerMixin(_AnyTrainer):
             self._close()
 
     def get_train_dataloader(self) -> "TrainingBatches":
-        """Returns this process's batches, which accelerate does not deal over the processes once more."""
+        """Returns this process's batches; accelerate does not divide them again."""
         if self.train_dataset is None:
             raise ValueError("training wants train_dataset=PackedData(…)")
         if self._batches is not None:
@@ -206,7 +206,7 @@ class PackedTrainerMixin(_AnyTrainer):
         return _WithoutCursor(self._of_validation[id(data)])
 
     def evaluation_loop(self, dataloader: Any, *options: Any, metric_key_prefix: str = "eval", **more: Any) -> Any:
-        """Evaluates; of packed data the loss is the mean over all targets of all processes."""
+        """Evaluates. For packed data, the loss is the mean over all targets of all processes."""
         if not isinstance(dataloader, _WithoutCursor):
             return super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
@@ -217,7 +217,7 @@ class PackedTrainerMixin(_AnyTrainer):
         return output
 
     def prediction_step(self, model: Any, inputs: Any, *options: Any, **more: Any) -> Any:
-        """Adds up the losses of packed batches, each times its targets."""
+        """Sums the losses of packed batches, each times its number of targets."""
         loss, logits, labels = super().prediction_step(model, inputs, *options, **more)
         if self._sums is not None and loss is not None:
             num_targets = inputs["labels"].ne(-100).sum().to(self._sums.device)
@@ -226,7 +226,7 @@ class PackedTrainerMixin(_AnyTrainer):
         return loss, logits, labels
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """Returns what the trainer plans; resumed with `max_steps`, with as many epochs as they may still take."""
+        """Returns the trainer's planned values; after a resume, `max_steps` get enough epochs."""
         num_epochs, *others = super().set_initial_training_values(args, dataloader)
         if args.max_steps > 0 and self._resumed is not None:
             num_epochs += dataloader.epoch + 1

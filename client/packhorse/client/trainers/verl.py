@@ -10,7 +10,7 @@ from packhorse.topology import ContextRule
 
 
 class VerlScheduler:
-    """Stands in for Megatron's `DefaultDynamicCPScheduler`, which verl asks for its assignment.
+    """Replaces Megatron's `DefaultDynamicCPScheduler`, which verl asks for its assignment.
 
     Every rank has sequences in every micro-batch, ranks that share some are neighbours, and the first of them is a
     multiple of their number, as verl requires. The assignment is a function of the lengths.
@@ -30,7 +30,7 @@ class VerlScheduler:
         max_seqlen_per_dp_cp_rank: tokens that fit a rank.
         cp_size: context-parallel ranks, as Megatron was started.
         dp_size: data-parallel ranks; cp_size · dp_size is a power of two.
-        microbatch_group_size_per_vp_stage: must be None: the number of micro-batches is as it comes.
+        microbatch_group_size_per_vp_stage: must be None, because the number of micro-batches varies.
 
     Raises:
         ValueError: an argument is out of range.

@@ -226,7 +226,7 @@ def bounded(text: object, most: int = 1000) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLocation:
-    """Where one sequence is in an epoch; None for what has no answer.
+    """Where one sequence is in an epoch. A field without an answer is None.
 
     Example:
         >>> from packhorse.client import connect
@@ -237,7 +237,7 @@ class SequenceLocation:
     """
 
     id: int
-    """The requested id, or that of the key; -1 where no sequence has the key."""
+    """The requested id, or that of the key; -1 if no sequence has the key."""
     found: bool
     """Whether the plan has the sequence."""
     first_token: int | None = None
@@ -245,11 +245,11 @@ class SequenceLocation:
     length: int | None = None
     """Its length in tokens."""
     position: int | None = None
-    """Position of its bin; -1 where the bin is skipped."""
+    """Position of its bin; -1 if the bin is skipped."""
     index_in_bin: int | None = None
     """Its index among the sequences of that bin, as `get_bins` returns it."""
     step: int | None = None
-    """Step, counted from start_position; None when dropped or before it."""
+    """Step, counted from start_position; None if the bin is dropped or before it."""
     rank: int | None = None
     """Data-parallel rank."""
     worker: int | None = None
@@ -257,9 +257,9 @@ class SequenceLocation:
     slot: int | None = None
     """Which of the rank's batch_size bins of that step."""
     component: str = ""
-    """Its component of a mixture; empty without a mixture."""
+    """Its component in a mixture; empty without a mixture."""
     key: str = ""
-    """The requested key, or that of the id where the dataset has keys."""
+    """The requested key, or that of the id if the dataset has keys."""
 
 
 def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSequencesRequest) -> list[SequenceLocation]:

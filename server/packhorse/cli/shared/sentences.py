@@ -11,8 +11,8 @@ from packhorse.dataset import GroupRecord, Inputs, KeyRecord, Manifest, Version,
 from packhorse.topology import Balance, Topology
 
 CUT_OFF = (
-    "the time limit ended planning early. The next run may plan otherwise and then has another digest, which refuses "
-    "this one's cursors. For the same plan every time take --algorithm best-fit, or a larger --time-limit-seconds."
+    "the time limit ended planning early. Preparing again may give another plan, whose digest refuses cursors of "
+    "this one. For the same plan every time, use --algorithm best-fit or a larger --time-limit-seconds."
 )
 _WORTH_SAYING = 0.001
 """Ranks that wait for a smaller share of their time need no advice."""
@@ -39,7 +39,8 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
     if (rule := manifest.options.context) is not None:
         yield f"shared bins: {rule}"
     yield (
-        f"bin-mates: {report.bin_mates_again:.1%} of the {items_of(report)} that share a bin do so again an epoch later"
+        f"bin-mates: {report.bin_mates_again:.1%} of the {items_of(report)} that share a bin share one again in the "
+        f"next epoch"
     )
     yield from _origin_lines(manifest)
     if manifest.plan_cut_off:
@@ -96,7 +97,7 @@ def advice(row: WaitingRow, topology: Topology) -> str:
         return f"An epoch has fewer bins than one optimizer step of this run, which takes {bins:,}."
     at_steps = _advice_where("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
     if accumulation == 1:
-        return f"{at_steps} A larger --accumulation leaves less: more bins can be exchanged."
+        return f"{at_steps} A larger --accumulation reduces it further, because more bins can be exchanged."
     once = _advice_where(f"once in {accumulation} steps (DDP)", row, Balance.OPTIMIZER_STEP, at_steps=False)
     return f"{at_steps} {once}"
 
@@ -106,9 +107,9 @@ def _advice_where(where: str, row: WaitingRow, balance: Balance, *, at_steps: bo
     assert before is not None
     assert after is not None
     if before < _WORTH_SAYING:
-        return f"Where ranks wait {where}, they lose less than 0.1 % of GPU time: there is nothing to do."
+        return f"Where ranks wait {where}, they lose less than 0.1 % of GPU time, so no balance is needed."
     return (
-        f"Where ranks wait {where}, {percent(before)} of GPU time passes in waiting; "
+        f"Where ranks wait {where}, {percent(before)} of GPU time is lost to waiting; "
         f"--balance {balance.value} leaves {percent(after)}."
     )
 

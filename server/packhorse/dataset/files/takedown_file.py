@@ -64,7 +64,7 @@ class Redaction:
     token: int | None = None
     """What replaces each of their tokens; None to mask them only."""
     component: str = ""
-    """Of a mixture, the component that they are of."""
+    """In a mixture, their component."""
     seed: int | None = None
     """Of a run that had trained on them before `from_position`; None for no such run."""
     from_position: int = 0
@@ -133,7 +133,7 @@ class TakedownFile:
     """
 
     redactions: tuple[Redaction, ...] = ()
-    """In order: where two name an id, the later one holds."""
+    """In order. If two name an id, the later one applies."""
     skips: tuple[SkipEntry, ...] = ()
     """In order."""
     ids_files: tuple[str, ...] = ()

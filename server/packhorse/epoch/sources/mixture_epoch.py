@@ -113,7 +113,7 @@ class MixtureEpoch:
 
     @property
     def num_bytes(self) -> int:
-        """The most memory that this epoch takes beside its datasets and their own epochs."""
+        """The most memory of this epoch, without its datasets and their own epochs."""
         of_segments = sum(segment.order.most_bytes for segment in self._segments)
         return of_segments + _BYTES_PER_COMPONENT * len(self._components) * len(self._segments)
 

@@ -30,11 +30,11 @@ _ROWS = np.dtype(np.uint16)
 
 
 class SkipSource:
-    """A source without some ranges of positions; the others are numbered from 0, without a gap.
+    """A source without some ranges of positions. The others are renumbered from 0, without a gap.
 
     Args:
         source: any epoch.
-        skips: ranges of its positions; those beyond its end skip nothing.
+        skips: ranges of its positions; those beyond its end have no effect.
     """
 
     def __init__(self, source: Source, skips: Skips) -> None:
@@ -57,7 +57,7 @@ class SkipSource:
         return self._source.costs(self._old(checked_positions(positions, self.num_bins)), cost_linear)
 
     def locate(self, ids: ArrayLike) -> Locations:
-        """Returns the new positions of ids; -1 where their bin is skipped."""
+        """Returns the new positions of ids; -1 if their bin is skipped."""
         found = self._source.locate(ids)
         num_ranges = np.searchsorted(self._firsts, found.positions, side="right")  # that begin at or before it
         is_skipped = (num_ranges > 0) & (found.positions < np.append(self._ends, 0)[num_ranges - 1])

@@ -96,14 +96,14 @@ class WeightsBy(StrEnum):
 
 
 class WhenOut(StrEnum):
-    """How a mixture continues when a component has given all bins of its epoch."""
+    """What happens after the last bin of a component's epoch."""
 
     REPEAT = "repeat"
     """Its next epoch follows, in another order."""
     STOP = "stop"
-    """An epoch of the mixture ends before that. In the mixture's next epoch every component begins its own next."""
+    """The mixture's epoch ends before that. In its next epoch, every component begins its own next one."""
     REWEIGH = "reweigh"
-    """It leaves, and the others take its share by their weights. In the mixture's next epoch it is back."""
+    """The others share its weight, in proportion to theirs. In the mixture's next epoch it returns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,11 +61,11 @@ class WindowedView:
 
     Args:
         plan: the plan's tables.
-        pool: as `EpochView` takes it; ascending by (length, id), so that neighbours are near on disk.
+        pool: as in `EpochView`; ascending by (length, id), so that neighbours are near on disk.
         seed: in [0, 2^64).
         epoch: in [0, 2^64).
         num_windows: W, in [1, 2^20].
-        first_tokens: as `EpochView` takes them.
+        first_tokens: as in `EpochView`.
 
     Raises:
         ValueError: an argument is out of range, or the pool's or first_tokens' size is not the plan's.
