@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from tests.flat_words import dry_run, prepare
 
+from packhorse.analysis import context_lengths
 from packhorse.analysis.status import costly_facts
 from packhorse.cli import main
 from packhorse.client import connect
@@ -224,6 +225,8 @@ def test_what_does_not_fit_is_refused_or_left_out_and_counted(tmp_path):
     assert manifest.over_length.tokens == LENGTHS[TILES > 2].sum()
     left = open_prepared(tmp_path / "set").over_length()
     assert left[:, 0].tolist() == np.flatnonzero(TILES > 2).tolist()
+    [own] = context_lengths(open_prepared(tmp_path / "set"))
+    assert (own.sequences_cut, own.tokens_cut) == ((TILES > 2).sum(), LENGTHS[TILES > 2].sum())
     dry = dry_run(
         lengths=TABLE, length_column="n", max_seq_len=MAX_SEQ_LEN, resources=(TILES_UP_TO_CAP,), output=tmp_path / "dry"
     )

@@ -65,9 +65,11 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
         >>> [(each.max_seq_len, each.bins) for each in context_lengths(open_prepared("datasets/corpus"))]
         [(1, 4), (2, 4), (4, 4), (8, 2), (16, 1), (32, 1)]
     """
-    own, rule, lengths = dataset.manifest.max_seq_len, rule_of(dataset), lengths_before(dataset)
-    if dataset.manifest.resources:
-        return [_at(dataset, lengths, own)]
+    manifest, rule, lengths = dataset.manifest, rule_of(dataset), lengths_before(dataset)
+    own = manifest.max_seq_len
+    if manifest.resources and manifest.groups:  # lengths are without those that were left out
+        num_dropped, lost_tokens = manifest.groups.n_dropped, manifest.over_length.tokens
+        return [replace(_at(dataset, lengths, own), sequences_cut=num_dropped, tokens_cut=lost_tokens)]
     powers = {1 << bits for bits in range(31) if own / _SHORTER <= 1 << bits <= own * _LONGER}
     drops = options_of(dataset).over_length == "drop"
     needed = min(lengths) if drops else 1

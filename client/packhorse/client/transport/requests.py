@@ -186,9 +186,18 @@ def budget_messages(resources: Resources) -> list[pb.Budget]:
     for name, given in resources.items() if isinstance(resources, Mapping) else [("", None)]:
         if not isinstance(given, tuple) or len(given) != 2:
             raise invalid("resources", f"must be a dict of name to (amounts, cap), got {shortened(resources)}")
+        if not isinstance(name, str) or name in ("", "tokens"):
+            raise invalid(
+                "resources", f"{name!r} names no resource; take a text but 'tokens', whose cap is max_seq_len"
+            )
         amounts, cap = integers(f"the amounts of {name!r} in resources", given[0]), given[1]
+        if not isinstance(cap, int | np.integer):
+            raise invalid("resources", f"the cap of {name!r} must be an integer of at least 1, got {shortened(cap)}")
         if amounts and not 0 <= min(amounts) <= max(amounts) < 2**31:
-            raise invalid("resources", f"the amounts of {name!r} must be in [0, 2^31)")
+            wrong = next(i for i, amount in enumerate(amounts) if not 0 <= amount < 2**31)
+            raise invalid(
+                "resources", f"sequence {wrong} takes {amounts[wrong]} of {name!r}, which is not in [0, 2^31)"
+            )
         messages.append(message(pb.Budget, name=name, cap=cap, amounts=amounts))
     return messages
 
