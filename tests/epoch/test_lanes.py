@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from packhorse.epoch import EpochView
-from packhorse.epoch.draws import BLOCK
-from packhorse.epoch.instructions import LANES, WIDE_LANES, copy_lanes, count_lanes, fill_lanes, prefetch
+from packhorse.epoch.draws import BLOCK, LANES, WIDE_LANES, copy_lanes, count_lanes, fill_lanes, prefetch
 from packhorse.epoch.permutation import Permutation, derive_key
 from packhorse.epoch.plan_index import PlanIndex
 

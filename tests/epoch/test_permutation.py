@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.epoch import EpochView, Permutation, PlanIndex, derive_key, independent_seed
-from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, permute_positions, set_draws
-from packhorse.epoch.instructions import LANES
+from packhorse.epoch.draws import BLOCK, LANES, no_draws, permute_pools, permute_positions, set_draws
 from packhorse.epoch.permutation import OFFSET
 from packhorse.packing import seed_from_components
 

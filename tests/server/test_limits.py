@@ -188,7 +188,6 @@ def test_get_bins_is_bounded_by_the_bytes_of_its_answer(embedded, monkeypatch):
 def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
     from packhorse.server.base import time_slices
     from packhorse.server.methods import backend as module
-    from packhorse.server.methods import locate
 
     backend = embedded._transport._backend
     topology = topology_message(Topology(world_size=3, workers_per_rank=2, batch_size=2))
@@ -204,17 +203,17 @@ def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
     answers = [time_slices.finish(method(request)) for method, request in asked]
     monkeypatch.setattr(time_slices, "SLICE_SECONDS", 0)
     monkeypatch.setattr(module, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(locate, "_BISECTIONS_AT_ONCE", 1)
+    monkeypatch.setattr(module, "_BISECTIONS_AT_ONCE", 1)
     assert [time_slices.finish(method(request)) for method, request in asked] == answers
     assert len(list(backend.locate_in_slices(asked[2][1]))) > 100
 
 
 def test_ids_are_bounded_by_the_bisections_they_take(embedded, monkeypatch):
-    from packhorse.server.methods import locate
+    from packhorse.server.methods import backend as module
 
     backend = embedded._transport._backend
     num_lengths = backend.get_dataset(pb.GetDatasetRequest(name="rows")).dataset.num_lengths
-    monkeypatch.setattr(locate, "MAX_LOCATE_BISECTIONS", 10 * num_lengths)
+    monkeypatch.setattr(module, "MAX_LOCATE_BISECTIONS", 10 * num_lengths)
     assert len(backend.locate_sequences(pb.LocateSequencesRequest(dataset="rows", ids=range(10))).locations) == 10
     with pytest.raises(Exception, match="at most 10") as caught:
         backend.locate_sequences(pb.LocateSequencesRequest(dataset="rows", ids=range(11)))

@@ -1,7 +1,7 @@
 """Option objects: what a client reads, how it loads batches, and how it packs lengths on demand.
 
 Owns `Run`, `LoaderOptions`, `PackOptions` and a model's `cost_linear`; the topology's classes are re-exported from
-`packhorse.topology`. Leaves how a batch looks to `presets/batch_format`, and how servers are reached to `connecting`.
+`packhorse.topology`. Leaves how a batch looks to `presets/registry`, and how servers are reached to `connecting`.
 """
 
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.mapped import CHUNK_ELEMENTS, MappedTokens, first_descent, map_file
+from packhorse.formats.files import CHUNK_ELEMENTS, MappedTokens, first_descent, map_file
 
 MAGIC = b"MMIDIDX\0\0"
 VERSION = 1

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.formats.mapped import CHUNK_ELEMENTS
+from packhorse.formats.files import CHUNK_ELEMENTS
 from packhorse.formats.megatron import DTYPES, HEADER, MAGIC, VERSION, MegatronTokens, megatron_paths, token_dtype
 from packhorse.storage import AtomicFiles
 

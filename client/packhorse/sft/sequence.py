@@ -1,7 +1,6 @@
 """A sequence with its loss mask: the tokens of ranges of text, and cutting to a length.
 
-Owns what both encoders return, and the error where nothing is trained on; leaves encoding to `sft.chat` and
-`sft.pairs`.
+Owns what both encoders return, and the error where nothing is trained on; leaves encoding to `sft.chat`.
 """
 
 from collections.abc import Sequence

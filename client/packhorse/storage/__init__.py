@@ -3,20 +3,21 @@
 Only re-exports. It knows nothing of packing.
 """
 
-from packhorse.storage.caches import BoundedCache
-from packhorse.storage.locks import LockHeldError, hold_lock, try_lock
+from packhorse.storage.caches import BoundedCache, Stamp, Watched, stamp_of
 from packhorse.storage.replacing import (
     AtomicFiles,
     JobRecord,
+    LockHeldError,
     Records,
+    hold_lock,
     read_record,
     refuse_existing,
     refuse_url,
     replace_bytes,
     sync,
+    try_lock,
     write_record,
 )
-from packhorse.storage.watched import Stamp, Watched, stamp_of
 
 __all__ = [
     "AtomicFiles",

@@ -1,6 +1,5 @@
 """The names of `packhorse.analysis`, each loaded when it is first used."""
 
-from .activity import activity_between as activity_between
 from .context_lengths import ContextLength as ContextLength
 from .context_lengths import WaitingRow as WaitingRow
 from .context_lengths import context_lengths as context_lengths
@@ -17,23 +16,24 @@ from .counts import lengths_before as lengths_before
 from .counts import options_of as options_of
 from .counts import read_histogram as read_histogram
 from .counts import rule_of as rule_of
+from .packers import ROWS_PER_BATCH as ROWS_PER_BATCH
 from .packers import PackerComparison as PackerComparison
 from .packers import PackerResult as PackerResult
+from .packers import Unpacked as Unpacked
 from .packers import compare_packers as compare_packers
+from .packers import concatenated as concatenated
 from .packers import options_for as options_for
+from .packers import padded as padded
+from .packers import random_order as random_order
+from .packers import sorted_batches as sorted_batches
+from .packers import ways_without_packing as ways_without_packing
 from .report import DatasetReport as DatasetReport
 from .report import dataset_report as dataset_report
 from .report import quality_rows as quality_rows
 from .report import stats_of as stats_of
 from .report import version_facts as version_facts
+from .status import activity_between as activity_between
 from .status import costly_facts as costly_facts
 from .status import dataset_facts as dataset_facts
 from .status import html_report as html_report
 from .status import page_files as page_files
-from .unpacked import ROWS_PER_BATCH as ROWS_PER_BATCH
-from .unpacked import Unpacked as Unpacked
-from .unpacked import concatenated as concatenated
-from .unpacked import padded as padded
-from .unpacked import random_order as random_order
-from .unpacked import sorted_batches as sorted_batches
-from .unpacked import ways_without_packing as ways_without_packing

@@ -1,7 +1,7 @@
 """Figures of a prepared dataset, for `packhorse inspect`, Python and other pages.
 
 Owns the figures of the dataset's own plan and of its locality windows. Leaves sweeps to `context_lengths`, ways without
-packing to `unpacked`, and pictures to `analysis.plots`.
+packing to `packers`, and pictures to `analysis.plots`.
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy as np
 from packhorse.analysis.context_lengths import ContextLength, WaitingRow, context_lengths, waiting_rows
 from packhorse.analysis.context_plans import BANDWIDTH, ContextPlan, context_plan
 from packhorse.analysis.counts import lengths_before
-from packhorse.analysis.unpacked import Unpacked, ways_without_packing
+from packhorse.analysis.packers import Unpacked, ways_without_packing
 from packhorse.dataset import Manifest, PreparedDataset, Version, versions_of
 from packhorse.epoch import Groups, ShuffleQuality, bin_mates_again, shuffle_quality
 from packhorse.packing import PackingStats, Template

@@ -14,10 +14,9 @@ import click
 
 from packhorse.analysis import stats_of
 from packhorse.cli import in_flags, stopped_by_signals
-from packhorse.cli.shared.flags import flags_of
-from packhorse.cli.shared.options import store_timeout_option
+from packhorse.cli.shared.options import flags_of, store_timeout_option
 from packhorse.cli.shared.printing import skipped_text
-from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
+from packhorse.cli.shared.reports import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
 from packhorse.dataset import (
     Inputs,
     Manifest,

@@ -12,8 +12,7 @@ import click
 from rich.markup import escape
 
 from packhorse.cli import stopped_by_signals
-from packhorse.cli.shared.flags import flags_of
-from packhorse.cli.shared.options import store_timeout_option
+from packhorse.cli.shared.options import flags_of, store_timeout_option
 from packhorse.cli.shared.printing import facts_table, output_console
 from packhorse.tokenize import (
     DEFAULT_EOS,

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from packhorse.compiling import kernel, kernel_part
 from packhorse.epoch.bins import read_only
-from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, set_draws
-from packhorse.epoch.instructions import LANES, fill_lanes, prefetch
+from packhorse.epoch.draws import BLOCK, LANES, fill_lanes, no_draws, permute_pools, prefetch, set_draws
 from packhorse.epoch.permutation import ROW_WIDTH, SIZE, backward
 
 _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)

@@ -1,6 +1,6 @@
 """Lengths: checked, counted and sorted, and the rooms that packers receive.
 
-Owns the way from a list of lengths to an array and to a histogram. Leaves packing to `registry` and `list_packers`.
+Owns the way from a list of lengths to an array and to a histogram. Leaves packing to `registry` and `sequences`.
 """
 
 from array import array

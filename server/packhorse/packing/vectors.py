@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.bounds import bound_of_pairs
-from packhorse.packing.plan import Template
+from packhorse.packing.plan import Template, bound_of_pairs
 
 MOST_CLASSES = 8192
 """More classes take longer to plan and hardly save a bin."""

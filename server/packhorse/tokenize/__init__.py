@@ -4,13 +4,12 @@ Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for r
 """
 
 from packhorse.jobs import Execution
-from packhorse.tokenize._encoder import SpecialTokens
 from packhorse.tokenize._rows import Skipped, Undecodable
 from packhorse.tokenize.columns import ChatColumns, PairColumns, PreferenceColumns
 from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
 from packhorse.tokenize.fine_tuning import FineTuningSummary, NoTargets, tokenize_fine_tuning
 from packhorse.tokenize.text import TokenizeSummary, tokenize, tokenize_documents
-from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, train_tokenizer
+from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, SpecialTokens, train_tokenizer
 
 __all__ = [
     "DEFAULT_EOS",

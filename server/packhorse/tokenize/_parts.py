@@ -1,20 +1,215 @@
-"""Ranges of input files, how they are opened, and the parts that processes read.
+"""Which files an input names, of what kind each is, and the parts of files that processes share.
 
-Owns where a file may be cut, in a way that depends on the files alone. Leaves the content of a range to `documents` and
-`_rows`, and the work to `_work`.
+Owns paths, folders, patterns and suffixes, cutting files, and reading a part. Leaves the content of files to
+`documents` and `_rows`.
 """
 
+import glob as globbing
 import io
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from packhorse.formats import require
-from packhorse.formats.files import FileStamp, open_binary
+from packhorse.formats.arrow import SAVED_SPLITS, SAVED_STATE, arrow_files, arrow_objects
+from packhorse.formats.files import FileStamp, as_path, exists, is_folder, named_files, open_binary
 from packhorse.formats.object_store import for_each, is_url, object_file, without_secrets
-from packhorse.tokenize._inputs import Kind, compression_of
+
+Kind = Literal["text", "folder", "JSON lines", "JSON", "Parquet", "Arrow"]
+"""What a file is by its name; "folder" is a text file below one."""
+Compression = Literal["gzip", "zstd"]
+
+ROW_KINDS: dict[str, Kind] = {
+    ".jsonl": "JSON lines",
+    ".ndjson": "JSON lines",
+    ".json": "JSON",
+    ".parquet": "Parquet",
+    ".pq": "Parquet",
+    ".arrow": "Arrow",
+    ".ipc": "Arrow",
+    ".feather": "Arrow",
+}
+"""Suffixes of files with rows."""
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_UNREAD = {
+    **dict.fromkeys((".csv", ".tsv"), "a table that is not read; convert it to Parquet or JSON lines"),
+    **dict.fromkeys((".tar", ".tgz", ".zip", ".7z"), "an archive; unpack it"),
+    **dict.fromkeys((".xz", ".bz2", ".lz4"), "packed in a way that is not read; unpack it, or use gzip or zstd"),
+}
+"""Suffixes of files that are not read, and what to do with them."""
+_PLAIN_TOO = (".json", ".csv", ".tsv")
+"""Files that may be meant as text."""
+_BESIDE_ROWS = ("readme", "license", "licence", "notice", "citation", "changelog", "_success")
+_METADATA = (SAVED_STATE, SAVED_SPLITS, "dataset_info.json", "dataset_infos.json")
+"""Files beside rows: documentation, and metadata that Hugging Face `datasets` writes."""
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files that inputs name."""
+
+    files: Sequence[tuple[str, Kind]]
+    """In the order of the inputs."""
+    left_out: Sequence[str] = ()
+    """Documentation and metadata beside rows."""
+
+    @property
+    def num_files(self) -> Mapping[str, int]:
+        """Kind → files of it."""
+        return Counter("text" if kind == "folder" else kind for _, kind in self.files)
+
+
+def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    """Returns one input or several as a list; a ValueError where one is no path."""
+    found = [inputs] if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Sequence) else list(inputs)
+    if not all(isinstance(entry, str | os.PathLike) for entry in found):
+        raise ValueError(f"inputs must be paths or glob patterns, got {inputs!r:.60}")
+    return found
+
+
+def find_inputs(inputs: Sequence[str | os.PathLike[str]], *, glob: str | None = None, as_text: bool = False) -> Found:
+    """Returns the files that inputs name, each with its kind.
+
+    A folder with rows gives its files of rows, each read by its kind. A folder of text gives all its files as text.
+
+    Args:
+        inputs: files, folders and glob patterns, or URLs of such.
+        glob: which files of a folder; None for all.
+        as_text: whether .json, .csv and .tsv files are text, as in a folder of source code.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: a file is of a kind that is not read, or a folder holds both rows and text.
+    """
+    files: list[tuple[str, Kind]] = []
+    left_out: list[str] = []
+    for path in expand_inputs(inputs):
+        if is_folder(path):
+            below = _below(path, glob, as_text)
+            files += below.files
+            left_out += below.left_out
+        else:
+            files.append((path, _kind_of(path, as_text)))
+    return Found(files, left_out)
+
+
+def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Returns the files and folders that paths, URLs and glob patterns name, a pattern's in sorted order.
+
+    Raises:
+        FileNotFoundError: a path is not there, or nothing matches a pattern.
+        ValueError: no input is given.
+    """
+    if not inputs:
+        raise ValueError("no input is given; name a file, a folder, a glob pattern or the URL of one")
+    found: list[str] = []
+    for name in map(as_path, inputs):
+        if exists(name):
+            found.append(name)
+        elif is_url(name):
+            found.extend(named_files(name, ""))
+        else:
+            matches = sorted(globbing.glob(name, recursive=True))
+            if not matches:
+                raise FileNotFoundError(
+                    f"input {without_secrets(name)} does not exist, and matches no file as a pattern"
+                )
+            found.extend(matches)
+    return found
+
+
+def compression_of(path: str) -> Compression | None:
+    """Returns how a file is compressed, by its name; None for not at all."""
+    return _COMPRESSIONS.get(os.path.splitext(without_secrets(path))[1].lower())
+
+
+def _suffix(path: str) -> str:
+    """Returns a file's suffix, without that of its compression."""
+    root, suffix = os.path.splitext(without_secrets(path).lower())
+    return os.path.splitext(root)[1] if suffix in _COMPRESSIONS else suffix
+
+
+def _kind_of(path: str, as_text: bool) -> Kind:
+    """Returns what a file is, by its name; a ValueError where it is not read."""
+    suffix = _suffix(path)
+    if as_text and suffix in _PLAIN_TOO:
+        return "text"
+    if suffix in _UNREAD:
+        way_out = ", or give documents='line' to read it as plain text" if suffix in _PLAIN_TOO else ""
+        raise ValueError(f"{without_secrets(path)} is {_UNREAD[suffix]}{way_out}")
+    kind = ROW_KINDS.get(suffix, "text")
+    if kind in ("Parquet", "Arrow") and compression_of(path) is not None:
+        raise ValueError(f"{without_secrets(path)} is {kind} that is compressed as a whole; unpack it")
+    return kind
+
+
+def _below(folder: str, glob: str | None, as_text: bool) -> Found:
+    """Returns the files of a folder, all of them rows or all of them text."""
+    shown = without_secrets(folder)
+    names = _visible_files(folder, glob or "*")
+    if not names:
+        raise FileNotFoundError(
+            f"the folder {shown} holds no file{'' if glob is None else f' that matches glob={glob!r}'}; names that "
+            "begin with a dot are left out"
+        )
+    saved = [name for name in names if os.path.basename(name) in (SAVED_SPLITS, SAVED_STATE)]
+    if saved and any(_suffix(name) == ".arrow" for name in names):
+        return _saved(folder, shown, saved[0], names)
+    table_suffixes = {*ROW_KINDS, ".csv", ".tsv"} - set(_PLAIN_TOO if as_text else ())
+    tables = [name for name in names if _suffix(name) in table_suffixes and not _is_metadata(name)]
+    if not tables:
+        return Found([(name, "folder") for name in names])
+    rest = [name for name in names if name not in set(tables)]
+    texts = [name for name in rest if not _is_metadata(name)]
+    if texts:
+        some = ", ".join(os.path.basename(name) for name in texts[:_MOST_NAMED])
+        is_plain_too = all(_suffix(name) in _PLAIN_TOO for name in tables)
+        raise ValueError(
+            f"the folder {shown} holds rows ({os.path.basename(tables[0])}) and other files ({some}), and one run "
+            f"reads one kind: name which, as with glob='*{_suffix(tables[0])}*'"
+            + (", or give documents='file' to read all as text" if is_plain_too else "")
+        )
+    return Found([(name, _kind_of(name, as_text)) for name in tables], rest)
+
+
+def _saved(folder: str, shown: str, state: str, names: Sequence[str]) -> Found:
+    """Returns the Arrow files of a folder that `datasets` saved."""
+    if os.path.dirname(state) != folder.rstrip("/") or os.path.basename(state) == SAVED_SPLITS:
+        raise ValueError(f"the folder {shown} holds saved datasets; give the folder of one, such as train")
+    files = arrow_objects(folder) if is_url(folder) else list(map(str, arrow_files(folder)))
+    return Found([(name, "Arrow") for name in files], [name for name in names if name not in files])
+
+
+def _is_metadata(path: str) -> bool:
+    name = os.path.basename(without_secrets(path)).lower()
+    return name in _METADATA or os.path.splitext(name)[0] in _BESIDE_ROWS
+
+
+def _visible_files(folder: str, pattern: str) -> list[str]:
+    """Returns the files of a folder that match a pattern, sorted, without hidden ones."""
+    if is_url(folder):
+        try:
+            names = named_files(f"{folder.rstrip('/')}/{pattern if '/' in pattern else f'**/{pattern}'}", "")
+        except FileNotFoundError:
+            return []
+    else:
+        root = Path(folder)
+        found = root.glob(pattern) if "/" in pattern else root.rglob(pattern)
+        names = [str(path) for path in found if path.is_file()]
+    visible = sorted((_parts(name, folder), name) for name in names)
+    return [name for parts, name in visible if not any(part.startswith(".") for part in parts)]
+
+
+def _parts(path: str, folder: str) -> list[str]:
+    """Returns the names that lead from a folder to a file in it."""
+    return path[len(folder) :].strip("/").split("/") if is_url(folder) else list(Path(path).relative_to(folder).parts)
+
 
 Cut = Literal["line", "paragraph"]
 """Where a text may be cut: before any line, or after a blank one."""

@@ -16,8 +16,7 @@ from packhorse.formats import require
 from packhorse.formats.arrow import open_arrow, read_arrow, record_batches
 from packhorse.formats.object_store import is_url, object_file, without_secrets
 from packhorse.sft.messages import called, json_fault
-from packhorse.tokenize._inputs import ROW_KINDS, Found, find_inputs
-from packhorse.tokenize._parts import FileRange, Line, lines_of, open_parquet, open_plain
+from packhorse.tokenize._parts import ROW_KINDS, FileRange, Found, Line, find_inputs, lines_of, open_parquet, open_plain
 
 Undecodable = Literal["skip", "error"]
 """What happens to text that is binary or not UTF-8."""

@@ -1,6 +1,6 @@
 """Documents, with their keys, out of text files, files of rows, and folders of either.
 
-Owns cutting files into documents. Leaves finding files to `_inputs`, rows to `_rows` and tokenizing to `text`.
+Owns cutting files into documents. Leaves finding files to `_parts`, rows to `_rows` and tokenizing to `text`.
 """
 
 import os
@@ -12,10 +12,9 @@ from packhorse.formats.files import is_folder
 from packhorse.formats.keys import check_key
 from packhorse.formats.object_store import without_secrets
 from packhorse.sft.messages import called
-from packhorse.tokenize._encoder import KeyedText
-from packhorse.tokenize._inputs import Found, Kind, find_inputs
-from packhorse.tokenize._parts import Cut, FileRange, Line, lines_of, whole_files, whole_of
+from packhorse.tokenize._parts import Cut, FileRange, Found, Kind, Line, find_inputs, lines_of, whole_files, whole_of
 from packhorse.tokenize._rows import Skipped, TextCheck, Undecodable, json_rows, table_rows
+from packhorse.tokenize.tokenizers import KeyedText
 
 Split = Literal["file", "line", "paragraph"]
 """What is one document of a text file: the whole file, a line, or a paragraph between blank lines."""

@@ -18,8 +18,7 @@ from packhorse.jobs import Execution, show_progress
 from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._inputs import Found, listed
-from packhorse.tokenize._parts import FileRange, cut_into_parts, whole_files
+from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, listed, whole_files
 from packhorse.tokenize._rows import Row, Skipped, TextCheck, Undecodable, row_files, rows_of
 from packhorse.tokenize._work import (
     Job,

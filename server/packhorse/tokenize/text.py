@@ -18,9 +18,7 @@ from packhorse.formats.keys import keys_path
 from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._encoder import Encoder, KeysFile, SpecialTokens
-from packhorse.tokenize._inputs import Found, listed
-from packhorse.tokenize._parts import FileRange, cut_into_parts, whole_files
+from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, listed, whole_files
 from packhorse.tokenize._rows import Skipped, Undecodable
 from packhorse.tokenize._work import (
     Job,
@@ -37,6 +35,9 @@ from packhorse.tokenize.documents import DocumentOptions, Split, cut_for, docume
 from packhorse.tokenize.tokenizers import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
+    Encoder,
+    KeysFile,
+    SpecialTokens,
     checksum_of,
     find_eos,
     save_tokenizer,

@@ -19,8 +19,7 @@ from packhorse.client.masks import (
     build_packing_attention_bias,
 )
 from packhorse.client.masks.dense import allocate
-from packhorse.client.masks.on_device import pairs_of_equals, segment_index, token_labels
-from packhorse.client.masks.visibility import Band
+from packhorse.client.masks.visibility import Band, pairs_of_equals, segment_index, token_labels
 
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
 WINDOWS = st.none() | st.integers(1, 12)

@@ -16,8 +16,7 @@ from packhorse.client.masks import (
     build_packing_attention_bias,
     build_varlen_offsets,
 )
-from packhorse.client.masks.on_device import pairs_of_equals, segment_index, token_labels, with_prefixes
-from packhorse.client.masks.visibility import Band
+from packhorse.client.masks.visibility import Band, pairs_of_equals, segment_index, token_labels, with_prefixes
 
 ROW_TOKENS = 24
 

@@ -155,7 +155,7 @@ def test_strangers_are_refused_before_their_request_has_come(corpus, make_server
         calls.begin(3)
         calls.send()
         assert len(calls.statuses) == 3
-        assert all(b"wants a token" in status for status in calls.statuses)
+        assert all(b"requires a token" in status for status in calls.statuses)
 
 
 def test_large_requests_at_once_are_answered_or_told_to_come_back(corpus, make_server):

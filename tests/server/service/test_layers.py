@@ -12,8 +12,7 @@ from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
 from packhorse.server.service.interceptor import Interceptor
-from packhorse.server.service.lanes import Lanes
-from packhorse.server.service.limits import StreamLimit
+from packhorse.server.service.lanes import Lanes, StreamLimit
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.watching.calls import CallMetrics
 from packhorse.server.watching.metrics import Metrics
@@ -63,4 +62,4 @@ def test_a_stream_passes_four_layers_before_a_line_about_bins(corpus, monkeypatc
 
     asyncio.run(stream())
     assert len(layers) <= MOST_LAYERS, layers
-    assert layers == ["service/interceptor.py", "service/servicer.py", "service/lanes.py", "methods/open_stream.py"]
+    assert layers == ["service/interceptor.py", "service/servicer.py", "service/lanes.py", "methods/stream_request.py"]

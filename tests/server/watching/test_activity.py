@@ -6,10 +6,10 @@ from packhorse.client import Access, connect
 from packhorse.client.errors import AccessDeniedError, ServerUnavailableError
 from packhorse.client.proof import ask_activity
 from packhorse.server.access.tokens import Grant, hash_of, new_token
-from packhorse.server.watching import activity as activity_module
-from packhorse.server.watching.activity import Activity
+from packhorse.server.watching import status_page as activity_module
 from packhorse.server.watching.calls import Call
 from packhorse.server.watching.metrics import Metrics, values_of
+from packhorse.server.watching.status_page import Activity
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import EpochKey, steps_of_ranks

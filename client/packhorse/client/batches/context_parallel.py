@@ -1,16 +1,21 @@
-"""Which tokens a context-parallel rank computes.
+"""What a rank computes of a bin that several ranks share: the layouts of context parallelism, and its dynamic form.
 
-Owns the layouts: the order in which the tokens of a row are dealt to ranks. The attention kernel exchanges keys and
-values.
+Owns the order in which the tokens of a row are dealt to ranks, a rank's tensors, what an optimizer step of them holds,
+and the process groups of every size. Leaves which sequences share ranks to `packhorse.topology.ContextRule`. The
+attention kernel exchanges keys and values; nothing here does.
 """
 
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
-from packhorse.client.batches.layout import PackLayout
+from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout
+from packhorse.topology import ContextPart, ContextRule, checked_integer
 
 ContextParallelLayout = Literal["zigzag", "contiguous", "blocks"]
 
@@ -136,3 +141,260 @@ def _dealt_blocks(cu_seqlens: torch.Tensor, num_tokens: int, size: int, block_to
         of_rank[lightest_first] += work[dealt]
     blocks.sort(axis=1)
     return index[blocks].ravel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextBatch:
+    """A rank's micro-batch, and the ranks that share its sequences.
+
+    Legend: k ranks share the sequences, which have T tokens of room together; s segments: the rooms of sequences, and
+    padding where the layout needs some. A rank without sequences has k = 1 and one segment of padding. Without a layout
+    every rank has all T tokens.
+    """
+
+    input_ids: torch.Tensor
+    """int64 [1, T / k]."""
+    labels: torch.Tensor
+    """Shifted: each token's next token, -100 where there is none: int64 [1, T / k]."""
+    position_ids: torch.Tensor
+    """int64 [1, T / k]."""
+    cu_seqlens: torch.Tensor
+    """Offsets of the segments among all T tokens, for kernels of context parallelism: int32 [s + 1]."""
+    max_seqlen: int
+    """The longest segment, in tokens."""
+    cp_size: int
+    """k, a power of two."""
+    cp_rank: int
+    """This rank among them, in [0, k)."""
+    first_rank: int
+    """The first of them, counted over all ranks; a multiple of k."""
+    ids: torch.Tensor
+    """Ids of the sequences, the same on all k ranks: int64 [n]."""
+    lengths: torch.Tensor
+    """Tokens of each sequence, without the rest of its room: int64 [n], in host memory."""
+    num_tokens: int
+    """Σ length of the sequences. It is the same on all k ranks, so count it once."""
+    sum_of_squares: int
+    """Σ length² of the sequences."""
+
+
+def context_batch(
+    batch: Mapping[str, Any], rule: ContextRule, rank: int, *, layout: ContextParallelLayout | None = "zigzag"
+) -> ContextBatch:
+    """Returns a rank's part of a bin. The other ranks of its context-parallel group call it with the same bin.
+
+    Rank r is in context-parallel group r // K with K = `rule.max_context_parallel`, which is what the loader knows as a
+    data-parallel rank.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)))
+        >>> parts = [context_batch(batch, ContextRule(4, 2), rank, layout="contiguous") for rank in range(2)]
+        >>> [(part.input_ids.tolist(), part.cp_size, part.cp_rank) for part in parts]
+        [([[0, 1, 2, 3]], 2, 0), ([[4, 0, 1, 2]], 2, 1)]
+
+    Args:
+        batch: one bin, with the keys of `PackedBatch`: batch_size 1, without a preset. Its labels are not shifted yet.
+        rule: the dataset's rule, `Client.get_dataset(name).context_rule`; batches of a prepared dataset have it too.
+        rank: this one, counted over all ranks.
+        layout: as in `context_parallel_indices`. `zigzag` needs rooms that are multiples of 2·K (`prepare --align`).
+            None does not divide sequences, for trainers that do it themselves.
+
+    Raises:
+        ValueError: the batch has another form, its dataset another rule, it holds more than the rule's max_seq_len, or
+            it cannot be divided.
+    """
+    where = _layout_of(batch, rule)
+    if where.num_rows != 1:
+        raise ValueError(f"batch must hold one bin, got {where.num_rows}: take batch_size 1")
+    rank_in_bin = checked_integer("rank", rank, 0) % rule.max_context_parallel
+    mine = next((part for part in rule.lay_out(where.rooms.tolist()) if _has(part, rank_in_bin)), None)
+    return _part_of(batch, where, rule, rank, mine, layout)
+
+
+def context_batches(
+    batch: Mapping[str, Any], rule: ContextRule, rank: int, *, layout: ContextParallelLayout | None = "zigzag"
+) -> list[ContextBatch]:
+    """Returns a rank's parts of an optimizer step, for ranks that wait for each other only at its end (DDP, ZeRO-1).
+
+    They follow the buddy plan of `ContextRule.deal`: compute them in their order, and reduce gradients once after the
+    last. Ranks may have different numbers of parts, each at least one.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> batch = next(iter(PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=2)))
+        >>> parts = context_batches(batch, ContextRule(4, 2), 0, layout="contiguous")
+        >>> [(part.num_tokens, part.cp_size, part.input_ids.shape[1]) for part in parts]
+        [(5, 2, 3), (5, 2, 3), (3, 1, 3)]
+
+    Args:
+        batch: all bins that the ranks share in an optimizer step, with the keys of `PackedBatch`.
+        rule: as in `context_batch`.
+        rank: this one, counted over all ranks.
+        layout: as in `context_batch`.
+
+    Raises:
+        ValueError: the batch has another form, its dataset another rule, or it cannot be divided.
+    """
+    where = _layout_of(batch, rule)
+    rank_in_bin = checked_integer("rank", rank, 0) % rule.max_context_parallel
+    mine: Sequence[ContextPart | None] = rule.deal(where.rooms.tolist())[rank_in_bin]
+    return [_part_of(batch, where, rule, rank, part, layout) for part in mine or (None,)]
+
+
+def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
+    where = batch.get("layout")
+    if not isinstance(where, PackLayout) or "input_ids" not in batch:
+        raise ValueError("batch must have PackedBatch's own keys: take no preset")
+    if "media" in batch:
+        raise ValueError("a batch with media cannot be shared by ranks: its images belong to it as a whole")
+    if (planned := ContextRule(*batch.get("context_rule", astuple(rule)))) != rule:
+        raise ValueError(
+            f"rule is {rule!r}, but the dataset was prepared with {planned!r}: take the dataset's own, "
+            "Client.get_dataset(name).context_rule"
+        )
+    return where
+
+
+def _has(part: ContextPart, rank_in_bin: int) -> bool:
+    return part.first_rank <= rank_in_bin < part.first_rank + part.num_ranks
+
+
+def _part_of(
+    batch: Mapping[str, Any],
+    where: PackLayout,
+    rule: ContextRule,
+    rank: int,
+    part: ContextPart | None,
+    layout: ContextParallelLayout | None,
+) -> ContextBatch:
+    """A rank's tensors of a part; without one, padding."""
+    rank_in_bin = rank % rule.max_context_parallel
+    size, first = (1, rank_in_bin) if part is None else (part.num_ranks, part.first_rank)
+    chosen = np.array(() if part is None else part.indices, dtype=np.int64)
+    segments = where.rooms[chosen]
+    if layout == "zigzag" and (segments % (2 * size if size > 1 else 1)).any():
+        raise ValueError(
+            f"zigzag over {size} ranks needs rooms that are multiples of {2 * size}: prepare the dataset with align="
+            f"{2 * rule.max_context_parallel}"
+        )
+    unit = {"blocks": size * 128, None: 1}.get(layout, size)
+    filled = int(segments.sum())
+    if padding := max(unit, -(-filled // unit) * unit) - filled:
+        segments = np.append(segments, padding)
+    offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(segments))).astype(np.int32))
+    index = torch.arange(filled + padding)
+    if layout is not None:
+        index = context_parallel_indices(offsets, filled + padding, size, rank_in_bin - first, layout=layout)
+    segment = torch.searchsorted(offsets[1:], index, right=True)
+    within = index - offsets[segment]
+    source = torch.from_numpy(np.append(where.starts[chosen], 0))[segment] + within
+    source, within, is_padding = (each.to(batch["ids"].device) for each in (source, within, segment == len(chosen)))
+
+    def cut(name: str, of_padding: torch.Tensor | int, *, ahead: int = 0) -> torch.Tensor:
+        """Each token's own value, or the one of the token after it."""
+        row = batch[name].reshape(-1)
+        is_none = is_padding | (source + ahead >= len(row))
+        return torch.where(is_none, of_padding, row[torch.where(is_none, 0, source + ahead)])[None]
+
+    lengths = where.lengths[chosen]
+    return ContextBatch(
+        input_ids=cut("input_ids", 0),
+        labels=cut("labels", IGNORE_INDEX, ahead=1),
+        position_ids=cut("position_ids", within),
+        cu_seqlens=offsets,
+        max_seqlen=int(segments.max()),
+        cp_size=size,
+        cp_rank=rank_in_bin - first,
+        first_rank=rank - rank_in_bin + first,
+        ids=batch["ids"][torch.from_numpy(chosen)],
+        lengths=torch.from_numpy(lengths),
+        num_tokens=int(lengths.sum()),
+        sum_of_squares=int((lengths**2).sum()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ContextCounts:
+    """Counts over the micro-steps of an optimizer step: denominators of losses, and input for FLOP counters.
+
+    Sums stay on the parts' device, and nothing waits for it.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> batches = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1)
+        >>> rule = ContextRule(4, 2)
+        >>> of_ranks = [[context_batch(batch, rule, rank, layout=None) for batch in batches] for rank in range(2)]
+        >>> counts = ContextCounts.of_parts(of_ranks[0])
+        >>> counts.num_micro_steps, int(counts.num_tokens), int(counts.sum_of_squares), int(counts.num_targets)
+        (2, 16, 68, 12)
+    """
+
+    num_micro_steps: int
+    """Micro-steps of this rank. With `context_batch` all ranks have the same number."""
+    num_targets: torch.Tensor
+    """Labels that are predicted: int64 []."""
+    num_tokens: torch.Tensor
+    """Σ length of the sequences: int64 []."""
+    sum_of_squares: torch.Tensor
+    """Σ length²: int64 []."""
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[ContextBatch]) -> "ContextCounts":
+        """Counts a rank's parts, each sequence on the first of its ranks alone, and each target where it is computed.
+
+        Without a layout (None) all ranks of a part have its targets, which then count on the first as well.
+
+        Args:
+            parts: of one optimizer step, at least one, as `context_batch` or `context_batches` gives them.
+        """
+        device = parts[0].labels.device
+        firsts = [part for part in parts if part.cp_rank == 0]
+        targets = [
+            (part.labels != IGNORE_INDEX).sum()
+            for part in parts
+            if part.cp_rank == 0 or part.labels.shape[1] < int(part.cu_seqlens[-1])
+        ]
+        return cls(
+            num_micro_steps=len(parts),
+            num_targets=sum(targets, torch.zeros((), dtype=torch.int64, device=device)),
+            num_tokens=torch.tensor(sum(part.num_tokens for part in firsts), device=device),
+            sum_of_squares=torch.tensor(sum(part.sum_of_squares for part in firsts), device=device),
+        )
+
+    def all_reduce(self, process_group: "dist.ProcessGroup | None" = None) -> "ContextCounts":
+        """Adds up the counts of all ranks, in one reduction that every rank must call.
+
+        Args:
+            process_group: the ranks that share an optimizer step; None for all.
+
+        Returns:
+            The sums; the same counts where torch.distributed does not run.
+        """
+        sums = torch.stack((self.num_targets, self.num_tokens, self.sum_of_squares))
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(sums, group=process_group)
+        targets, tokens, squares = sums
+        return replace(self, num_targets=targets, num_tokens=tokens, sum_of_squares=squares)
+
+
+def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
+    """Makes the process groups of every size once; all ranks call it together.
+
+    Example:
+        >>> process_groups = context_process_groups(ContextRule(8192, 16))  # doctest: +SKIP
+        >>> process_group = process_groups.get(part.cp_size)  # None where a rank works alone  # doctest: +SKIP
+
+    Args:
+        rule: as in `context_batch`.
+
+    Returns:
+        Size → this rank's process group of that size, for sizes 2, 4, … `rule.max_context_parallel`.
+        `ContextBatch.cp_size` chooses one; its first member is `ContextBatch.first_rank`.
+
+    Raises:
+        ValueError: the number of ranks is not a multiple of `max_context_parallel`.
+    """
+    rule.of_loader(dist.get_rank(), dist.get_world_size())
+    sizes = [1 << bits for bits in range(1, rule.max_context_parallel.bit_length())]
+    return {size: dist.new_subgroups(group_size=size)[0] for size in sizes}  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """How rows are filled: `RowFormat`, the options that `BatchAssembler` and `BatchFormat` share; `Separators`, `Media`.
 
 Owns these options and their checks, each said here once; leaves filling rows to `batch`, images to `media`, and presets
-to `presets/batch_format`. The plan keeps room for separators with its `extra_tokens`.
+to `presets/registry`. The plan keeps room for separators with its `extra_tokens`.
 """
 
 from collections.abc import Callable, Mapping

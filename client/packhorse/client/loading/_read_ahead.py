@@ -2,7 +2,7 @@
 
 A bin's plan is dozens of bytes and a request costs a millisecond. A client that reads positions one after the other (a
 rank's share, a worker's batches, a thread pool) gets ranges that were read before; one that jumps gets exactly what it
-asks for. Owns that judgement, what an index means, and how long epochs are kept. Leaves tensors to `_batch_maker`.
+asks for. Owns that judgement, what an index means, and how long epochs are kept. Leaves tensors to `dataset`.
 """
 
 import os

@@ -1,7 +1,7 @@
 """`PackedBins`: an epoch's bins by position, for other loaders and samplers.
 
 Owns the rows. Leaves the meaning of an index, requests and reading ahead to `_read_ahead`, and tensors to
-`_batch_maker`.
+`dataset`.
 """
 
 import os
@@ -19,9 +19,9 @@ from torch.utils.data import Dataset, get_worker_info
 from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
-from packhorse.client.loading._batch_maker import BatchMaker
 from packhorse.client.loading._progress import Progress
 from packhorse.client.loading._read_ahead import BinAddress, BinsReader, Indices, Rows
+from packhorse.client.loading.dataset import BatchMaker
 from packhorse.client.options import Run, as_run, with_words
 from packhorse.client.presets import BatchFormat, Preset
 from packhorse.client.streams.blocks import BinBlock, joined

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout, as_layout, reduced
 from packhorse.client.losses.sums import check_shape, component_names, is_distributed
-from packhorse.client.masks.on_device import move, sequence_index, transfer
+from packhorse.client.masks.visibility import move, sequence_index, transfer
 
 
 class LossReduction(StrEnum):

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout, as_layout
-from packhorse.client.masks.on_device import move, sequence_index
+from packhorse.client.masks.visibility import move, sequence_index
 
 
 def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from packhorse.client.batches.layout import LayoutLike, PackLayout, as_layout
-from packhorse.client.masks.on_device import prefix_bounds, segment_index, transfer
-from packhorse.client.masks.visibility import Band, refuse_window
+from packhorse.client.masks.visibility import Band, prefix_bounds, refuse_window, segment_index, transfer
 
 _HOST_ENTRIES = 1 << 13
 """Of one kind of list: 8 rows of 4,096 tokens in blocks of 128."""

@@ -16,14 +16,17 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import LayoutLike, PackLayout, as_layout
-from packhorse.client.masks.on_device import (
+from packhorse.client.masks.visibility import (
+    Band,
+    fill_prefixes,
     move,
     pairs_of_equals,
+    refuse_prefixes,
+    refuse_window,
     segment_index,
     token_labels,
     with_prefixes,
 )
-from packhorse.client.masks.visibility import Band, fill_prefixes, refuse_prefixes, refuse_window
 
 _HUGE_PAGE_BYTES = 2 << 20
 _BYTES_FOR_THREADS = 8 << 20

@@ -17,8 +17,8 @@ from packhorse.client.transport.access import (
     host_and_port,
     hosts_of,
 )
-from packhorse.client.transport.failures import exception_of, refusal_of
 from packhorse.client.transport.grpc_channels import MAX_MESSAGE_BYTES
+from packhorse.client.transport.retries import exception_of, refusal_of
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 

@@ -28,9 +28,9 @@ from packhorse.client.transport.access import (
     hosts_of,
     variable_of,
 )
-from packhorse.client.transport.failures import days_left, exception_of, refusal_of
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.requests import LIST_DATASETS
+from packhorse.client.transport.retries import days_left, exception_of, refusal_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local

@@ -16,8 +16,7 @@ from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.losses.loss_weights import SequenceGroups
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
-from packhorse.client.rollouts._bins import bins_of_steps, block_of
-from packhorse.client.rollouts.given import FlatRollouts, Rollouts
+from packhorse.client.rollouts.given import FlatRollouts, Rollouts, bins_of_steps, block_of
 from packhorse.client.sources import IndexableSource
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.transport.requests import NO_RESOURCES, Resources

@@ -25,8 +25,7 @@ from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.losses.loss_weights import SequenceGroups
 from packhorse.client.losses.sums import sequence_log_probs
 from packhorse.client.options import DEFAULT_PACKING, Balance, PackOptions
-from packhorse.client.rollouts._bins import bins_of_steps, block_of
-from packhorse.client.rollouts.given import flatten, refuse_flaws
+from packhorse.client.rollouts.given import bins_of_steps, block_of, flatten, refuse_flaws
 from packhorse.client.sources import IndexableSource
 
 _INTEGERS = "iu"

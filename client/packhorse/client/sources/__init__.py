@@ -7,8 +7,7 @@ which one is meant.
 from packhorse.client.sources._node_cache import StoreCache
 from packhorse.client.sources.arrow import ArrowSource, RemoteArrowSource
 from packhorse.client.sources.base import TokenSource, TokenSourceError
-from packhorse.client.sources.choose import as_token_source
-from packhorse.client.sources.indexable import IndexableSource
+from packhorse.client.sources.choose import IndexableSource, as_token_source
 from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource

@@ -23,8 +23,8 @@ from packhorse.client.sources._node_cache import (
 from packhorse.client.sources._tables import RowLookup, refuse_row_numbers
 from packhorse.client.sources.base import MappedSource, Ranges, TokenSource, TokenSourceError
 from packhorse.formats import FlatTokens, MegatronIndex, MegatronTokens
+from packhorse.formats.files import TokenIndex
 from packhorse.formats.flat import FlatBoundaries
-from packhorse.formats.mapped import TokenIndex
 from packhorse.formats.object_store import StoredObject, StoreOptions, without_secrets
 
 

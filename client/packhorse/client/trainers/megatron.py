@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from packhorse.client.batches.context_part import context_batch
+from packhorse.client.batches.context_parallel import context_batch
 from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import as_server

@@ -1,7 +1,7 @@
 """The remote target: channels to the replicas of the service.
 
 Owns the channels, their options and which replica is asked. Leaves what a target means to `transport.access`, what an
-error means to `transport.failures`, retries to `transport.retries` and resuming to `streams/stream`.
+error means to `transport.retries`, retries to `transport.retries` and resuming to `streams/stream`.
 """
 
 import math
@@ -37,9 +37,8 @@ from packhorse.client.transport.access import (
     hosts_of,
 )
 from packhorse.client.transport.embedded import SharedSet
-from packhorse.client.transport.failures import exception_of, refusal_of
 from packhorse.client.transport.requests import PACK_SEQUENCES, Method
-from packhorse.client.transport.retries import NoMessageError, next_message
+from packhorse.client.transport.retries import NoMessageError, exception_of, next_message, refusal_of
 from packhorse.wire import keep_freed_memory
 
 _Request = TypeVar("_Request")

@@ -1,17 +1,26 @@
 """`packhorse demo`: from text to training on this machine, with a server that is killed in the middle.
 
-Owns the course of the demo, and the process of its server.
+Owns the course of the demo, the process of its server, and its text, which every machine has: the functions and classes
+of the installed Python's standard library.
 """
 
+import ast
+import io
 import multiprocessing
+import os
 import queue
 import re
 import subprocess
 import sys
+import sysconfig
+import textwrap
 import threading
 import time
-from collections.abc import Iterator
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -21,7 +30,6 @@ from rich.console import Console
 
 from packhorse.analysis import dataset_report
 from packhorse.analysis.plots import save_plot
-from packhorse.cli.demo._corpus import python_corpus
 from packhorse.cli.demo._trainer import EpochCount, TrainerOptions, run_rank, token_checksum
 from packhorse.cli.shared.printing import output_console, table
 from packhorse.client import connect
@@ -33,6 +41,87 @@ from packhorse.prepare import PlanOptions, prepare
 from packhorse.storage import refuse_url
 from packhorse.tokenize import TokenizeSummary, tokenize_documents
 from packhorse.topology import Topology
+
+_EXCLUDED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__"})
+_TEST_FOLDERS = frozenset({"test", "tests", "idle_test"})
+_SMALL_CLASS_LINES = 40
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_COMPOUND = (ast.If, ast.Try, ast.TryStar, ast.With, ast.ExceptHandler)
+
+
+def python_corpus(limit_documents: int | None = None) -> Iterator[str]:
+    """Yields the source text of every function and class of the standard library, its tests included.
+
+    A function outside any function is a document, decorators included and functions inside it kept in place. A class
+    of at most 40 lines is one document; of a longer one every method and inner class is. No text is in two documents.
+    The library comes before its tests; within each the order is that of the files' paths, then of the lines. Files
+    that cannot be parsed are skipped.
+
+    Args:
+        limit_documents: the most documents; None for all of them.
+
+    Raises:
+        ValueError: limit_documents is negative.
+    """
+    if limit_documents is not None and limit_documents < 0:
+        raise ValueError(f"limit_documents is {limit_documents}; it must be at least 0, or None for no limit")
+    return islice(_corpus(Path(sysconfig.get_path("stdlib"))), limit_documents)
+
+
+def source_documents(source: bytes) -> Iterator[str]:
+    """Yields the functions and classes of one module, in its declared encoding, as `python_corpus` cuts them.
+
+    Raises:
+        SyntaxError: the text is not Python, or declares an unknown encoding.
+        UnicodeDecodeError: the text is not in its declared encoding.
+        ValueError: the text holds a null byte.
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(source)
+    # Lines of bytes: str.splitlines would also break at form feeds, which the parser's line numbers do not count.
+    lines = source.splitlines(keepends=True)
+    for node in _documents_in(tree.body):
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        yield textwrap.dedent(b"".join(lines[first - 1 : node.end_lineno]).decode(encoding))
+
+
+def _corpus(stdlib: Path) -> Iterator[str]:
+    for path in _source_files(stdlib):
+        try:
+            # Whole files only: a generator would already have given documents away when it fails.
+            documents = list(source_documents(path.read_bytes()))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            # For nesting that is too deep the parser raises MemoryError; the tests have such files on purpose.
+            continue
+        yield from documents
+
+
+def _source_files(stdlib: Path) -> list[Path]:
+    """Every .py file below a folder, tests last; folders of installed packages are skipped."""
+    keyed: list[tuple[bool, tuple[str, ...], Path]] = []
+    for folder, subfolders, names in os.walk(stdlib):
+        subfolders[:] = [name for name in subfolders if name not in _EXCLUDED_FOLDERS]
+        parts = Path(folder).relative_to(stdlib).parts
+        of_tests = not _TEST_FOLDERS.isdisjoint(parts)
+        keyed.extend((of_tests, (*parts, name), Path(folder, name)) for name in names if name.endswith(".py"))
+    return [path for _, _, path in sorted(keyed)]
+
+
+def _documents_in(body: Iterable[ast.AST]) -> Iterator[_Function | ast.ClassDef]:
+    for node in body:
+        if isinstance(node, _Function):
+            yield node
+        elif isinstance(node, ast.ClassDef):
+            if (node.end_lineno or node.lineno) - node.lineno < _SMALL_CLASS_LINES:
+                yield node
+            else:
+                yield from _documents_in(node.body)
+        elif isinstance(node, _COMPOUND):
+            yield from _documents_in(ast.iter_child_nodes(node))
+
 
 _DATASET = "python"
 _WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2

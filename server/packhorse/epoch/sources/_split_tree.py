@@ -1,7 +1,7 @@
 """Positions split between components, two by two, so that each stays near its exact share after every position.
 
 Owns the tree of splits, how many of the first n positions each component gets, and the kernel that deals the positions
-that follow. Leaves remembering them to `_component_order`, and what is due to each component to `stages`.
+that follow. Leaves remembering them to `mixture_epoch`, and what is due to each component to `stages`.
 
 Of two components, the lesser has a share p ≤ 1/2 of their cells. Let T(m) = debt + m·p be the bins due to it after m
 cells, and stratum k the cells in which T goes from k to k + 1. Each stratum holds exactly one of its bins, in a cell

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch.permutation import checked_seed, derive_key
-from packhorse.epoch.sources._component_order import ComponentOrder
 from packhorse.epoch.sources._split_tree import DEBT_UNITS, SplitTree
-from packhorse.epoch.sources.mixture_epoch import MixtureEpoch, Segment
+from packhorse.epoch.sources.mixture_epoch import ComponentOrder, MixtureEpoch, Segment
 from packhorse.epoch.sources.stages import (
     MAX_BINS,
     Component,

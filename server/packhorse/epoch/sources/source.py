@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.compiling import kernel
 from packhorse.epoch.bins import SEQUENCE_COLUMNS, Bins
-from packhorse.epoch.instructions import WIDE_LANES, copy_lanes
+from packhorse.epoch.draws import WIDE_LANES, copy_lanes
 
 Columns = Mapping[str, NDArray[Any]]
 """What bins have for every sequence, by the names of fields of `Bins`, ids and lengths included: [S] each."""

@@ -4,8 +4,7 @@ from packhorse.prepare.input._base import InputFile, Opened, Reader, RowRange, c
 from packhorse.prepare.input._rows import MOST_RESOURCE, Batch, Fault, InputColumns, OnBadRow, RawRows, Resource
 from packhorse.prepare.input._tables import KeyColumn
 from packhorse.prepare.input.find import READERS, Found, find_inputs
-from packhorse.prepare.input.memory import open_held
-from packhorse.prepare.input.npy import load_npy, map_array
+from packhorse.prepare.input.npy import load_npy, map_array, open_held
 
 __all__ = [
     "MOST_RESOURCE",

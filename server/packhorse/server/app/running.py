@@ -20,8 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from packhorse.dataset import PreparedDatasetError
-from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig
-from packhorse.server.access.tls import Certificates
+from packhorse.server.access.config import OVERDUE_SECONDS, Certificates, ServeConfig
 from packhorse.server.access.tokens import TokenFile
 from packhorse.server.app.health import NO_BLOCKS, Condition, file_values, probe, watch, why_nothing_is_served
 from packhorse.server.app.sibling import Sibling
@@ -35,16 +34,14 @@ from packhorse.server.datasets.mixtures import Mixtures, RunProgress
 from packhorse.server.methods.backend import Backend, installed_version
 from packhorse.server.methods.requests import MAX_MESSAGE_BYTES
 from packhorse.server.service.interceptor import Interceptor
-from packhorse.server.service.lanes import Lanes
-from packhorse.server.service.limits import StreamLimit
+from packhorse.server.service.lanes import Lanes, StreamLimit
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.service.status import reason_name
-from packhorse.server.watching.activity import Activity
 from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Tracing, Watcher
 from packhorse.server.watching.connections import Connections, Measuring
 from packhorse.server.watching.metrics import Metrics
 from packhorse.server.watching.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
-from packhorse.server.watching.status_page import OwnStatus, StatusPage
+from packhorse.server.watching.status_page import Activity, OwnStatus, StatusPage
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import give_back_freed_memory, keep_freed_memory
 

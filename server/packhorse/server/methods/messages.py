@@ -1,7 +1,7 @@
 """Datasets, mixtures, takedowns and bins as messages.
 
 Bins travel with templates by number, and with positions only if the request does not imply them; their arrays are made
-for all bins at once. Leaves when messages are sent to `backend` and `open_stream`.
+for all bins at once. Leaves when messages are sent to `backend` and `stream_request`.
 """
 
 from collections.abc import Iterator

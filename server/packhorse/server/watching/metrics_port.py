@@ -1,7 +1,7 @@
 """The metrics' port: /metrics for Prometheus, /healthz for probes and /status for people.
 
 Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, the page to `status_page`,
-certificates to `tls` and tokens to `tokens`.
+certificates to `config` and tokens to `tokens`.
 """
 
 import logging
@@ -19,8 +19,7 @@ from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
-from packhorse.server.access.config import ServeConfig, split_address
-from packhorse.server.access.tls import Certificates
+from packhorse.server.access.config import Certificates, ServeConfig, split_address
 from packhorse.server.access.tokens import METRICS, TokenFile
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.watching.metrics import SERVING
