@@ -3,9 +3,10 @@
 Owns the classes, and `Fact`, which reads each from its message by the names of the fields.
 """
 
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, Self
 
 from packhorse.topology import ContextRule, Skips
 from packhorse.topology.choices import counted
@@ -43,21 +44,45 @@ class Fact:
     def from_proto(cls, message: Any) -> Self:
         """Returns the facts of a message, which is one of `MESSAGE`."""
         values = cls.computed(message)
-        own: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type] # each subclass is a dataclass
-        return cls(**{each.name: _value(message, each) for each in own if each.name not in values}, **values)
+        own = _fields_of(cls)  # type: ignore[arg-type] # a class is hashable
+        return cls(**{each.name: each.value(message) for each in own if each.name not in values}, **values)
 
 
-def _value(message: Any, field: Field[Any]) -> Any:
-    declared = message.DESCRIPTOR.fields_by_name[field.name]
-    value = getattr(message, field.name)
-    if declared.has_presence and not message.HasField(field.name):
-        return None
-    nested = declared.message_type and Fact._classes[declared.message_type.full_name].from_proto
-    if not declared.has_presence and not isinstance(value, bool | int | float | str | bytes):
-        return tuple(map(nested, value) if nested else value)
-    if nested:
-        return nested(value)
-    return value if value or declared.has_presence or field.default is MISSING else field.default
+class _MessageField(NamedTuple):
+    """How a field is read from a message."""
+
+    name: str
+    has_presence: bool
+    is_repeated: bool
+    nested: Callable[[Any], Any] | None
+    """Reads a message inside the message."""
+    default: Any
+
+    def value(self, message: Any) -> Any:
+        if self.has_presence and not message.HasField(self.name):
+            return None
+        value = getattr(message, self.name)
+        if self.is_repeated:
+            return tuple(map(self.nested, value) if self.nested else value)
+        if self.nested:
+            return self.nested(value)
+        return value if value or self.has_presence or self.default is MISSING else self.default
+
+
+@cache
+def _fields_of(cls: Any) -> list[_MessageField]:
+    """Returns the fields of a class that its message has."""
+    empty, found = cls.MESSAGE(), []
+    for each in fields(cls):
+        if (declared := empty.DESCRIPTOR.fields_by_name.get(each.name)) is None:
+            continue
+        inside = declared.message_type and Fact._classes.get(declared.message_type.full_name)
+        is_repeated = not declared.has_presence and not isinstance(
+            getattr(empty, each.name), bool | int | float | str | bytes
+        )
+        nested = inside.from_proto if inside else None
+        found.append(_MessageField(each.name, declared.has_presence, is_repeated, nested, each.default))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

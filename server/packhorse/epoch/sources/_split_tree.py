@@ -108,7 +108,7 @@ class SplitTree:
 
     def before(self, n: int) -> list[int]:
         """Returns how many of the first n positions each component gets; n may be of any size."""
-        return self._walk(n)[0]
+        return self._walk(n)[0] if n else [0] * self._num_components
 
     def before_of(self, component: int, n: int) -> int:
         """Returns how many of the first n positions one component gets."""

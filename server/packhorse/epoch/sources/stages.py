@@ -5,6 +5,7 @@ out. Leaves which position gets which component to `mixture`.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -208,9 +209,8 @@ def check_components(components: Sequence[Component]) -> None:
     """Raises a ValueError where there are no components, or two have one name."""
     if not components:
         raise ValueError("a mixture needs at least one component")
-    names = [component.name for component in components]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(component.name for component in components).items():
+        if count > 1:
             raise ValueError(f"two components are called {name}: give each a name of its own")
 
 
