@@ -1,7 +1,7 @@
 """The remote target: channels to the replicas of the service.
 
 Owns the channels, their options and which replica is asked. Leaves what a target means to `transport.access`, what an
-error means to `transport.retries`, retries to `transport.retries` and resuming to `streams/stream`.
+error means and retries to `transport.retries`, and resuming to `streams/stream`.
 """
 
 import math
