@@ -15,7 +15,7 @@ from packhorse.cli import COMMANDS
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = tuple(REPOSITORY / root / "packhorse" for root in ("proto", "server", "client"))
 
-MOST_LINES = 63820
+MOST_LINES = 63_845
 """In proto, server and client together, stubs left out. The wish is 52,000."""
 MOST_FILES = 292
 """The wish is 280."""
