@@ -14,7 +14,7 @@ from tests.tokenize.test_fine_tuning import lines, written
 
 from packhorse.cli.tokenize import command
 from packhorse.sft import NoTargetsError, encode_chat, encode_prompt_response
-from packhorse.sft.chat import common_prompt
+from packhorse.sft.pairs import common_prompt
 from packhorse.tokenize import PairColumns, PreferenceColumns, tokenize_fine_tuning
 
 PROMPT = [

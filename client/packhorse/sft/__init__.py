@@ -4,7 +4,8 @@ Only re-exports. Of other packages only NumPy is imported; `tokenizers` and `jin
 """
 
 from packhorse.formats.megatron_writer import LOSS_MASK_SUFFIX, MaskedTokenWriter
-from packhorse.sft.chat import ChatEncoder, PairEncoder, encode_chat, encode_prompt_response
+from packhorse.sft.chat import ChatEncoder, encode_chat
+from packhorse.sft.pairs import PairEncoder, encode_prompt_response
 from packhorse.sft.sequence import EncodedSequence, NoTargetsError, truncate_pair, truncate_turns
 from packhorse.sft.tokenizer import ChatTokenizer, load_chat_tokenizer
 

@@ -3,8 +3,9 @@
 Plain Python without a dependency, so that server, client and command line share one copy. Start with `Topology`.
 """
 
-from packhorse.topology.choices import Balance, RemainderPolicy, RoomRule, StreamMode, as_choice, checked_integer
+from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
 from packhorse.topology.context import DEFAULT_COST_CAP_PERCENT, ContextPart, ContextRule
+from packhorse.topology.rooms import RoomRule
 from packhorse.topology.schedule import BatchPhase, BatchSchedule
 from packhorse.topology.skips import Skips
 from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Stretch, Topology, cost_of

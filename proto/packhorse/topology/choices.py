@@ -1,13 +1,11 @@
-"""The values that the contract is made of: checked integers, choices by name, and the room of a sequence.
+"""The choices that shape a stream, each with its one name in Python, on the command line and in the protocol.
 
-A choice has one name in Python, on the command line and in the protocol: there the enum's name in capitals after a
-prefix, e.g. REMAINDER_POLICY_SPREAD. The formula of rooms works on ints and on NumPy arrays of integers alike.
+Owns the names; a value in the protocol is the enum's name in capitals after a prefix, e.g. REMAINDER_POLICY_SPREAD.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import TypeVar
 
 
 def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
@@ -106,48 +104,3 @@ def as_choice(name: str, kind: type[_Choice], value: object) -> _Choice:
         return kind(str(value).lower().replace("_", "-"))
     except ValueError:
         raise ValueError(f"{name} must be one of {', '.join(kind)}, got {quoted(value)}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class RoomRule:
-    """How a room follows from a length: ceil((length + extra_tokens) / align) · align tokens.
-
-    Example:
-        >>> rule = RoomRule(max_seq_len=2048, align=8, extra_tokens=2)
-        >>> rule.room(5), rule.room(7), rule.longest
-        (8, 16, 2046)
-
-    Raises:
-        ValueError: a number is out of range; the message names it.
-    """
-
-    max_seq_len: int
-    """A bin's capacity in tokens; at least 1."""
-    align: int = 1
-    """A room is a multiple of this many tokens; at least 1."""
-    extra_tokens: int = 0
-    """Tokens kept free for each sequence in addition to its own, before rounding; at least 0."""
-
-    def __post_init__(self) -> None:
-        """Checks every number."""
-        checked_integer("max_seq_len", self.max_seq_len, 1)
-        checked_integer("align", self.align, 1)
-        checked_integer("extra_tokens", self.extra_tokens, 0)
-
-    @property
-    def longest(self) -> int:
-        """The most tokens of its own that a sequence in a bin can have; below 1 where nothing fits."""
-        return self.max_seq_len // self.align * self.align - self.extra_tokens
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every room is its length."""
-        return self.align == 1 and self.extra_tokens == 0
-
-    def room(self, length: Any) -> Any:
-        """Returns the room of a length, or of each in an array, in tokens."""
-        return -(-(length + self.extra_tokens) // self.align) * self.align
-
-    def longest_in(self, room: Any) -> Any:
-        """Returns the greatest length that has this room."""
-        return room - self.extra_tokens

@@ -6,6 +6,7 @@ Modules with compiled code need Numba, and are loaded when they are first asked 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from packhorse.packing.bounds import check_certificate, lower_bound
 from packhorse.packing.context import pack_context
 from packhorse.packing.lengths import (
     checked_lengths,
@@ -14,27 +15,23 @@ from packhorse.packing.lengths import (
     rooms_of_lengths,
     sort_indices_by_length,
 )
+from packhorse.packing.list_packers import (
+    greedy_pack_sequences,
+    heap_pack_sequences,
+    seed_from_components,
+    shuffle_bins,
+)
 from packhorse.packing.plan import (
     MAX_SEQ_LEN,
     DualCertificate,
     PackingPlan,
     Template,
     canonical_templates,
-    check_certificate,
     counts_of_templates,
-    lower_bound,
 )
 from packhorse.packing.reference import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
-from packhorse.packing.sequences import (
-    PackedSequences,
-    greedy_pack_sequences,
-    heap_pack_sequences,
-    pack_sequences,
-    pack_sizes,
-    seed_from_components,
-    shuffle_bins,
-)
+from packhorse.packing.sequences import PackedSequences, pack_sequences, pack_sizes
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
 

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
-from packhorse.packing.plan import Packing, Template, bound_of_pairs
+from packhorse.packing.bounds import bound_of_pairs
+from packhorse.packing.plan import Packing, Template
 
 NEAR_GAP = 5e-5
 """How far above the lower bound, as a share of it, a plan is good enough for "auto"."""

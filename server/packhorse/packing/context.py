@@ -9,7 +9,8 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from packhorse.packing.plan import PackingPlan, Template, bound_of_pairs, checked_counts
+from packhorse.packing.bounds import bound_of_pairs
+from packhorse.packing.plan import PackingPlan, Template, checked_counts
 from packhorse.topology import ContextRule
 
 _Content = tuple[tuple[int, int], ...]

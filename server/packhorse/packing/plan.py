@@ -1,17 +1,12 @@
-"""Plans: templates with their multiplicities, the facts that follow from them, and how few bins any plan can have.
+"""Plans: templates with their multiplicities, and the facts that follow from them.
 
-Owns `PackingPlan`, the canonical order of templates, the check of counts that every packer starts with, the bounds that
-need the counts alone, and the plain check of the certificate in which a packer proves more. That check is one slow,
-obvious dynamic program in Python's own integers, and shares nothing with the packer. Leaves choosing templates to the
-packers of `registry`.
+Owns `PackingPlan`, the canonical order of templates and the check of counts that every packer starts with. Leaves
+choosing templates to the packers of `registry`, and bounds to `bounds`.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from packhorse.topology import checked_integer
 
@@ -178,103 +173,3 @@ def checked_counts(
             pairs.append((length, count))
     pairs.sort(reverse=True)
     return pairs, limit
-
-
-def lower_bound(counts: Mapping[int, int], max_seq_len: int, *, max_sequences_per_bin: int | None = None) -> int:
-    """Returns the best of the continuous, the cardinality and the Martello-Toth L2 bound.
-
-    Example:
-        >>> lower_bound({6: 5, 2: 4}, max_seq_len=10)  # no two sequences of 6 share a bin
-        5
-
-    Args:
-        counts: length in tokens → number of sequences.
-        max_seq_len: a bin's capacity in tokens.
-        max_sequences_per_bin: the most sequences in a bin; None for no limit.
-
-    Returns:
-        The number of bins that every plan needs at least; 0 without sequences.
-
-    Raises:
-        ValueError: the input is not a histogram of lengths in [1, max_seq_len].
-
-    Source: S. Martello, P. Toth, "Lower bounds and reduction procedures for the bin packing problem", Discrete Applied
-    Mathematics 28 (1990).
-    """
-    pairs, limit = checked_counts(counts, max_seq_len, max_sequences_per_bin)
-    return bound_of_pairs(pairs, int(max_seq_len), limit)  # products with a NumPy integer could overflow
-
-
-def bound_of_pairs(pairs: list[tuple[int, int]], capacity: int, limit: int) -> int:
-    """Returns the bound of `lower_bound` for checked (length, count) pairs by descending length."""
-    if not pairs:
-        return 0
-    tokens = sum(length * count for length, count in pairs)
-    sequences = sum(count for _, count in pairs)
-    return max(-(-tokens // capacity), -(-sequences // limit), _martello_toth(pairs, capacity, tokens))
-
-
-def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> int:
-    """L2: sequences longer than half a bin need a bin each, and short ones only fit into what those leave.
-
-    For every threshold a: lengths above capacity - a share a bin with nothing of a or more, so the rest of it is lost.
-    """
-    dtype: type = np.int64 if tokens < 2**62 else object  # Python's own integers where int64 could overflow
-    lengths = np.array([length for length, _ in pairs], dtype=np.int64)  # [n], descending
-    counts: Any = np.array([count for _, count in pairs], dtype=dtype)
-    counts_before = np.concatenate(([0], np.cumsum(counts)))  # [n + 1]
-    tokens_before = np.concatenate(([0], np.cumsum(counts * lengths)))
-    num_long = int(np.searchsorted(-lengths, -(capacity // 2), side="left"))  # lengths > capacity / 2
-    thresholds = lengths[num_long:]
-    if not len(thresholds):
-        return int(counts_before[-1])
-    first_mid = np.searchsorted(-lengths, -(capacity - thresholds), side="left")  # lengths <= capacity - a
-    first_mid = np.minimum(first_mid, num_long)
-    last_short = np.searchsorted(-lengths, -thresholds, side="right")  # lengths >= a
-    long_tokens = tokens_before[num_long] - tokens_before[first_mid]
-    room = (counts_before[num_long] - counts_before[first_mid]) * capacity - long_tokens
-    excess = tokens_before[last_short] - tokens_before[num_long] - room
-    return int(counts_before[num_long] + max(0, *(-(-excess // capacity)).tolist()))
-
-
-def check_certificate(
-    certificate: DualCertificate,
-    counts: Mapping[int, int],
-    max_seq_len: int,
-    *,
-    max_sequences_per_bin: int | None = None,
-) -> int:
-    """Checks a certificate, and returns the lower bound on the number of bins that it proves.
-
-    Takes O(distinct lengths · max_seq_len), times the limit if one binds.
-
-    Example:
-        >>> proof = DualCertificate(prices={6: 1}, bin_worth=1)  # a bin of 10 holds one sequence of 6 at most
-        >>> check_certificate(proof, {6: 3}, max_seq_len=10)
-        3
-
-    Args:
-        certificate: what to check.
-        counts: length in tokens → number of sequences.
-        max_seq_len: a bin's capacity in tokens.
-        max_sequences_per_bin: the most sequences in a bin; None for no limit.
-
-    Raises:
-        ValueError: the counts are not a histogram, a price is negative, or a bin can be worth more than `bin_worth`.
-    """
-    pairs, limit = checked_counts(counts, max_seq_len, max_sequences_per_bin)
-    priced = [(length, certificate.prices.get(length, 0)) for length, _ in pairs]
-    if certificate.bin_worth < 1 or any(worth < 0 for _, worth in priced):
-        raise ValueError("certificate: prices must be at least 0 and bin_worth at least 1")
-    best = [0] * (max_seq_len + 1)  # the greatest worth of c tokens in as many sequences as there were rounds
-    for _ in range(min(limit, max_seq_len // pairs[-1][0]) if pairs else 0):
-        longer = list(best)
-        for length, worth in priced:
-            for tokens in range(length, max_seq_len + 1):
-                longer[tokens] = max(longer[tokens], best[tokens - length] + worth)
-        if longer == best:
-            break
-        best = longer
-    if best[-1] > certificate.bin_worth:
-        raise ValueError(f"certificate: a bin can be worth {best[-1]}, more than bin_worth {certificate.bin_worth}")
-    return certificate.bound(counts)

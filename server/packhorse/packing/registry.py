@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from packhorse.packing.best_fit import balanced, best_fit_decreasing, first_plan, is_near
+from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.lengths import checked_rule, rooms_of_counts
-from packhorse.packing.plan import Packing, PackingPlan, Template, bound_of_pairs, checked_counts
+from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
 from packhorse.packing.reference import (
     first_fit_decreasing,
     greedy_knapsack,

@@ -1,19 +1,14 @@
-"""Lists of lengths in, bins of indices out: `pack_sequences`, and packers of sequences in a given order.
+"""`pack_sequences`: from a list of lengths to bins of indices.
 
-Owns the way from a plan back to indices, in O(S), and packing that depends on an order (next-fit, random order, buckets
-wider than one token), also under seqpack's names; each such packer is a compiled loop of `_list_kernels`. Leaves plans
-to `registry`.
+Owns the way from a plan back to indices, in O(S), and `PackedSequences`. Leaves plans to `registry`, and packing in a
+given order to `list_packers`.
 """
 
-import gc
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
-from numbers import Integral
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,199 +17,14 @@ from packhorse.packing.lengths import (
     checked_lengths,
     checked_rule,
     rooms_of_lengths,
-    sort_indices_by_length,
     sorted_by_value,
 )
-from packhorse.packing.plan import MAX_SEQ_LEN, Template, canonical_templates
+from packhorse.packing.list_packers import collector_paused, first_fit, in_bins, next_fit, split_bins
+from packhorse.packing.plan import Template, canonical_templates
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, checked_algorithm, pack_histogram
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes
 from packhorse.topology import checked_integer
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Switches the cyclic garbage collector off for a block, since collections among a million new lists take long."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-ListPacker = Callable[[NDArray[np.int64], int, int], tuple[NDArray[np.int64], int]]
-"""(lengths int64 [S], capacity, limit) → each sequence's bin, int64 [S], in order of opening; number of bins."""
-
-
-def first_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
-    """Puts each sequence into the bin opened earliest that has room, in O(S log bins)."""
-    from packhorse.packing._list_kernels import first_fit_bins
-
-    # of two bins below the limit, the later one's sequences did not fit into the earlier: both are over half full
-    most_bins = min(len(lengths), 2 * int(lengths.sum()) // capacity + len(lengths) // limit + 2)
-    bin_of = np.empty(len(lengths), dtype=np.int64)
-    return bin_of, first_fit_bins(lengths, capacity, limit, 1 << max(most_bins - 1, 0).bit_length(), bin_of)
-
-
-def worst_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
-    """Puts each sequence into the bin with the most room, the earliest opened of several, in O(S log bins)."""
-    from packhorse.packing._list_kernels import worst_fit_bins
-
-    bin_of = np.empty(len(lengths), dtype=np.int64)
-    return bin_of, worst_fit_bins(lengths, capacity, limit, bin_of)
-
-
-def next_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
-    """Fills one bin after the other in the order given, in O(S)."""
-    from packhorse.packing._list_kernels import next_fit_bins
-
-    bin_of = np.empty(len(lengths), dtype=np.int64)
-    return bin_of, next_fit_bins(lengths, capacity, limit, bin_of)
-
-
-def in_bins(
-    packer: ListPacker, lengths: NDArray[np.int64], order: NDArray[np.int64], capacity: int, limit: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Packs `lengths` in `order`: returns indices bin after bin, int64 [S], and each bin's exclusive end, int64 [N]."""
-    from packhorse.packing._list_kernels import order_by_value
-
-    bin_of, num_bins = packer(lengths[order], capacity, limit)
-    sizes = np.bincount(bin_of, minlength=num_bins)
-    ends = np.cumsum(sizes)
-    return order[order_by_value(bin_of, ends - sizes)], ends
-
-
-def split_bins(indices: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> list[list[int]]:
-    """Returns each bin's indices as a list."""
-    flat = indices.tolist()
-    ends = bin_ends.tolist()
-    with collector_paused():
-        return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def greedy_pack_sequences(
-    lengths: ArrayLike,
-    max_seq_len: int,
-    tolerance: int = 1,
-    seed: int | None = None,
-    *,
-    max_sequences_per_bin: int | None = None,
-) -> list[list[int]]:
-    """Packs by first-fit-decreasing, like seqpack's function of this name.
-
-    Example:
-        >>> greedy_pack_sequences([5, 3, 8, 2], max_seq_len=8)
-        [[2], [0, 1], [3]]
-
-    Args:
-        lengths: list or array of integers [S], each in [1, max_seq_len], in tokens.
-        max_seq_len: a bin's capacity in tokens.
-        tolerance: lengths in one bucket of this width count as equal; see `sort_indices_by_length`.
-        seed: when given, reshuffles the sequences within every bucket.
-        max_sequences_per_bin: the most sequences in a bin; None for no limit.
-
-    Returns:
-        Each bin's indices into `lengths`.
-
-    Raises:
-        ValueError: a bad length (names the first one's index and value) or option.
-    """
-    return _by_length(first_fit, lengths, max_seq_len, tolerance, seed, max_sequences_per_bin)
-
-
-def heap_pack_sequences(
-    lengths: ArrayLike,
-    max_seq_len: int,
-    tolerance: int = 1,
-    seed: int | None = None,
-    *,
-    max_sequences_per_bin: int | None = None,
-) -> list[list[int]]:
-    """Packs by worst-fit-decreasing, like seqpack's function of this name.
-
-    Each sequence goes into the bin with the most room; among those with equal room, into the one opened earliest.
-
-    Example:
-        >>> heap_pack_sequences([5, 4, 2, 2], max_seq_len=8)
-        [[0, 3], [1, 2]]
-
-    Args:
-        lengths: list or array of integers [S], each in [1, max_seq_len], in tokens.
-        max_seq_len: a bin's capacity in tokens.
-        tolerance: lengths in one bucket of this width count as equal; see `sort_indices_by_length`.
-        seed: when given, reshuffles the sequences within every bucket.
-        max_sequences_per_bin: the most sequences in a bin; None for no limit.
-
-    Returns:
-        Each bin's indices into `lengths`.
-
-    Raises:
-        ValueError: a bad length (names the first one's index and value) or option.
-    """
-    return _by_length(worst_fit, lengths, max_seq_len, tolerance, seed, max_sequences_per_bin)
-
-
-def _by_length(
-    packer: ListPacker, lengths: ArrayLike, max_seq_len: int, tolerance: int, seed: int | None, most: int | None
-) -> list[list[int]]:
-    capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
-    limit = capacity if most is None else checked_integer("max_sequences_per_bin", most, 1)
-    array = checked_lengths(lengths, capacity)
-    order = sort_indices_by_length(array, tolerance, seed)
-    return split_bins(*in_bins(packer, array, order, capacity, min(limit, capacity)))
-
-
-def seed_from_components(*components: int) -> int:
-    """Returns a 64-bit seed that depends on every component and on their order.
-
-    Seeds that are added (seed + epoch + rank) collide; hashed ones do not. Gives the same values as the function of
-    this name in seqpack.
-
-    Example:
-        >>> seed_from_components(0, 1) == seed_from_components(1, 0)
-        False
-
-    Args:
-        components: integers, e.g. (seed, epoch, rank).
-
-    Returns:
-        An int in [0, 2^64).
-
-    Raises:
-        ValueError: a component is not an integer.
-    """
-    for component in components:
-        if isinstance(component, bool) or not isinstance(component, Integral):
-            raise ValueError(f"each component must be an integer, got {component!r}")
-    text = ":".join(str(component) for component in components)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-_Bins = TypeVar("_Bins", list[Any], NDArray[Any])
-
-
-def shuffle_bins(bin_indices: _Bins, seed: int | None = None) -> _Bins:
-    """Returns a shuffled copy. For a seed, the order is that of seqpack's function of this name.
-
-    Example:
-        >>> sorted(shuffle_bins([[0, 3], [1], [2, 4]], seed=1))
-        [[0, 3], [1], [2, 4]]
-
-    Args:
-        bin_indices: bins, or indices of bins; an array is shuffled along its first axis.
-        seed: at least 0; None for a random order.
-
-    Raises:
-        ValueError: neither a list nor an array, or the seed is not an integer of at least 0.
-    """
-    if not isinstance(bin_indices, (Sequence, np.ndarray)) or isinstance(bin_indices, (str, bytes, tuple)):
-        raise ValueError(f"bin_indices must be a list or an array, got {type(bin_indices).__name__}")
-    shuffled = bin_indices.copy()
-    rng = np.random.default_rng(None if seed is None else checked_integer("seed", seed, 0))
-    rng.shuffle(shuffled)
-    return shuffled
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.plan import Template, counts_of_templates, lower_bound
+from packhorse.packing.bounds import lower_bound
+from packhorse.packing.plan import Template, counts_of_templates
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

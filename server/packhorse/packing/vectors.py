@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.plan import Template, bound_of_pairs
+from packhorse.packing.bounds import bound_of_pairs
+from packhorse.packing.plan import Template
 
 MOST_CLASSES = 8192
 """More classes take longer to plan and hardly save a bin."""

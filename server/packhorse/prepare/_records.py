@@ -1,16 +1,13 @@
-"""What a dataset says of its input: names, files, skipped rows and keys; and which input and options continue it.
+"""The input's records in a manifest: names, files, skipped rows and keys.
 
-Owns how inputs are named, which lists are in the manifest and which in files beside it, the pass over keys, and whether
-the version that an append makes still holds the old one. Leaves reading to `input`, the table of keys to
-`packhorse.dataset`, and how counts and arrays of both versions are joined to `_counting` and `_spills`: the version
-before is one more spill, so no input of it is read again. Groups with resources are sorted again, from its tables.
+Owns how inputs are named, which lists are in the manifest and which in files beside it, and the pass over keys. Leaves
+reading to `input`, and the table of keys to `packhorse.dataset`.
 """
 
 import glob
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -26,7 +23,6 @@ from packhorse.dataset import (
     Inputs,
     KeyRecord,
     KeyRows,
-    PlanOptions,
     PreparedDataset,
     SkippedRow,
     SkippedRows,
@@ -34,11 +30,10 @@ from packhorse.dataset import (
     write_keys,
     write_records,
 )
-from packhorse.epoch import Groups
 from packhorse.formats.files import absolute, as_path
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.jobs import Progress
-from packhorse.prepare.input import Fault, Opened, Resource, changed
+from packhorse.prepare.input import Fault, Opened, changed
 
 Source = str | os.PathLike[str]
 """A file, a folder, a pattern, or the URL of one in an object store, to read."""
@@ -207,110 +202,3 @@ def _row_named(opened: Opened, index: int, before: PreparedDataset | None) -> st
         if each.first_index <= index < each.first_index + each.num_rows:
             return f"row {each.first_row + index - each.first_index} of {each.where}"
     return f"row {index} of what {before.name} was prepared from" if before else f"row {index}"
-
-
-def refuse_growth(
-    before: PreparedDataset, opened: Opened, options: PlanOptions, *, groups_by: str | None, adds: bool
-) -> None:
-    """Refuses input and options that do not continue a dataset; a ValueError that names each difference.
-
-    Args:
-        before: the dataset.
-        opened: the input.
-        options: what shapes its plan.
-        groups_by: what says which rows of the input are a group; None for nothing.
-        adds: whether the input holds new sequences only.
-    """
-    manifest, inputs = before.manifest, before.manifest.inputs
-    if inputs is None:
-        raise ValueError(
-            f"{before.name} was prepared by an earlier release and does not say from how many rows; prepare it again "
-            "to append to it"
-        )
-    was = {**asdict(manifest.options), "id_column": manifest.id_column}
-    now = {**asdict(options), "id_column": opened.columns.id}
-    differing = [name for name in now if was[name] != now[name]]
-    said = [f"{name} was {was[name]} and is {now[name]}" for name in differing]
-    keys = [manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None]
-    if keys[0] != keys[1]:
-        its, theirs = (f"keys of column {column!r}" if column else "no keys" for column in keys)
-        said.append(f"it has {its}, and the input gives {theirs}")
-    were_by = manifest.groups.by if manifest.groups else None
-    if were_by != groups_by:
-        said_by = [f"by {by}" if by else "without groups" for by in (were_by, groups_by)]
-        said.append(f"it was planned {said_by[0]}, and the input is {said_by[1]}")
-    were = tuple(
-        Resource(name=each.name, column=each.column, cap=each.cap, cost=each.cost) for each in manifest.resources
-    )
-    if were != opened.columns.resources:
-        were_said, are_said = (", ".join(map(str, each)) or "none" for each in (were, opened.columns.resources))
-        said.append(f"its resources were {were_said}, and are {are_said}")
-    if inputs.kind != opened.kind:
-        said.append(f"it was prepared from {inputs.kind}, and the input is {opened.kind}")
-    elif inputs.length_column != opened.columns.length:
-        said.append(f"lengths came from column {inputs.length_column!r}, and come from {opened.columns.length!r}")
-    elif not adds and opened.num_rows <= inputs.rows:
-        said.append(f"it was prepared from {inputs.rows:,} rows, and the input holds no more")
-    elif adds and (again := _known(before, opened)):
-        said.append(f"{again} is in it already and has not changed: give files of new sequences only")
-    if said:
-        raise ValueError(f"append cannot continue {before.name}: {'; '.join(said)}")
-
-
-def _known(before: PreparedDataset, opened: Opened) -> str | None:
-    """Returns the first file that the dataset was prepared from before, as its name, size and time tell."""
-    known = {(os.path.basename(file.name), file.size_bytes, file.modified_ns) for file in inputs_of(before)}
-    for file in opened.files:
-        path = absolute(file.path)
-        if (os.path.basename(path), file.stamp.size_bytes, file.stamp.modified_ns) in known:
-            return path
-    return None
-
-
-def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
-    """Refuses a version, prepared from all rows, that lacks or changes an entry of the one before; a ValueError."""
-    if before.keys is not None and not (grown.keys and grown.keys.begins_with(before.keys)):
-        raise _rewritten(before, grown)
-    if before.groups is not None and grown.groups is not None:
-        _refuse_other_groups(before, before.groups, grown, grown.groups)
-        return
-    ends = dict(zip(grown.plan.lengths.tolist(), np.cumsum(grown.plan.counts).tolist(), strict=True))
-    begin = 0
-    for room, count in zip(before.plan.lengths.tolist(), before.plan.counts.tolist(), strict=True):
-        ids = before.pool[begin : begin + count]
-        end = ends.get(room, 0)
-        now = grown.pool[end - grown.counts[room] : end]
-        at = np.searchsorted(now, ids)
-        if len(now) < count or at[-1] == len(now) or not np.array_equal(now[at], ids):
-            raise _rewritten(before, grown)
-        begin += count
-
-
-def _refuse_other_groups(before: PreparedDataset, were: Groups, grown: PreparedDataset, are: Groups) -> None:
-    """Refuses a version whose first groups are not those of the version before."""
-    num = len(were.table)
-    if len(are.table) < num or not np.array_equal(are.members[: len(were.members)], were.members):
-        raise _rewritten(before, grown)
-    differing = np.flatnonzero((are.table[:num] != were.table).any(axis=1))
-    if len(differing) == 1 and are.table[num - 1, 0] == were.table[-1, 0]:
-        raise ValueError(
-            f"group {were.table[-1, 0]} is in {before.name} already, and {grown.manifest.source} adds sequences to it: "
-            "only whole groups are appended; number the new ones otherwise, or prepare it as a dataset of its own"
-        )
-    took, takes = were.resources, are.resources
-    if len(differing) or (took is not None and takes is not None and not np.array_equal(takes[: len(took)], took)):
-        raise _rewritten(before, grown)
-
-
-def _rewritten(before: PreparedDataset, grown: PreparedDataset) -> ValueError:
-    return ValueError(
-        f"{grown.manifest.source} does not hold what {before.name} was prepared from, with sequences added: prepare it "
-        "as a dataset of its own"
-    )
-
-
-def continued(before: PreparedDataset, opened: Opened) -> Opened:
-    """Returns new rows with numbers that continue those of the version before."""
-    assert before.manifest.inputs is not None
-    rows = before.manifest.inputs.rows
-    return replace(opened, ranges=[replace(each, first_index=each.first_index + rows) for each in opened.ranges])

@@ -23,8 +23,9 @@ from packhorse.dataset import (
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
+from packhorse.prepare._append import continued, refuse_growth
 from packhorse.prepare._groups import gather_groups
-from packhorse.prepare._records import Source, continued, joined_names, name_of_inputs, paths_of_inputs, refuse_growth
+from packhorse.prepare._records import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.prepare._sort import Sort
 from packhorse.prepare._work import record_of
 from packhorse.prepare.grouping import Grouping

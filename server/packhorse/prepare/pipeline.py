@@ -29,7 +29,8 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import Execution
 from packhorse.packing import PackingStats
-from packhorse.prepare._records import Source, refuse_rewritten, write_inputs
+from packhorse.prepare._append import refuse_rewritten
+from packhorse.prepare._records import Source, write_inputs
 from packhorse.prepare._work import working
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import InputColumns, changed

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.sft import ChatEncoder, ChatTokenizer, EncodedSequence, NoTargetsError, PairEncoder
-from packhorse.sft.chat import check_pair, common_prompt, pair_messages
 from packhorse.sft.messages import Turns, called, json_fault
+from packhorse.sft.pairs import check_pair, common_prompt, pair_messages
 from packhorse.tokenize.tokenizers import end_of_sequence, load_tokenizer
 
 

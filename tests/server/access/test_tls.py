@@ -6,7 +6,7 @@ import time
 import grpc
 import pytest
 
-from packhorse.server.access.config import Certificates, TlsFiles
+from packhorse.server.access.tls import Certificates, TlsFiles
 
 
 @pytest.fixture

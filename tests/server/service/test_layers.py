@@ -12,7 +12,8 @@ from packhorse.server.datasets.memory_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
 from packhorse.server.service.interceptor import Interceptor
-from packhorse.server.service.lanes import Lanes, StreamLimit
+from packhorse.server.service.lanes import Lanes
+from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.watching.calls import CallMetrics
 from packhorse.server.watching.metrics import Metrics

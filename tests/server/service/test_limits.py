@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.waiting import some_turns
 
-from packhorse.server.service.lanes import MemoryBudget, OutOfMemoryBudgetError, StreamLimit, make_shared_limit
+from packhorse.server.service.limits import MemoryBudget, OutOfMemoryBudgetError, StreamLimit, make_shared_limit
 
 
 def test_shares_grow_shrink_and_end():

@@ -14,7 +14,8 @@ from packhorse.client.errors import EXCEPTION_OF_REASON, ServerFaultError, TooMa
 from packhorse.client.transport.grpc_channels import MOST_CONNECTIONS, GrpcTransport
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.service.lanes import Lanes, StreamLimit
+from packhorse.server.service.lanes import Lanes
+from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.service.status import STATUS_OF_REASON, reason_name
 from packhorse.server.watching.metrics import Metrics

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from packhorse.server.service import servicer as module
-from packhorse.server.service.lanes import Lanes, StreamLimit
+from packhorse.server.service.lanes import Lanes
+from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import LOOK_AGAIN_SECONDS, PackingServicer
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb

@@ -10,15 +10,14 @@ from packhorse.client.masks.dense import (
     build_labelled_mask,
     build_packing_attention_bias,
 )
-from packhorse.client.masks.varlen import (
+from packhorse.client.masks.offsets import (
     Unpadding,
     VarlenOffsets,
-    build_block_diagonal_mask,
     build_packing_cu_seqlens,
     build_unpadding,
     build_varlen_offsets,
-    varlen_attention,
 )
+from packhorse.client.masks.varlen import build_block_diagonal_mask, varlen_attention
 
 __all__ = [
     "AttentionBiasBuffer",

@@ -3,11 +3,12 @@
 A name is enough where the defaults will do; the functions make presets with options, for `PackedDataset(preset=…)` too.
 """
 
+from packhorse.client.presets.batch_format import BatchFormat
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import Alignment, alignment_for, megatron_lm_preset, megatron_preset
 from packhorse.client.presets.preset import Preset
-from packhorse.client.presets.registry import BatchFormat, get_preset, list_presets
+from packhorse.client.presets.registry import get_preset, list_presets
 from packhorse.client.presets.torchtune import torchtune_preset
 from packhorse.client.presets.transformers import padding_free_preset, rows_preset
 from packhorse.client.presets.vision_models import media_of

@@ -1,20 +1,13 @@
-"""The presets by their names, and `BatchFormat`: how a batch looks, whatever is read and whoever reads it.
+"""The presets by their names."""
 
-Owns what a preset and the other options ask of each other; leaves how rows are filled to `batches/row_format`.
-"""
+from dataclasses import replace
 
-from dataclasses import dataclass, fields, replace
-from math import lcm
-from typing import Any
-
-from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import megatron_lm_preset, megatron_preset
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.torchtune import torchtune_preset
 from packhorse.client.presets.transformers import padding_free_preset, rows_preset
-from packhorse.client.transport.requests import shortened
 
 
 def open_instruct_preset() -> Preset:
@@ -87,83 +80,3 @@ def list_presets() -> tuple[Preset, ...]:
         ['jax', 'llama-factory', 'maxtext', 'megatron']
     """
     return tuple(PRESETS[name] for name in sorted(PRESETS))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchFormat(RowFormat):
-    """How a batch looks: its keys, its rows, its labels and its positions.
-
-    Example:
-        >>> BatchFormat(preset="padding-free").is_flat
-        True
-
-    Raises:
-        ValueError: a field is out of range, or contradicts the preset.
-    """
-
-    preset: Preset | str | None = None
-    """Name of a preset, or a Preset: the keys and conventions of a training stack. None for those of PackedBatch."""
-    loss_mask: Any = None
-    """A source with the same ids and lengths (as for `tokens`) that holds 1 or True for tokens to predict and 0 for
-    others. None predicts every token.
-    """
-    component_rows: bool = False
-    """In a mixture that joins k short bins into a long one: whether rows are the short ones, so that B bins of L tokens
-    have the shape [B·k, L / k]. If a batch has components of several lengths, the row length is their greatest common
-    divisor.
-    """
-
-    def __post_init__(self) -> None:
-        """Looks up the preset and checks every field."""
-        RowFormat.__post_init__(self)
-        preset = get_preset(self.preset) if isinstance(self.preset, str) else self.preset
-        object.__setattr__(self, "preset", preset)
-        if self.component_rows not in (True, False):
-            raise ValueError(f"component_rows must be True or False, got {shortened(self.component_rows)}")
-        if isinstance(preset, Preset):
-            self._check_preset(preset)
-        elif preset is not None:
-            raise ValueError(f"preset must be a Preset, got {shortened(preset)}")
-        if isinstance(preset, Preset) and self.total_multiple_of > 1:
-            multiple = lcm(preset.total_multiple_of, self.total_multiple_of)
-            object.__setattr__(self, "preset", replace(preset, total_multiple_of=multiple))
-        if self.total_multiple_of > 1 and not self.is_flat:
-            raise ValueError(
-                "total_multiple_of is for flat batches; leave it out, since rows have max_seq_len tokens each, or take "
-                "flatten=True or a preset that is flat"
-            )
-
-    def rows(self) -> dict[str, Any]:
-        """Returns the fields of `RowFormat`, with what the preset wants."""
-        own = {each.name: getattr(self, each.name) for each in fields(RowFormat)}
-        preset = self.preset if isinstance(self.preset, Preset) else self
-        return own | {
-            "flatten": self.is_flat,
-            "shift_labels": self.shifts_labels,
-            "total_multiple_of": preset.total_multiple_of,
-        }
-
-    @property
-    def is_flat(self) -> bool:
-        """`flatten`, or what the preset wants."""
-        return self.preset.flatten if isinstance(self.preset, Preset) else bool(self.flatten)
-
-    @property
-    def shifts_labels(self) -> bool:
-        """`shift_labels`, or what the preset wants."""
-        return self.preset.shift_labels if isinstance(self.preset, Preset) else bool(self.shift_labels)
-
-    def _check_preset(self, preset: Preset) -> None:
-        for name in ("flatten", "shift_labels"):
-            wanted, declared = getattr(self, name), getattr(preset, name)
-            if wanted not in (None, declared):
-                raise ValueError(
-                    f"{name}={wanted} contradicts preset {preset.name!r}, which is {name}={declared}: {preset.trainer}"
-                )
-        if self.media is not None:
-            preset.refuse_media()
-        if self.shared_prefix:
-            raise ValueError(
-                f"shared_prefix goes without a preset: {preset.trainer} would not see prefixes; take the batch's own "
-                "keys and give the model build_block_mask or build_packing_attention_bias of the batch"
-            )

@@ -1,7 +1,7 @@
 """Plans with the fewest bins, or nearly, and a proven bound: Gilmore-Gomory column generation.
 
 Owns the loop between the master problem and pricing, what it proves, when it stops, and the coarse problems that come
-first. Leaves its steps to `_master`, `_pricing` and `_rounding`, and checking proofs to `plan`. Needs HiGHS and
+first. Leaves its steps to `_master`, `_pricing` and `_rounding`, and checking proofs to `bounds`. Needs HiGHS and
 Numba, so `registry` imports it only when it is asked for.
 
 A coarse problem has a few classes of neighbouring lengths in place of many lengths. A plan for lengths rounded up to

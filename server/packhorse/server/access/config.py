@@ -1,121 +1,14 @@
-"""The server's options, and its certificates, read again whenever their files change.
+"""The server's options: `packhorse serve` fills them in, from flags or PACKHORSE_… variables.
 
-`packhorse serve` fills in the options, from flags or PACKHORSE_… variables.
+Owns their checks. Leaves reading the certificates to `tls` and the tokens to `tokens`.
 """
 
-import ssl
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
-from packhorse.storage import Watched
+from packhorse.server.access.tls import TlsFiles
 from packhorse.wire import is_local
-from packhorse.wire.addresses import end_of
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TlsFiles:
-    """The PEM files of a server."""
-
-    cert: Path
-    """The server's certificate, followed by those between it and the clients' CA."""
-    key: Path
-    """Its private key, without a passphrase."""
-    client_ca: Path | None = None
-    """CAs of the clients' certificates; None if clients need none."""
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """Every file."""
-        return (self.cert, self.key) if self.client_ca is None else (self.cert, self.key, self.client_ca)
-
-
-class Certificates:
-    """Certificates for new connections, always the files' current ones; open connections keep theirs.
-
-    If files change into something unusable (half copied, a key of another certificate), the certificates before them
-    stay in use, and the log says why.
-
-    Args:
-        files: the PEM files.
-
-    Raises:
-        ValueError: a file cannot be used; the message names its option.
-    """
-
-    def __init__(self, files: TlsFiles) -> None:
-        self._files = files
-        self._current = Watched("the certificates", files.paths, self._read)
-
-    @property
-    def trouble(self) -> str:
-        """What is wrong with the files now; empty if nothing is."""
-        return self._current.trouble
-
-    def ends(self) -> dict[str, float]:
-        """Returns when the certificates expire, by their files' names, in seconds since 1970."""
-        ends = {}
-        for path in (self._files.cert, *(() if self._files.client_ca is None else (self._files.client_ca,))):
-            with suppress(ValueError, OSError):  # `trouble` says what is wrong with it
-                ends[path.name] = end_of(path).timestamp()
-        return ends
-
-    def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Returns the credentials of a gRPC port, which fetches changed certificates at every new connection."""
-        current, _ = self._current.get()
-
-        def changed() -> grpc.ServerCertificateConfiguration | None:
-            """Returns the new certificates; None while they are the same.
-
-            Whenever gRPC gets some, it frees its handshakers of those before, even under a connection that begins at
-            that moment. Passing the same ones for each of a thousand connections ended the process.
-            """
-            nonlocal current
-            before, (current, _) = current, self._current.get()
-            return None if current is before else current
-
-        return grpc.dynamic_ssl_server_credentials(
-            current,
-            changed,  # type: ignore[arg-type]  # None is documented
-            self._files.client_ca is not None,
-        )
-
-    def ssl_context(self) -> ssl.SSLContext:
-        """Returns the context of a new connection of the metrics' port."""
-        return self._current.get()[1]
-
-    def _read(self) -> tuple[grpc.ServerCertificateConfiguration, ssl.SSLContext]:
-        files = self._files
-        cert = _bytes_of("tls_cert", files.cert)
-        key = _bytes_of("tls_key", files.key)
-        client_ca = None if files.client_ca is None else _bytes_of("tls_client_ca", files.client_ca)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # gRPC itself would notice nothing before a connection fails
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(files.cert, files.key, password="")  # never asks on the terminal
-        except (ssl.SSLError, ValueError) as error:
-            raise ValueError(
-                f"tls_cert {files.cert} and tls_key {files.key} are not a certificate and its key (PEM, no "
-                f"passphrase): {error}"
-            ) from None
-        if client_ca is not None:
-            try:
-                context.load_verify_locations(cadata=client_ca.decode("ascii"))
-            except (ssl.SSLError, ValueError) as error:
-                raise ValueError(f"tls_client_ca {files.client_ca} holds no certificates (PEM): {error}") from None
-            context.verify_mode = ssl.CERT_REQUIRED
-        return grpc.ssl_server_certificate_configuration([(key, cert)], client_ca), context
-
-
-def _bytes_of(option: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{option} {path} cannot be read: {error.strerror}") from None
-
 
 OVERDUE_SECONDS = 3.0
 """How long after the grace period the process ends, whatever it does."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from grpc_health.v1 import health, health_pb2
 
-from packhorse.server.access.config import Certificates
+from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures

@@ -27,12 +27,13 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Metric, values
 from prometheus_client.multiprocess import mark_process_dead
 
-from packhorse.server.access.config import OVERDUE_SECONDS, Certificates, ServeConfig, split_address
+from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig, split_address
+from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
 from packhorse.server.app.sibling import METRICS, REACHED, STATUS, STREAMS, ProcessSettings, Sibling
 from packhorse.server.base.logs import set_up_logging
 from packhorse.server.datasets.mixtures import make_shared_table
-from packhorse.server.service.lanes import make_shared_limit
+from packhorse.server.service.limits import make_shared_limit
 from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
 from packhorse.server.watching.status_page import Look, StatusPage
 

@@ -20,7 +20,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from packhorse.dataset import PreparedDatasetError
-from packhorse.server.access.config import OVERDUE_SECONDS, Certificates, ServeConfig
+from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig
+from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
 from packhorse.server.app.health import NO_BLOCKS, Condition, file_values, probe, watch, why_nothing_is_served
 from packhorse.server.app.sibling import Sibling
@@ -34,7 +35,8 @@ from packhorse.server.datasets.mixtures import Mixtures, RunProgress
 from packhorse.server.methods.backend import Backend, installed_version
 from packhorse.server.methods.requests import MAX_MESSAGE_BYTES
 from packhorse.server.service.interceptor import Interceptor
-from packhorse.server.service.lanes import Lanes, StreamLimit
+from packhorse.server.service.lanes import Lanes
+from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.service.status import reason_name
 from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Tracing, Watcher

@@ -21,7 +21,8 @@ from packhorse.server.methods.backend import Backend
 from packhorse.server.methods.pack import SEARCHING
 from packhorse.server.methods.requests import check_num_skips, check_wire_version
 from packhorse.server.methods.stream_request import BLOCK_BYTES, LONG_REQUEST_BYTES, OpenStream
-from packhorse.server.service.lanes import DECODED_BYTES_PER_BYTE, Lane, Lanes, MemoryBudget, MemoryShare, StreamLimit
+from packhorse.server.service.lanes import Lane, Lanes
+from packhorse.server.service.limits import DECODED_BYTES_PER_BYTE, MemoryBudget, MemoryShare, StreamLimit
 from packhorse.server.service.status import abort, reason_name, refusal_of
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb

@@ -16,7 +16,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from packhorse.server.base.faults import ServiceError, too_many_requests
-from packhorse.server.service.lanes import LaneFullError, OutOfMemoryBudgetError
+from packhorse.server.service.lanes import LaneFullError
+from packhorse.server.service.limits import OutOfMemoryBudgetError
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)

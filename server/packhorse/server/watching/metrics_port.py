@@ -19,7 +19,8 @@ from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
-from packhorse.server.access.config import Certificates, ServeConfig, split_address
+from packhorse.server.access.config import ServeConfig, split_address
+from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import METRICS, TokenFile
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.watching.metrics import SERVING

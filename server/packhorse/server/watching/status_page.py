@@ -19,7 +19,7 @@ from typing import Any
 
 from packhorse.analysis import activity_between, costly_facts, dataset_facts, page_files
 from packhorse.dataset import MixtureDataset, PreparedDataset
-from packhorse.server.access.config import Certificates
+from packhorse.server.access.tls import Certificates
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.watching.calls import Call, Watcher

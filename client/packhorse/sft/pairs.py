@@ -1,0 +1,173 @@
+"""Prompt/response pairs to tokens and a loss mask.
+
+Owns joining the two; leaves cutting to `sft.sequence`. Prompt and response are tokenized separately, as they are when
+the model answers.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from packhorse.sft.chat import check_max_tokens
+from packhorse.sft.messages import as_messages, called, plain_data
+from packhorse.sft.sequence import EncodedSequence, truncate_pair
+from packhorse.sft.tokenizer import load_chat_tokenizer
+
+
+class PairEncoder:
+    """Encodes prompt/response pairs with one tokenizer.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> tokenizer = Tokenizer(models.WordLevel({"2+2=": 0, "4": 1, "3+3=": 2, "6": 3}, unk_token="4"))
+        >>> tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        >>> encoder = PairEncoder(tokenizer, eos=False)
+        >>> [encoded.input_ids.tolist() for encoded in encoder.encode([("2+2=", "4"), ("3+3=", "6")])]
+        [[0, 1], [2, 3]]
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        train_on_prompt: bool = False,
+        max_tokens: int | None = None,
+        eos: bool | str = True,
+    ) -> None:
+        """Reads the tokenizer; the arguments are those of `encode_prompt_response`.
+
+        Raises:
+            FileNotFoundError: the tokenizer is not there.
+            ImportError: the extra `packhorse[sft]` is not installed.
+            ValueError: an option is wrong, or the tokenizer is not one of the known kinds.
+        """
+        self._tokenizer = load_chat_tokenizer(tokenizer)
+        self._max_tokens = check_max_tokens(max_tokens)
+        self._train_on_prompt = train_on_prompt
+        self._ending = [] if eos is False else [self._tokenizer.eos_id(None if eos is True else eos)]
+
+    def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedSequence]:
+        """Encodes checked (prompt, response) pairs, also those without a trained token."""
+        encodings = self._tokenizer.encode([text for pair in pairs for text in pair])
+        return [
+            self._join([*self._tokenizer.opening, *prompt.ids], [*response.ids, *self._ending])
+            for prompt, response in zip(encodings[::2], encodings[1::2], strict=True)
+        ]
+
+    def _join(self, source: list[int], target: list[int]) -> EncodedSequence:
+        num_tokens = len(source) + len(target)
+        source_len, target_len = len(source), len(target)
+        if self._max_tokens is not None:
+            source_len, target_len = truncate_pair(source_len, target_len, self._max_tokens)
+        loss_mask = np.full(source_len + target_len, True)
+        loss_mask[:source_len] = self._train_on_prompt
+        return EncodedSequence(
+            input_ids=np.array(source[:source_len] + target[:target_len], dtype=np.int32),
+            loss_mask=loss_mask,
+            num_cut_tokens=num_tokens - len(loss_mask),
+        )
+
+
+def encode_prompt_response(
+    prompt: str,
+    response: str,
+    tokenizer: Any,
+    *,
+    train_on_prompt: bool = False,
+    max_tokens: int | None = None,
+    eos: bool | str = True,
+) -> EncodedSequence:
+    """Encodes a prompt and its response, with a loss mask that trains on the response.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> tokenizer = Tokenizer(models.WordLevel({"2": 0, "+": 1, "=": 2, "4": 3, "<eos>": 4}, unk_token="2"))
+        >>> tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        >>> encoded = encode_prompt_response("2 + 2 = ", "4", tokenizer, eos="<eos>")
+        >>> encoded.input_ids.tolist(), encoded.loss_mask.tolist()
+        ([0, 1, 0, 2, 3, 4], [False, False, False, False, True, True])
+
+    Args:
+        prompt: the model's input; the tokenizer's own opening (BOS) goes before it.
+        response: the text that the model learns to write.
+        tokenizer: as in `encode_chat`.
+        train_on_prompt: whether the prompt is trained on too.
+        max_tokens: length to which `truncate_pair` cuts both; they keep their first tokens. None cuts nothing.
+        eos: whether an end-of-sequence token follows, which is trained on: True for the tokenizer's own, or the text of
+            another.
+
+    Raises:
+        FileNotFoundError: the tokenizer is not there.
+        ImportError: the extra `packhorse[sft]` is not installed.
+        NoTargetsError: no token is trained on.
+        ValueError: an argument is wrong, or nothing says which token ends a sequence.
+    """
+    encoder = PairEncoder(tokenizer, train_on_prompt=train_on_prompt, max_tokens=max_tokens, eos=eos)
+    (encoded,) = encoder.encode([check_pair(prompt, response)])
+    encoded.check_targets()
+    return encoded
+
+
+def check_pair(prompt: object, response: object) -> tuple[str, str]:
+    """Returns a pair; a ValueError where one of the two is not text, or has no UTF-8 form."""
+    for name, text in (("prompt", prompt), ("response", response)):
+        if not isinstance(text, str):
+            raise ValueError(f"the {name} is {called(text)}, not text")
+    return plain_data(prompt, "the prompt"), plain_data(response, "the response")
+
+
+def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
+    """Finds the prompt with which two answers begin: their common messages, or characters.
+
+    Of text, a space before the first difference is not part of the prompt, since it belongs to the word after it.
+
+    Example:
+        >>> common_prompt("2 + 2 = 4", "2 + 2 = 5")
+        ('2 + 2 =', ' 4', ' 5')
+
+    Returns:
+        The prompt, then `chosen` and `rejected` without it.
+
+    Raises:
+        ValueError: they are not of one kind, or have no prompt in common.
+    """
+    is_text = isinstance(chosen, str)
+    if is_text != isinstance(rejected, str) or not all(isinstance(each, str | list) for each in (chosen, rejected)):
+        raise ValueError(
+            f"chosen is {called(chosen)} and rejected {called(rejected)}; both must be text, or lists of messages"
+        )
+    chosen, rejected = (each if is_text else as_messages(each) for each in (chosen, rejected))
+    pairs = zip(chosen, rejected, strict=False)
+    length = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(chosen), len(rejected)))
+    if is_text and length and chosen[length - 1] == " ":
+        length -= 1
+    if not length or length == min(len(chosen), len(rejected)):
+        raise ValueError(
+            "chosen and rejected have no prompt in common, or one of them is nothing but the prompt; name the "
+            "prompt's column with prompt_column"
+        )
+    return chosen[:length], chosen[length:], rejected[length:]
+
+
+def pair_messages(prompt: Sequence[Mapping[str, Any]], response: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Returns a conversation of a prompt and a response to it, which trains on the response alone.
+
+    Example:
+        >>> pair_messages([{"role": "user", "content": "hi"}], [{"role": "assistant", "content": "hello"}])
+        [{'role': 'user', 'content': 'hi', 'train': False}, {'role': 'assistant', 'content': 'hello'}]
+
+    Both are lists of messages, also in ShareGPT's form.
+
+    Raises:
+        ValueError: something else is given, or the prompt ends with a turn of the assistant.
+    """
+    before, after = as_messages(prompt), as_messages(response)
+    if not all(isinstance(message, Mapping) for message in (*before, *after)):
+        raise ValueError("a prompt and a response must be text, or lists of messages with a role and a content each")
+    if before and before[-1].get("role") == "assistant":
+        raise ValueError(
+            "the prompt ends with a turn of the assistant, which the response would continue; move its content "
+            "into the response"
+        )
+    return [*({**message, "train": False} for message in before), *after]

@@ -1,0 +1,143 @@
+"""Limits over all requests: a budget of bytes, and a number of open streams, also over several processes.
+
+Owns the counting and the waiting. Leaves the refusals to `servicer`, how much a request needs to `backend`, and the
+largest message to `methods.requests`.
+"""
+
+import asyncio
+import mmap
+from pathlib import Path
+
+DECODED_BYTES_PER_BYTE = 8
+"""A decoded request takes at most this multiple of its size on the wire: a number of one byte becomes one of eight."""
+
+
+class OutOfMemoryBudgetError(Exception):
+    """Other requests hold the memory, and did not give it back in time."""
+
+
+class MemoryBudget:
+    """Bytes that requests may hold together. Used from one event loop only.
+
+    Args:
+        total_bytes: of all requests.
+        wait_seconds: how long a request waits for others to give back what it needs.
+    """
+
+    def __init__(self, total_bytes: int, wait_seconds: float) -> None:
+        self.total_bytes = total_bytes
+        self.held_bytes = 0
+        self._wait_seconds = wait_seconds
+        self._given_back = asyncio.Event()
+
+    def share(self) -> "MemoryShare":
+        """Returns a request's share, empty at first."""
+        return MemoryShare(self)
+
+    async def take(self, num_bytes: int) -> None:
+        """Takes bytes, waiting for them if need be.
+
+        Raises:
+            OutOfMemoryBudgetError: they cannot be had within `wait_seconds`.
+        """
+        try:
+            if self.held_bytes + num_bytes > self.total_bytes:
+                async with asyncio.timeout(self._wait_seconds):
+                    while self.held_bytes + num_bytes > self.total_bytes:
+                        self._given_back.clear()
+                        await self._given_back.wait()
+        except TimeoutError:
+            raise OutOfMemoryBudgetError from None
+        self.held_bytes += num_bytes
+
+    def give_back(self, num_bytes: int) -> None:
+        """Gives bytes back."""
+        self.held_bytes -= num_bytes
+        self._given_back.set()
+
+
+class MemoryShare:
+    """What one request holds of a budget, until the end of the `with` block that enters it."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._held_bytes = 0
+
+    async def hold(self, num_bytes: int) -> None:
+        """Holds this number of bytes from now on, more or fewer than before.
+
+        Raises:
+            OutOfMemoryBudgetError: the missing bytes cannot be had in time; the share stays what it was.
+        """
+        if num_bytes > self._held_bytes:
+            await self._budget.take(num_bytes - self._held_bytes)
+        else:
+            self._budget.give_back(self._held_bytes - num_bytes)
+        self._held_bytes = num_bytes
+
+    def end(self) -> None:
+        """Gives everything back."""
+        self._budget.give_back(self._held_bytes)
+        self._held_bytes = 0
+
+    def __enter__(self) -> "MemoryShare":
+        """Returns the share."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Gives everything back."""
+        self.end()
+
+
+class StreamLimit:
+    """Counts open streams, of one process or of several.
+
+    Each process writes its own number into a file that all of them map, and reads the others'. No lock is needed: a
+    process counts its stream first and then looks at the sum. If two ask for the last permit at one moment, both may be
+    refused, but never both admitted.
+
+    Example:
+        >>> limit = StreamLimit(1)
+        >>> limit.take(), limit.take()
+        (True, False)
+
+    Args:
+        most: streams at once, of all processes.
+        path: the file, as `make_shared_limit` made it; None for one process.
+        slot: the index of this process's number.
+    """
+
+    def __init__(self, most: int, path: Path | None = None, slot: int = 0) -> None:
+        self.most = most
+        self._slot = slot
+        if path is None:
+            self._numbers = memoryview(bytearray(8)).cast("q")
+        else:
+            with path.open("r+b") as file:
+                self._numbers = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+
+    @property
+    def num_open(self) -> int:
+        """Streams of this process."""
+        return self._numbers[self._slot]
+
+    def take(self) -> bool:
+        """Counts one more, or returns False where the limit is reached."""
+        self._numbers[self._slot] += 1
+        if sum(self._numbers) <= self.most:
+            return True
+        self._numbers[self._slot] -= 1
+        return False
+
+    def give_back(self) -> None:
+        """Counts one less."""
+        self._numbers[self._slot] -= 1
+
+    def clear(self) -> None:
+        """Forgets the streams of the slot: its process has ended."""
+        self._numbers[self._slot] = 0
+
+
+def make_shared_limit(path: Path, num_processes: int) -> None:
+    """Writes the file through which processes count their streams."""
+    path.write_bytes(bytes(8 * num_processes))
