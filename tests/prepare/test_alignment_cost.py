@@ -33,3 +33,12 @@ def test_the_command_says_it_in_flags(tmp_path):
     assert done.exit_code == 0
     assert "warning: --align 128 adds 8." in done.stderr
     assert "UserWarning" not in done.output
+
+
+@pytest.mark.parametrize(("align", "is_warned"), [(1, True), (4, True), (8, False), (24, False)])
+def test_rooms_that_zigzag_cannot_divide_are_warned_of(align, is_warned, tmp_path, recwarn):
+    plan = PlanOptions(max_seq_len=8_192, tokens_per_rank=2_048, align=align)
+    prepare(lengths=LENGTHS, output=tmp_path / "a", plan=plan)
+    said = [str(each.message) for each in recwarn if "zigzag" in str(each.message)]
+    assert bool(said) == is_warned
+    assert not said or "prepare with align=8" in said[0]

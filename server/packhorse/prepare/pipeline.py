@@ -132,8 +132,16 @@ def prepare(
 
 
 def _warn_of_alignment(manifest: Manifest) -> None:
-    """Warns where `align` costs much, since FP8 wants multiples of a batch's total only; who it is for is not known."""
+    """Warns if `align` is too small for sharing bins in zigzag, or costs more than FP8 would: who it is for is unknown."""
     options = manifest.options
+    ranks = options.context.max_context_parallel if options.context else 1
+    if ranks > 1 and options.align % (2 * ranks):
+        warnings.warn(
+            f"align={options.align} is not a multiple of {2 * ranks}, so zigzag, the default layout of context_batch, "
+            f"cannot divide every sequence over {ranks} ranks: prepare with align={2 * ranks}, or train with another "
+            "layout",
+            stacklevel=3,
+        )
     padding = manifest.total_tokens - manifest.own_tokens - options.extra_tokens * manifest.n_sequences
     if options.align < _LARGE_ALIGN or padding <= _MUCH_PADDING * manifest.own_tokens:
         return
