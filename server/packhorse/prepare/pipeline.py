@@ -132,7 +132,7 @@ def prepare(
 
 
 def _warn_of_alignment(manifest: Manifest) -> None:
-    """Warns if `align` is too small for sharing bins in zigzag, or costs more than FP8 would: who it is for is unknown."""
+    """Warns if `align` is too small for zigzag, or costs more than FP8 needs; what it is meant for is unknown."""
     options = manifest.options
     ranks = options.context.max_context_parallel if options.context else 1
     if ranks > 1 and options.align % (2 * ranks):
