@@ -92,7 +92,7 @@ def test_a_plan_that_the_clock_cut_off_says_so(
     inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "set")], catch_exceptions=False)
     assert "ids: uint32, row numbers of x.parquet" in inspected.output
     for shown in (result.output, inspected.output):
-        for words in ("cut off", "another digest", "--algorithm best-fit", "--time-limit-seconds"):
+        for words in ("cut off", "whose digest refuses cursors", "--algorithm best-fit", "--time-limit-seconds"):
             assert (words in shown) is cut_off
 
 

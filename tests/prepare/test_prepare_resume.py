@@ -238,7 +238,7 @@ def test_a_signal_when_all_is_done_leaves_no_work(folder: Path, monkeypatch: pyt
 
 
 def test_lengths_that_python_holds_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="resume is for files"):
+    with pytest.raises(ValueError, match="resume needs files"):
         prepare(lengths=[3, 4], max_seq_len=8, output=tmp_path / "out", resume=True)
     stopping(monkeypatch, "write_spill", 0)
     with pytest.raises(Stopped):

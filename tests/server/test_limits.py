@@ -187,7 +187,8 @@ def test_get_bins_is_bounded_by_the_bytes_of_its_answer(embedded, monkeypatch):
 @pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
 def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
     from packhorse.server.base import time_slices
-    from packhorse.server.methods import backend as module
+    from packhorse.server.methods import backend as answers_of_bins
+    from packhorse.server.methods import locate
 
     backend = embedded._transport._backend
     topology = topology_message(Topology(world_size=3, workers_per_rank=2, batch_size=2))
@@ -202,14 +203,14 @@ def test_pieces_change_no_answer(embedded, corpus, monkeypatch, dataset):
     ]
     answers = [time_slices.finish(method(request)) for method, request in asked]
     monkeypatch.setattr(time_slices, "SLICE_SECONDS", 0)
-    monkeypatch.setattr(module, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(module, "_BISECTIONS_AT_ONCE", 1)
+    monkeypatch.setattr(answers_of_bins, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(locate, "_BISECTIONS_AT_ONCE", 1)
     assert [time_slices.finish(method(request)) for method, request in asked] == answers
     assert len(list(backend.locate_in_slices(asked[2][1]))) > 100
 
 
 def test_ids_are_bounded_by_the_bisections_they_take(embedded, monkeypatch):
-    from packhorse.server.methods import backend as module
+    from packhorse.server.methods import locate as module
 
     backend = embedded._transport._backend
     num_lengths = backend.get_dataset(pb.GetDatasetRequest(name="rows")).dataset.num_lengths

@@ -10,6 +10,7 @@ from packhorse.types.facts import (
     StreamHeader,
     Takedown,
     TakenPositions,
+    skipped_text,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "StreamHeader",
     "Takedown",
     "TakenPositions",
+    "skipped_text",
 ]

@@ -12,13 +12,13 @@ from packhorse.cli.shared.options import (
     target_option,
     topology_options,
 )
-from packhorse.cli.shared.printing import skipped_text
 from packhorse.cli.shared.service import asking_for, streams_shape, timeout_option
 from packhorse.client import Client, DatasetInfo
 from packhorse.client.proof import AuditReport, ComponentReport, EpochOfStreams
 from packhorse.jobs import show_progress
 from packhorse.topology import Skips, Topology
 from packhorse.topology.choices import counted
+from packhorse.types import skipped_text
 
 if TYPE_CHECKING:
     from packhorse.client.proof import TokenAudit, TokenReport

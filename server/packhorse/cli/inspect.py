@@ -119,7 +119,8 @@ def _print_folder(
     as_json: bool,
 ) -> None:
     from packhorse.analysis import BANDWIDTH, dataset_report
-    from packhorse.cli.shared.reports import report_lines, report_tables
+    from packhorse.cli.shared.reports import report_tables
+    from packhorse.cli.shared.sentences import report_lines
     from packhorse.dataset import open_prepared
 
     if plot is not None:
@@ -156,7 +157,7 @@ def _save_report(folder: Path, path: Path) -> None:
 def _prune(folder: Path, numbers: tuple[int, ...], *, as_json: bool) -> None:
     """Removes versions of a dataset, and prints the others."""
     from packhorse.analysis import version_facts
-    from packhorse.cli.shared.reports import version_line
+    from packhorse.cli.shared.sentences import version_line
     from packhorse.dataset import prune_version, versions_of
 
     for number in numbers:

@@ -15,8 +15,7 @@ import click
 from packhorse.analysis import stats_of
 from packhorse.cli import in_flags, stopped_by_signals
 from packhorse.cli.shared.options import flags_of, store_timeout_option
-from packhorse.cli.shared.printing import skipped_text
-from packhorse.cli.shared.reports import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
+from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
 from packhorse.dataset import (
     Inputs,
     Manifest,
@@ -30,6 +29,7 @@ from packhorse.jobs import Execution
 from packhorse.packing import PACKERS, Template
 from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, Resource, prepare
 from packhorse.prepare import dry_run as try_out
+from packhorse.types import skipped_text
 
 _GROUP_FLAGS = {"column": "group_column", "size": "group_size", "numbers": "groups"}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from packhorse.analysis import WaitingRow
-from packhorse.cli.shared.reports import advice
+from packhorse.cli.shared.sentences import advice
 from packhorse.epoch.balance import Waiting
 from packhorse.topology import Balance, Topology
 

@@ -1,4 +1,4 @@
-"""How commands print: the console, tables, and rows that were left out.
+"""How commands print: the console, and tables.
 
 Owns how a table is laid out and shown where it is too wide for the terminal. Leaves every figure to
 `packhorse.analysis`.
@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
-
-from packhorse.topology.choices import counted
 
 _WIDTH_IN_FILES = 1_000_000
 """In a file or a pipe a table is as wide as its cells, so that whole digests and names can be read from it."""
@@ -119,14 +117,3 @@ def facts_table(facts: Mapping[str, str]) -> Table:
     for name, value in facts.items():
         made.add_row(name, value)
     return made
-
-
-def skipped_text(rows: int, by_reason: Mapping[str, int] | None) -> str:
-    """Returns how many rows were left out, and why.
-
-    Example:
-        >>> skipped_text(1203, {"the id is null": 3, "the length is null": 1200})
-        '1,203 rows, 3 where the id is null, 1,200 where the length is null'
-    """
-    reasons = (f"{count:,} where {reason}" for reason, count in (by_reason or {}).items())
-    return ", ".join([counted(rows, "row"), *reasons])
