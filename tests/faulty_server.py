@@ -90,7 +90,7 @@ def _blocks(faults: Faults) -> None:
     from packhorse.v1 import packing_pb2 as pb
 
     if faults.block_bytes is not None:
-        stream_request.BLOCK_BYTES = faults.block_bytes
+        stream_request.BLOCK_BYTES = stream_request.LEAST_BLOCK_BYTES = faults.block_bytes
     if faults.steps_per_block is not None:
         num_steps = faults.steps_per_block
         stream_request._steps_per_block = lambda dataset, batch_size, num_bytes: num_steps
