@@ -85,15 +85,15 @@ def apply(faults: Faults) -> None:
 
 
 def _blocks(faults: Faults) -> None:
-    from packhorse.server.methods import stream_request
-    from packhorse.server.methods.stream_request import OpenStream
+    from packhorse.server.methods import open_stream
+    from packhorse.server.methods.open_stream import OpenStream
     from packhorse.v1 import packing_pb2 as pb
 
     if faults.block_bytes is not None:
-        stream_request.BLOCK_BYTES = stream_request.LEAST_BLOCK_BYTES = faults.block_bytes
+        open_stream.BLOCK_BYTES = open_stream.LEAST_BLOCK_BYTES = faults.block_bytes
     if faults.steps_per_block is not None:
         num_steps = faults.steps_per_block
-        stream_request._steps_per_block = lambda dataset, batch_size, num_bytes: num_steps
+        open_stream._steps_per_block = lambda dataset, batch_size, num_bytes: num_steps
     make, stuck = OpenStream.make, faults.blocks_stuck_while
 
     def make_slowly(self: OpenStream, steps: range) -> pb.StreamBinsResponse | None:

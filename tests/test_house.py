@@ -15,9 +15,9 @@ from packhorse.cli import COMMANDS
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = tuple(REPOSITORY / root / "packhorse" for root in ("proto", "server", "client"))
 
-MOST_LINES = 63_985
+MOST_LINES = 64_028
 """In proto, server and client together, stubs left out. The wish is 52,000."""
-MOST_FILES = 303
+MOST_FILES = 307
 """The wish is 280."""
 MOST_MODULES_OF_A_FOLDER = 15
 MOST_PARAMETERS = 12

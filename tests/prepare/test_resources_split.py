@@ -100,18 +100,18 @@ def test_a_dataset_of_short_sequences_is_that_of_every_policy(tmp_path):
 @pytest.mark.parametrize(
     ("row", "length", "tiles", "said"),
     [
-        (7, 90, 2, r"sequence 7 \(row 7\) has 90 tokens, over max_seq_len 64, and takes 2 of resource 'tiles', so it "),
-        (7, 30, 5, r"sequence 7 \(row 7\) takes 5 of resource 'tiles', over its cap of 4, so it "),
+        (7, 90, 2, r"sequence 7 \(row 7\) has 90 tokens, over max_seq_len 64, and takes 2 of resource 'tiles', and "),
+        (7, 30, 5, r"sequence 7 \(row 7\) takes 5 of resource 'tiles', over its cap of 4, and "),
     ],
 )
 def test_what_has_images_and_does_not_fit_is_refused_with_how_many_there_are(tmp_path, row, length, tiles, said):
     lengths, amounts = LENGTHS.copy(), TILES.copy()
     lengths[:3], amounts[:3] = 200, 0  # pieces before it: the row that is named is the input's
     lengths[[row, row + 1]], amounts[[row, row + 1]] = length, tiles
-    with pytest.raises(ValueError, match=said + "cannot be split, and it is one of 2; raise max_seq_len or the cap, "):
+    with pytest.raises(ValueError, match=said + r"cannot be split \(in all: 2 such rows\); raise max_seq_len "):
         prepared(tmp_path / "set", lengths, amounts)
     lengths[row + 1], amounts[row + 1] = 5, 1
-    with pytest.raises(ValueError, match=said + "cannot be split, and it is the only one; .* over_length='drop'"):
+    with pytest.raises(ValueError, match=said + r"cannot be split \(in all: 1 such row\); .* over_length='drop'"):
         prepared(tmp_path / "set", lengths, amounts)
     assert not (tmp_path / "set").exists()
     manifest = prepared(tmp_path / "set", lengths, amounts, over_length="drop")

@@ -207,7 +207,8 @@ def _digest_of(function: Callable[..., Any]) -> str:
         for name in code.co_names:
             value = one.__globals__.get(name)
             if (called := getattr(value, "py_func", None)) is not None:
-                known += [] if called in known else [called]
+                if called not in known:
+                    known.append(called)
             elif isinstance(value, int | float | tuple | np.generic):
                 digest.update(repr((name, value)).encode())
     return digest.hexdigest()

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from packhorse.dataset.layout import LATER, PreparedDatasetError, as_object, check_fields
+from packhorse.dataset._fields import LATER, as_object, check_fields
+from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.topology import DEFAULT_COST_CAP_PERCENT, ContextRule, RoomRule
 
 FORMAT_VERSION = 1

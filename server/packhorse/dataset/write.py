@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from packhorse.dataset._fields import as_object
 from packhorse.dataset.layout import (
     CLASSES,
     COUNTS,
@@ -32,7 +33,6 @@ from packhorse.dataset.layout import (
     SKIPPED,
     STARTS,
     TEMPLATES,
-    as_object,
     render_counts,
     render_templates,
     sha256_of,

@@ -38,6 +38,7 @@ from packhorse.prepare._resources import GroupClasses, SizeCounts
 from packhorse.prepare.grouping import Grouping, WholeGroups, groups_of_version, whole_groups
 from packhorse.prepare.input import InputColumns, Opened, RawRows, Resource, RowRange, cut, map_array
 from packhorse.topology import RoomRule
+from packhorse.topology.choices import counted
 from packhorse.wire import ids_sum
 
 _MOST_ROWS_NAMED = 4
@@ -241,7 +242,7 @@ class _Tally:
         self._pieces = [np.empty((0, 2), dtype=np.int64)]
         """(member, its first token) of pieces that do not begin a sequence: int64 [n, 2] each."""
         self._uncut = ""
-        """Says which sequence with resources, the first of those under "split", does not fit a bin."""
+        """Why the first sequence that "split" may not cut does not fit a bin; empty if all fit."""
         self.dropped = [np.empty(0, dtype=np.int64) if before is None else before.dropped_groups()]
         """Keys of these groups."""
         self.keys = [*self.dropped]
@@ -283,10 +284,9 @@ class _Tally:
                 advance(len(rows.lengths))
         if self._uncut:
             raise ValueError(
-                f"{self._uncut}, so it cannot be split, and it is "
-                f"{'the only one' if self.num_dropped == 1 else f'one of {self.num_dropped:,}'}; raise max_seq_len or "
-                "the cap, leave such rows out of the input, or choose over_length='drop', which leaves out long text, "
-                "too"
+                f"{self._uncut}, and cannot be split (in all: {counted(self.num_dropped, 'such row')}); raise "
+                "max_seq_len or the cap, leave such rows out of the input, or choose over_length='drop', which also "
+                "leaves out long text"
             )
         return num_before
 

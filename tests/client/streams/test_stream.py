@@ -23,8 +23,8 @@ def test_blocks_grow_from_one_step_and_hold_whole_steps(client):
 
 
 def test_blocks_stay_within_their_bound(embedded, monkeypatch):
-    monkeypatch.setattr("packhorse.server.methods.stream_request.BLOCK_BYTES", 2048)
-    monkeypatch.setattr("packhorse.server.methods.stream_request.LEAST_BLOCK_BYTES", 2048)
+    monkeypatch.setattr("packhorse.server.methods.open_stream.BLOCK_BYTES", 2048)
+    monkeypatch.setattr("packhorse.server.methods.open_stream.LEAST_BLOCK_BYTES", 2048)
     blocks = list(embedded.stream_bins("rows"))
     sizes = [4 * len(block.ids) + 8 * len(block) for block in blocks]
     assert len(blocks) > 8

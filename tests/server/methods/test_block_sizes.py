@@ -7,9 +7,9 @@ import pytest
 from packhorse.client.transport.requests import topology_message
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
-from packhorse.server.methods import stream_request as module
+from packhorse.server.methods import open_stream as module
 from packhorse.server.methods.backend import Backend
-from packhorse.server.methods.stream_request import LEAST_BLOCK_BYTES, STREAMS_BYTES, block_bytes
+from packhorse.server.methods.open_stream import LEAST_BLOCK_BYTES, STREAMS_BYTES, block_bytes
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION

@@ -8,7 +8,7 @@ import pytest
 from packhorse.client.transport.requests import topology_message
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
-from packhorse.server.methods import stream_request
+from packhorse.server.methods import open_stream
 from packhorse.server.methods.backend import Backend
 from packhorse.server.methods.messages import SentTemplates
 from packhorse.topology import Balance, RemainderPolicy, Topology
@@ -42,7 +42,7 @@ def taken(stream):
 @pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
 @pytest.mark.parametrize("balance", Balance)
 def test_blocks_made_side_by_side_are_those_made_one_by_one(backend, threads, monkeypatch, dataset, balance):
-    monkeypatch.setattr(stream_request, "_steps_per_block", lambda *_: 1)
+    monkeypatch.setattr(open_stream, "_steps_per_block", lambda *_: 1)
     header, *one_by_one = backend.stream_bins(request(dataset, balance))
     stream = backend.open_stream(request(dataset, balance))
     assert stream.header == header.header
@@ -89,14 +89,14 @@ def test_what_waits_for_a_block_that_is_not_coming_is_let_go(backend, threads):
 def test_a_failure_ends_the_stream_behind_it_and_not_before(backend, threads, monkeypatch):
     stream = backend.open_stream(request())
     first, second, third, *_ = taken(stream)
-    bins = stream_request.as_declared
+    bins = open_stream.as_declared
 
     def failing(made, manifest):
         if threading.current_thread().name == "fails":
             raise OSError("the disk is gone")
         return bins(made, manifest)
 
-    monkeypatch.setattr(stream_request, "as_declared", failing)
+    monkeypatch.setattr(open_stream, "as_declared", failing)
     behind = threads.submit(stream.make, third)
     raised = []
 

@@ -133,7 +133,7 @@ def _cut(text: str, file: str, num_stages: int) -> str:
             return edited
     raise MixtureError(
         f"{file}: stages can be removed only if they are [[stages]] tables and no other table names their "
-        f"components; edit the file by hand"
+        "components; edit the file by hand"
     )
 
 

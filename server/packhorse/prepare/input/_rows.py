@@ -63,7 +63,7 @@ class Resource:
     def parse(cls, text: str) -> Self:
         """Reads NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST; a ValueError where it is something else."""
         found = _RESOURCE.fullmatch(text)
-        if found is None or _NUMBER_AT_END.search(found[2]):  # such as tiles:-5, no column of anyone
+        if found is None or _NUMBER_AT_END.search(found[2]):  # tiles:-5 is a mistyped cap
             raise ValueError(
                 "resource must be NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST, such as tiles=num_tiles:48, "
                 f"got {text!r:.60}"

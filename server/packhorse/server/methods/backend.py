@@ -26,8 +26,9 @@ from packhorse.server.methods.messages import (
     encode,
     takedown_message,
 )
+from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.methods.pack_stream import PackSession
-from packhorse.server.methods.stream_request import BLOCK_BYTES, Epochs, OpenStream, StreamRequest
+from packhorse.server.methods.stream_request import Epochs, StreamRequest
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import get_bins_context

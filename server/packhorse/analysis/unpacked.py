@@ -1,0 +1,154 @@
+"""Training without packing: the cost of the usual ways to make rows of the same sequences.
+
+Owns the ways and their arithmetic over histograms. Leaves plans to `packhorse.packing`.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from packhorse.analysis.counts import fit
+from packhorse.dataset import OverLength
+from packhorse.topology import RoomRule
+
+ROWS_PER_BATCH = 32
+"""Rows of a batch that is padded to its longest sequence."""
+
+
+_DRAWN_SEQUENCES = 1 << 18
+"""The most sequences that are put into random order."""
+
+
+_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpacked:
+    """One way to make rows without packing."""
+
+    way: str
+    """"padded", "sorted-batches", "concatenated" or "random-order"."""
+    sequences: int
+    """Sequences in an epoch; each piece of a split sequence counts."""
+    rows: int
+    """Rows in an epoch."""
+    computed_tokens: int
+    """Tokens that a GPU computes in an epoch, padding included."""
+    efficiency: float
+    """Tokens of sequences per computed token, in [0, 1]; `extra_tokens` and alignment count as in a plan."""
+    sequences_cut: int
+    """Sequences that are cut into parts which do not see each other."""
+
+
+def ways_without_packing(
+    counts: Mapping[int, int], rule: RoomRule, policy: OverLength, max_sequences_per_row: int | None = None
+) -> list[Unpacked]:
+    """Returns what every way makes of the same sequences.
+
+    Args:
+        counts: length in tokens → number of sequences, including those that are too long.
+        rule: how many tokens each takes in a row.
+        policy: what happens to sequences that are too long; concatenation takes them as they are.
+        max_sequences_per_row: the most in a row that is filled in random order; None for no limit.
+
+    Example:
+        >>> [(way.way, way.rows) for way in ways_without_packing({5: 6, 3: 2}, RoomRule(10), "error")]
+        [('padded', 8), ('sorted-batches', 8), ('random-order', 4), ('concatenated', 4)]
+    """
+    fitting = fit(counts, rule.longest, policy)
+    rooms: Counter[int] = Counter()
+    for length, count in fitting.items():
+        rooms[int(rule.room(length))] += count
+    laid = {length + rule.extra_tokens: count for length, count in counts.items()}
+    return [
+        padded(rooms, rule.max_seq_len),
+        sorted_batches(rooms, ROWS_PER_BATCH),
+        random_order(rooms, rule.max_seq_len, max_sequences_per_row),
+        concatenated(laid, rule.max_seq_len),
+    ]
+
+
+def padded(rooms: Mapping[int, int], max_seq_len: int) -> Unpacked:
+    """One sequence a row, padded to max_seq_len.
+
+    Example:
+        >>> padded({4: 1, 6: 1}, 10).efficiency
+        0.5
+    """
+    rows = sum(rooms.values())
+    return _made("padded", rooms, rows, rows * max_seq_len)
+
+
+def sorted_batches(rooms: Mapping[int, int], rows_per_batch: int) -> Unpacked:
+    """One sequence a row, the whole epoch sorted by length, every batch padded to its longest: O(distinct lengths).
+
+    The best case of bucketing by length. The last batch may have fewer rows.
+
+    Example:
+        >>> sorted_batches({4: 3, 6: 1}, 2).computed_tokens  # (6, 4), (4, 4)
+        20
+    """
+    rows = sum(rooms.values())
+    first = computed = 0
+    for room in sorted(rooms, reverse=True):
+        end = first + rooms[room]
+        batches_before, batches = -(-first // rows_per_batch), -(-end // rows_per_batch)
+        computed += room * (min(batches * rows_per_batch, rows) - min(batches_before * rows_per_batch, rows))
+        first = end
+    return _made("sorted-batches", rooms, rows, computed)
+
+
+def concatenated(lengths: Mapping[int, int], max_seq_len: int) -> Unpacked:
+    """All sequences in random order, joined and cut into rows of max_seq_len.
+
+    A row ends inside a sequence of L tokens with probability (L - 1) / max_seq_len, or 1 where L is longer than a row.
+    The number of sequences cut is the rounded sum of these.
+
+    Example:
+        >>> concatenated({5: 100}, 10).sequences_cut
+        40
+    """
+    rows = -(-sum(length * count for length, count in lengths.items()) // max_seq_len)
+    chances = sum(min(length - 1, max_seq_len) * count for length, count in lengths.items())
+    return _made("concatenated", lengths, rows, rows * max_seq_len, sequences_cut=round(chances / max_seq_len))
+
+
+def random_order(rooms: Mapping[int, int], max_seq_len: int, max_sequences_per_row: int | None = None) -> Unpacked:
+    """Rows filled in random order, each until the next sequence does not fit (next-fit).
+
+    Counted on one random order with a fixed seed. Of more than 2^18 sequences, 2^18 are drawn and the count is scaled.
+
+    Example:
+        >>> random_order({6: 4}, 10).rows
+        4
+    """
+    num_sequences = sum(rooms.values())
+    generator = np.random.default_rng(_SEED)
+    values, counts = np.array(list(rooms)), np.array(list(rooms.values()))
+    if num_sequences <= _DRAWN_SEQUENCES:
+        drawn = generator.permutation(np.repeat(values, counts))
+    else:
+        drawn = generator.choice(values, _DRAWN_SEQUENCES, p=counts / num_sequences)
+    ends = [0, *np.cumsum(drawn).tolist()]
+    first = rows = 0
+    while first < len(drawn):
+        last = bisect_right(ends, ends[first] + max_seq_len, lo=first) - 1
+        first = last if max_sequences_per_row is None else min(last, first + max_sequences_per_row)
+        rows += 1
+    rows = -(-rows * num_sequences // len(drawn))
+    return _made("random-order", rooms, rows, rows * max_seq_len)
+
+
+def _made(way: str, rooms: Mapping[int, int], rows: int, computed: int, *, sequences_cut: int = 0) -> Unpacked:
+    tokens = sum(room * count for room, count in rooms.items())
+    return Unpacked(
+        way=way,
+        sequences=sum(rooms.values()),
+        rows=rows,
+        computed_tokens=computed,
+        efficiency=tokens / computed,
+        sequences_cut=sequences_cut,
+    )

@@ -1,0 +1,198 @@
+"""An open stream: which steps its next block has, and the block's message.
+
+Owns how large blocks are, and that blocks made at the same time are as if made one after the other. Leaves the request
+to `stream_request`, arrays to `messages`, and when and in which thread a block is made to `servicer`.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from packhorse.epoch import Bins
+from packhorse.server.base.time_slices import TimeSlices
+from packhorse.server.datasets.protocols import Dataset, Datasets
+from packhorse.server.methods import requests
+from packhorse.server.methods.messages import Numbered, SentTemplates, as_declared, components_in, encode
+from packhorse.server.methods.stream_request import StreamRequest
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import block_context, stream_positions
+
+BLOCK_BYTES = 1 << 20
+"""The size that a stream's later blocks grow to while few streams are open."""
+
+
+LEAST_BLOCK_BYTES = 16 << 10
+"""The same while very many are."""
+
+
+UNREAD_BYTES = 128 << 10
+"""What a stream may send before its client has read a byte: the client's flow-control window and sockets take it. Until
+then nobody knows how fast the client is, and blocks stay as small as LEAST_BLOCK_BYTES."""
+
+
+STREAMS_BYTES = 16 << 20
+"""Of one block of every stream, together. A stream holds some four times its block: as a message, as bytes on their
+way, twice, and the next one; if its client waits for that, one more."""
+
+
+GROWTH = 4
+"""A block has this multiple of the steps of the one before, until it is large enough."""
+
+
+BLOCK_SECONDS = 30.0
+"""The longest that a client should need for one block. Stages and takedowns cannot affect bins already sent."""
+
+
+class OpenStream:
+    """A stream's blocks, taken one after the other and made in any threads.
+
+    Args:
+        request: checked.
+        catalog: the datasets.
+        note: called with the end of every block, exclusive, among the positions that are not skipped.
+        num_streams: returns how many streams are open now, including this one.
+    """
+
+    def __init__(
+        self, request: StreamRequest, catalog: Datasets, note: Callable[[int], None], num_streams: Callable[[], int]
+    ) -> None:
+        self._request = request
+        self._catalog = catalog
+        self._note = note
+        self._num_streams = num_streams
+        self._steps = request.steps
+        self._at_once, self._taken_at = 0, 0.0
+        self._sent = SentTemplates()
+        self._order = threading.Condition()
+        self._next_step = request.steps.start
+        self._is_over = False
+        catalog.follow(request.progress)
+
+    @property
+    def header(self) -> pb.StreamHeader:
+        """The first message."""
+        return self._request.header
+
+    def take(self) -> range:
+        """Returns the steps of the next block: one for the first, more for later ones, none after the last."""
+        request = self._request
+        unread = _steps_per_block(request.dataset, request.batch_size, UNREAD_BYTES)
+        is_read = len(request.steps) - len(self._steps) >= unread
+        num_bytes = block_bytes(self._num_streams()) if is_read else LEAST_BLOCK_BYTES
+        most = _steps_per_block(request.dataset, request.batch_size, num_bytes)
+        now = time.monotonic()
+        if self._at_once:
+            self._at_once = min(next_steps(self._at_once, now - self._taken_at), request.most_steps, most)
+        else:
+            self._at_once = 1
+        self._taken_at = now
+        taken, self._steps = self._steps[: self._at_once], self._steps[self._at_once :]
+        return taken
+
+    def is_arranged(self, steps: range | None = None) -> bool:
+        """Whether a block can be made without arranging optimizer steps first; None for the next step."""
+        return self._request.assignment.is_arranged(self._steps[:1] if steps is None else steps)
+
+    def arrange_in_slices(self, steps: range) -> TimeSlices[None]:
+        """Arranges optimizer steps before their block is made: it takes long, and is done once for all ranks."""
+        for _ in self._request.assignment.arrange(steps):
+            yield 0
+
+    def make(self, steps: range) -> pb.StreamBinsResponse | None:
+        """Makes the block of steps from `take`; None if the stream ends before it.
+
+        Blocks may be made at the same time; they wait for each other only to say in order which templates are new.
+
+
+        Raises:
+            ServiceError: the dataset's files were altered.
+        """
+        message = None
+        try:
+            message = self._made(steps)
+        finally:
+            if message is None:
+                self.close()
+        return message
+
+    def is_current(self) -> bool:
+        """Whether the stream continues. After a change of a file it ends, and its client opens it again."""
+        request, catalog = self._request, self._catalog
+        return (
+            catalog.is_current(request.dataset) and catalog.takedown(request.dataset, is_open=True) is request.takedown
+        )
+
+    def close(self) -> None:
+        """Releases blocks that wait for an earlier one: it is not coming."""
+        with self._order:
+            self._is_over = True
+            self._order.notify_all()
+
+    def _made(self, steps: range) -> pb.StreamBinsResponse | None:
+        request, dataset = self._request, self._request.dataset
+        self._reach(request.end_of(steps[-1]))
+        if not self.is_current():
+            return None
+        bins = as_declared(request.assignment.bins(steps, request.rank), dataset.manifest)
+        self._catalog.confirm(dataset, components_in(bins))
+        numbered = self._numbered(bins, steps)
+        if numbered is None:
+            return None
+        message = pb.StreamBinsResponse()
+        block = message.block
+        block.first_step, block.num_steps = steps.start, len(steps)
+        block.num_sequences, block.num_tokens = len(bins.ids), bins.num_tokens()
+        context = block_context(request.header.checksum, block)
+        positions = None
+        if not request.assignment.is_in_order(steps):
+            positions = stream_positions(request.topology, request.rank, steps.start, len(bins))
+        redacted = request.takedown.redacted(
+            bins, epoch=request.epoch, seed=request.run_seed, num_bins=request.num_whole_bins, skips=request.skips
+        )
+        encode(bins, block.bins, context, numbered, positions, redacted)
+        return message
+
+    def _reach(self, end: int) -> None:
+        """Notes how far the stream comes (`end` is exclusive), before looking at what may change from there on."""
+        self._note(end)
+        with self._order:
+            progress = self._request.progress
+            progress.position = max(progress.position, self._request.skips.to_whole(end - 1) + 1)
+
+    def _numbered(self, bins: Bins, steps: range) -> Numbered | None:
+        """Numbers templates once all earlier blocks have done so; None if one of them is not coming."""
+        with self._order:
+            self._order.wait_for(lambda: self._next_step == steps.start or self._is_over)
+            if self._next_step != steps.start:
+                return None
+            numbered = self._sent.numbered(bins)
+            self._next_step += len(steps) * steps.step
+            self._order.notify_all()
+            return numbered
+
+
+def block_bytes(num_streams: int) -> int:
+    """Returns the size that a stream's blocks grow to while `num_streams` are open.
+
+    Example:
+        >>> [block_bytes(num_streams) >> 10 for num_streams in (1, 100, 1000, 4000)]
+        [1024, 163, 16, 16]
+    """
+    return min(BLOCK_BYTES, max(LEAST_BLOCK_BYTES, STREAMS_BYTES // max(1, num_streams)))
+
+
+def next_steps(num_steps: int, seconds: float) -> int:
+    """Returns how many steps a stream's next block may have, after one of `num_steps` that lasted for `seconds`.
+
+    Example:
+        >>> next_steps(64, 0.5), next_steps(64, 20.0), next_steps(64, 240.0)  # trainers that take ever longer
+        (256, 96, 8)
+    """
+    return max(1, int(num_steps * min(GROWTH, BLOCK_SECONDS / max(seconds, 1e-9))))
+
+
+def _steps_per_block(dataset: Dataset, batch_size: int, num_bytes: int) -> int:
+    """Returns how many steps fill a block of a size on average, and always fit into a message."""
+    average = requests.average_bytes_per_bin(dataset) * batch_size
+    most = requests.most_bytes_per_bin(dataset) * batch_size
+    return max(1, min(int(num_bytes / average), requests.MAX_MESSAGE_BYTES // most))
