@@ -47,7 +47,8 @@ def run(tmp_path):
     def run(*dtypes):
         done = subprocess.run(
             [sys.executable, str(module), *dtypes],
-            env={"PATH": "", "NUMBA_CACHE_DIR": str(cache)},
+            # Python itself may not see an edit within the same second
+            env={"PATH": "", "NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             timeout=100,
