@@ -1,7 +1,6 @@
-"""How large the house is: files, folders, functions, names and commands, each with the most that there may be.
+"""What would tire a reader of the house: crowded folders, long functions, many parameters, circles of imports.
 
-Owns what can be counted. Where a limit is still above the one that we want, the wish stands beside it: lower the limit
-with the code, and never raise it.
+Owns what can be counted and hurts whoever reads; the size of the whole is nobody's limit.
 """
 
 import ast
@@ -10,21 +9,15 @@ from functools import cache
 from pathlib import Path
 
 import packhorse.client
-from packhorse.cli import COMMANDS
 
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = tuple(REPOSITORY / root / "packhorse" for root in ("proto", "server", "client"))
 
-MOST_LINES = 64_028
-"""In proto, server and client together, stubs left out. The wish is 52,000."""
-MOST_FILES = 307
-"""The wish is 280."""
 MOST_MODULES_OF_A_FOLDER = 15
 MOST_PARAMETERS = 12
 MOST_LINES_OF_A_FUNCTION = 60
 """Its docstring left out."""
 MOST_EXPORTED = 40
-MOST_COMMANDS = 18
 
 LONG = {
     "packhorse/prepare/kernels.py:add_lists": 75,
@@ -57,14 +50,6 @@ def num_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or 0) - function.lineno + 1 - of_docstring
 
 
-def test_lines() -> None:
-    assert sum(path.read_text(encoding="utf-8").count("\n") for path in files()) <= MOST_LINES
-
-
-def test_files() -> None:
-    assert len(files()) <= MOST_FILES
-
-
 def test_modules_of_a_folder() -> None:
     modules: dict[str, int] = {}
     for path in files():
@@ -85,9 +70,8 @@ def test_lines_of_a_function() -> None:
     assert LONG.keys() <= long.keys(), "a function is short now: take its entry away"
 
 
-def test_names_and_commands() -> None:
+def test_names_at_the_client() -> None:
     assert len(packhorse.client.__all__) <= MOST_EXPORTED
-    assert len(COMMANDS) <= MOST_COMMANDS
 
 
 def imports_of(path: Path) -> Iterator[str]:
