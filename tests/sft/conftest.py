@@ -29,6 +29,29 @@ SPECIAL_TOKENS = [
     "[TOOL_CALLS]",
     "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]",
+    "<|header_start|>",
+    "<|header_end|>",
+    "<|eot|>",
+    "<|eom|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|im_sep|>",
+    "<|im_system|>",
+    "<|im_user|>",
+    "<|im_assistant|>",
+    "<|im_middle|>",
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|channel|>",
+    "<|call|>",
+    "<|return|>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+    "<｜end▁of▁sentence｜>",
+    "<|observation|>",
+    "[gMASK]",
+    "<sop>",
 ]
 TEXTS = [
     "Hello there, how are you?\n\n I am well. The sum is 42!\n\n",
@@ -43,7 +66,7 @@ def model() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=450,
+        vocab_size=480,
         special_tokens=SPECIAL_TOKENS,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
@@ -72,3 +95,13 @@ def marked() -> Callable[[str], str]:
 def unmarked(marked: Callable[[str], str]) -> Callable[[str], str]:
     """Function: the same without the blocks' tags."""
     return lambda family: re.sub(r"\{% (end)?generation %\}", "", marked(family))
+
+
+@pytest.fixture(scope="session")
+def exact(model: Tokenizer) -> PreTrainedTokenizerFast:
+    """The same with white space in the offsets of its tokens, without which transformers ends its masks early."""
+    copy = Tokenizer.from_str(model.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    copy.post_processor = processors.ByteLevel(trim_offsets=False)
+    return PreTrainedTokenizerFast(tokenizer_object=copy, bos_token="<s>", eos_token="</s>")

@@ -1,7 +1,6 @@
 """Chats: tokens against transformers' own, trained tokens against what the assistant said, in five families' styles."""
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from packhorse.sft import EncodedSequence, NoTargetsError, encode_chat, truncate_pair
+from packhorse.sft import EncodedSequence, NoTargetsError, encode_chat
 
 Source = Callable[[str], str]
 Message = dict[str, Any]
@@ -243,22 +242,28 @@ def test_content_in_parts(fast: PreTrainedTokenizerFast, model: Tokenizer) -> No
     assert taught(model, encode_chat(messages, fast, chat_template=template)) == ["A</s>", "B</s>"]
 
 
+PAIRS = "{% for pair in messages | batch(2) %}Q: {{ pair[0].content }} A: {{ pair[1].content }}</s>{% endfor %}"
+
+
+def test_a_template_without_a_loop_over_messages_shows_its_turns_by_prefixes(
+    fast: PreTrainedTokenizerFast, model: Tokenizer
+) -> None:
+    messages = turns(("Hello", "Good"), ("Hello", "Bye"))
+    assert taught(model, encode_chat(messages, fast, chat_template=PAIRS)) == ["Good</s>", "Bye</s>"]
+    single = "{{ messages[0].content }}<|user|>{{ messages[1].content + eos_token }}"
+    assert taught(model, encode_chat(messages[:2], fast, chat_template=single)) == ["Good</s>"]
+
+
 @pytest.mark.parametrize(
     ("template", "why"),
     [
+        ("{{ messages | length }}" + PAIRS, "the text up to it is no prefix"),
+        (PAIRS.replace("A: ", "A: {{ pair[1].content[:1] }} {{ pair[0].content }}"), "words of message 0 stand"),
         (
-            "{{ messages | length }}{% for m in messages %}{{ m.content * 2 }}{% endfor %}",
-            "cannot be found in the text",
-        ),
-        (
-            "{{ messages | map(attribute='content') | join | length }}"
-            "{% for m in messages %}{{ m.content }}{% endfor %}",
-            "other words in it change the text of message 0",
-        ),
-        (
-            "{{ messages | length }}{% if messages | length < 4 %}{{ raise_exception('short') }}{% endif %}"
-            "{% for m in messages %}{{ m.content + '</s>' }}{% endfor %}",
-            r"the conversation up to it does not render \(.*short\)",
+            "{% set ns = namespace(text='') %}{% for m in messages %}"
+            "{% if m.role == 'user' %}{{ ns.text }}{{ m.content }}{% else %}{{ m.content[:1] }}{% endif %}"
+            "{% set ns.text = '<' + m.content + '>' %}{% endfor %}",
+            "words of message",
         ),
     ],
 )
@@ -266,48 +271,8 @@ def test_a_template_that_does_not_show_its_turns_is_refused_with_the_way_out(
     fast: PreTrainedTokenizerFast, template: str, why: str
 ) -> None:
     messages = turns(("What is it?", "A very long answer"), ("Q", "B"))
-    with pytest.raises(ValueError, match=rf"model's turn in message 1 is: .*{why}.*\{{% generation %\}}"):
+    with pytest.raises(ValueError, match=rf"model's turn in message \d is: .*{why}.*\{{% generation %\}}"):
         encode_chat(messages, fast, chat_template=template)
-
-
-@both
-@pytest.mark.parametrize("train_turns", ["all", "last"])
-@pytest.mark.parametrize("max_tokens", [2, 9, 20, 33, 10_000])
-def test_a_cutoff_balances_turn_after_turn(
-    source: Callable[[str, str], str],
-    fast: PreTrainedTokenizerFast,
-    kind: str,
-    train_turns: Any,
-    max_tokens: int,
-) -> None:
-    messages = turns(
-        ("Hello there, how are you?", "Good morning! ää"), ("Sum?", "The sum is 42, and more."), ("x", "y")
-    )
-    whole = encode_chat(messages, fast, chat_template=source(kind, "chatml"))
-    # Source and target of every turn, and what follows the last.
-    edges = [0, *np.flatnonzero(np.diff(whole.loss_mask, prepend=False, append=False)).tolist(), len(whole)]
-    spans = [*pairwise(edges)]
-    pairs = [*zip(spans[::2], [*spans[1::2], (len(whole),) * 2], strict=True)]
-    kept: list[int] = []
-    room = max_tokens
-    for (a, b), (c, d) in pairs[::-1] if train_turns == "last" else pairs:
-        source_len, target_len = truncate_pair(b - a, d - c, room)
-        kept += [*range(a, a + source_len), *range(c, c + target_len)]
-        room -= source_len + target_len
-    kept.sort()
-    is_trained = whole.loss_mask.copy()
-    if train_turns == "last":
-        is_trained[: pairs[-2][1][0]] = False
-    options: dict[str, Any] = {"max_tokens": max_tokens, "train_turns": train_turns}
-    if not is_trained[kept][1:].any():
-        with pytest.raises(NoTargetsError, match=f"after cutting {len(whole) - len(kept)} tokens; raise the cutoff"):
-            encode_chat(messages, fast, chat_template=source(kind, "chatml"), **options)
-        return
-    cut = encode_chat(messages, fast, chat_template=source(kind, "chatml"), **options)
-    assert len(cut) == min(max_tokens, len(whole))
-    assert cut.input_ids.tolist() == whole.input_ids[kept].tolist()
-    assert cut.loss_mask.tolist() == is_trained[kept].tolist()
-    assert cut.num_cut_tokens == len(whole) - len(cut)
 
 
 def test_mistakes_are_named(fast: PreTrainedTokenizerFast, unmarked: Source) -> None:
@@ -323,8 +288,8 @@ def test_mistakes_are_named(fast: PreTrainedTokenizerFast, unmarked: Source) -> 
     refused([{"by": "human", "said": "Q"}], r"message 0 needs a role and a content; it has \['by', 'said'\]")
     refused([{"role": "user", "content": object()}], "message 0 holds a value of type object")
     refused([{"role": "user", "content": "\ud800"}], "message 0 has no UTF-8 form")
-    refused([{"role": "user", "content": "\ufdd0"}], r"message 0 holds U\+FDD0")
-    refused([*good, {"role": "assistant", "content": "A", "train": 1}], "message 2: train is 1")
+    refused([{"role": "user", "content": "\ufdd2"}], r"message 0 holds U\+FDD2")
+    refused([*good, {"role": "assistant", "content": "A", "train": "no"}], "message 2: train is 'no'")
     refused([*good, {"role": "assistant", "content": "A", "weight": 0.5}], "message 2: weight is 0.5")
     refused(good, "train_on names 'system'", train_on=("assistant", "system"))
     refused(good, "train_on is 'assistant'", train_on="assistant")

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from packhorse.sft import NoTargetsError, encode_prompt_response, truncate_pair
+from packhorse.sft import NoTargetsError, encode_prompt_response
 
 
 def ids(model: Tokenizer, text: str) -> list[int]:
@@ -33,26 +33,31 @@ def test_the_end_may_be_another_token_or_none(fast: PreTrainedTokenizerFast, mod
         encode_prompt_response("a", "b", model)
 
 
-@pytest.mark.parametrize("max_tokens", [3, 6, 8, 12, 100])
-def test_a_cutoff_balances_both_sides(fast: PreTrainedTokenizerFast, max_tokens: int) -> None:
+@pytest.mark.parametrize("max_tokens", [3, 6, 8, 12, 20, 100])
+def test_a_cutoff_takes_the_begin_of_the_prompt_and_nothing_of_the_response(
+    fast: PreTrainedTokenizerFast, max_tokens: int
+) -> None:
     prompt, response = "How are you? I am well. The sum is 42!", "qwertz uiop"
     whole = encode_prompt_response(prompt, response, fast)
     target_len = whole.num_trained_tokens
-    source_len = len(whole) - target_len
-    source, target = truncate_pair(source_len, target_len, max_tokens)
-    cut = encode_prompt_response(prompt, response, fast, max_tokens=max_tokens)
     tokens = whole.input_ids.tolist()
-    assert cut.input_ids.tolist() == tokens[:source] + tokens[source_len : source_len + target]
-    assert cut.loss_mask.tolist() == [False] * source + [True] * target
+    source = tokens[:-target_len]
+    if max_tokens < target_len + 2:  # BOS and a token of the prompt
+        with pytest.raises(NoTargetsError, match="does not fit the cutoff"):
+            encode_prompt_response(prompt, response, fast, max_tokens=max_tokens)
+        return
+    cut = encode_prompt_response(prompt, response, fast, max_tokens=max_tokens)
+    room = max_tokens - target_len - 1
+    assert cut.input_ids.tolist() == [tokens[0], *source[1:][-room:], *tokens[-target_len:]]
+    assert cut.loss_mask.tolist() == [False] * (len(cut) - target_len) + [True] * target_len
     assert cut.num_cut_tokens == len(whole) - len(cut)
-    assert len(cut) == min(max_tokens, len(whole))
 
 
 def test_pairs_that_teach_nothing_are_refused(fast: PreTrainedTokenizerFast, model: Tokenizer) -> None:
     assert encode_prompt_response("a", "", fast).num_trained_tokens == 1
     with pytest.raises(NoTargetsError, match="0 of the sequence's 2 tokens are trained on"):
         encode_prompt_response("a", "", fast, eos=False)
-    with pytest.raises(NoTargetsError, match=r"after cutting .* raise the cutoff"):
+    with pytest.raises(NoTargetsError, match=r"without cutting an answer; raise the cutoff"):
         encode_prompt_response("a" * 5000, "b", fast, max_tokens=2)
     # No model predicts the first token of a sequence.
     with pytest.raises(NoTargetsError, match="0 of the sequence's 1 tokens"):

@@ -5,6 +5,7 @@ import json
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from packhorse.sft.messages import TrainedTurns, check_conversation
 from packhorse.sft.template import TemplateRefusal, compile_template
 
 MESSAGES = [{"role": "user", "content": "Q é <b>"}, {"role": "assistant", "content": " A "}]
@@ -52,35 +53,40 @@ def test_a_template_does_not_leave_its_sandbox(template: str) -> None:
         compile_template(template).render(MESSAGES, {})
 
 
+def generated(template: str) -> tuple[str, list[str]]:
+    """The text, and each stretch of it that a `{% generation %}` block wrote."""
+    chat = check_conversation(MESSAGES, TrainedTurns())
+    traced = compile_template(template).trace(chat, {})
+    assert traced.text == compile_template(template).render(chat.messages, {})
+    stretches, begin = [""], 0
+    for run in traced.runs:
+        if not run.is_generated:
+            stretches.append("")
+        else:
+            stretches[-1] += traced.text[begin : begin + run.length]
+        begin += run.length
+    return traced.text, [stretch for stretch in stretches if stretch]
+
+
 @pytest.mark.parametrize(
     "template",
     [
         "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}Q: {{ say(messages[1]) }}.",
         "{% set text %}Q: {% generation %}{{ messages[1].content }}{% endgeneration %}.{% endset %}{{ text }}",
         "Q: {%- generation -%}  {{ ' ' }}{% endgeneration %}{% generation %}{{- 'A ' }}{%- endgeneration -%}  .",
+        "{% set text %}Q:{% generation %} A {% endgeneration %}  {% endset %}{{ (text | trim) ~ ' ' }}.",
+        "Q:{% generation %} {% generation %}A{% endgeneration %} {% endgeneration %}.",
     ],
 )
-def test_generation_blocks_are_found_in_macros_and_captured_text(template: str) -> None:
-    text, blocks = compile_template(template).render_generation(MESSAGES, {})
-    assert [text[begin:end] for begin, end in blocks] == [" A "]
+def test_generation_blocks_are_found_in_macros_captured_text_and_text_that_changes(template: str) -> None:
+    text, [stretch] = generated(template)
+    assert stretch.strip() == "A"
     assert text.startswith("Q:")
     assert text.endswith(".")
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% generation %}a{% generation %}b{% endgeneration %}{% endgeneration %}",
-        "{% set text %}{% generation %} a {% endgeneration %}{% endset %}{{ text | trim }}",
-    ],
-)
-def test_generation_blocks_that_do_not_reach_the_text_are_refused(template: str) -> None:
-    with pytest.raises(TemplateRefusal, match="write straight into the text"):
-        compile_template(template).render_generation(MESSAGES, {})
-
-
 def test_what_a_generation_block_sets_ends_with_it(fast: PreTrainedTokenizerFast) -> None:
     template = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
-    text, blocks = compile_template(template).render_generation(MESSAGES, {})
-    assert (text, blocks) == ("21", [(0, 1)])
+    text, stretches = generated(template)
+    assert (text, stretches) == ("21", ["2"])
     assert fast.apply_chat_template(MESSAGES, chat_template=template, tokenize=False) == text

@@ -35,7 +35,7 @@ OF_USE = {
     ("--train-turns", "all"): {("chats", kind) for kind in KINDS},
     ("--chat-template", "other.jinja"): {("chats", kind) for kind in KINDS},
     ("--template-option", "shout=true"): {("chats", kind) for kind in KINDS},
-    ("--cutoff-len", "4"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
+    ("--cutoff-len", "10"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
     ("--no-targets", "drop"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
     ("--no-targets", "error"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
     ("--vocab-size", "300"): set(),
@@ -68,7 +68,7 @@ def kinds(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
     turns = [("user", "a a"), ("assistant", "b"), ("user", "a"), ("assistant", "b b")]
     messages = json.dumps([{"role": role, "content": content} for role, content in turns])
     muted = json.dumps([{"role": "user", "content": "a"}])
-    row = {"text": "a", "body": "b b", "messages": messages, "tools": '[{"name": "f"}]', "q": "a a a", "r": "b b b"}
+    row = {"text": "a", "body": "b b", "messages": messages, "tools": '[{"name": "f"}]', "q": "a " * 8, "r": "b b b"}
     rows = [row, {**row, "messages": muted, "r": ""}, dict.fromkeys(row, "\udcff")]
     lines = [json.dumps(some, ensure_ascii=False).encode(errors="surrogateescape") for some in rows]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))

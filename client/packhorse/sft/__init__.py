@@ -5,8 +5,9 @@ Only re-exports. Of other packages only NumPy is imported; `tokenizers` and `jin
 
 from packhorse.formats.megatron_writer import LOSS_MASK_SUFFIX, MaskedTokenWriter
 from packhorse.sft.chat import ChatEncoder, encode_chat
+from packhorse.sft.explained import ExplainedSequence, Stretch
 from packhorse.sft.pairs import PairEncoder, encode_prompt_response
-from packhorse.sft.sequence import EncodedSequence, NoTargetsError, truncate_pair, truncate_turns
+from packhorse.sft.sequence import EncodedSequence, NoTargetsError
 from packhorse.sft.tokenizer import ChatTokenizer, load_chat_tokenizer
 
 __all__ = [
@@ -14,12 +15,12 @@ __all__ = [
     "ChatEncoder",
     "ChatTokenizer",
     "EncodedSequence",
+    "ExplainedSequence",
     "MaskedTokenWriter",
     "NoTargetsError",
     "PairEncoder",
+    "Stretch",
     "encode_chat",
     "encode_prompt_response",
     "load_chat_tokenizer",
-    "truncate_pair",
-    "truncate_turns",
 ]

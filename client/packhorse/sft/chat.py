@@ -1,29 +1,37 @@
 """Chats to tokens and a loss mask.
 
-Owns the order of the steps; leaves each step to `sft.messages`, `sft.template`, `sft.turns`, `sft.tokenizer` and
+Owns the order of the steps; leaves each step to `sft.messages`, `sft.rendering`, `sft.tokenizer`, `sft.cutting` and
 `sft.sequence`.
 """
 
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from packhorse.formats import require
+from packhorse.sft.cutting import Cutoff, with_shorter_text, without_oldest
+from packhorse.sft.explained import ExplainedSequence, stretches_of
 from packhorse.sft.messages import (
     TrainedTurns,
     Turns,
     as_messages,
     check_contents,
     check_conversation,
+    json_fault,
     plain_data,
 )
-from packhorse.sft.sequence import EncodedSequence, token_ranges, truncate_turns
+from packhorse.sft.sequence import EncodedSequence, token_ranges
 from packhorse.sft.tokenizer import load_chat_tokenizer
 
 if TYPE_CHECKING:
-    from packhorse.sft.turns import RenderedChat
+    from packhorse.sft.rendering import RenderedChat
+
+TurnEnd = Literal["template", "next"]
+"""What ends a turn: the template's own mark in it, or also the mark with which the next message begins."""
 
 
 class ChatEncoder:
@@ -47,9 +55,13 @@ class ChatEncoder:
         *,
         chat_template: str | os.PathLike[str] | None = None,
         max_tokens: int | None = None,
+        cutoff: Cutoff = "oldest",
         train_on: Collection[str] = ("assistant",),
         train_turns: Turns = "all",
         template_options: Mapping[str, Any] | None = None,
+        turn_end: TurnEnd = "template",
+        eos: str | None = None,
+        ignore: Collection[str] = (),
     ) -> None:
         """Reads the tokenizer; the arguments are those of `encode_chat`.
 
@@ -58,66 +70,112 @@ class ChatEncoder:
             ImportError: the extra `packhorse[sft]` is not installed.
             ValueError: an option is wrong, or the tokenizer is not one of the known kinds.
         """
+        for name, value, known in (("cutoff", cutoff, Cutoff), ("turn_end", turn_end, TurnEnd)):
+            if value not in get_args(known):
+                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(get_args(known))}")
         self._wanted = TrainedTurns(roles=train_on, turns=train_turns)
         self._max_tokens = check_max_tokens(max_tokens)
+        self._cutoff = cutoff
         self._tokenizer = load_chat_tokenizer(tokenizer)
         self._chat_template = self._tokenizer.template(chat_template) if chat_template is not None else None
         self._options = plain_data(dict(template_options or {}), "template_options")
+        self._turn_end = turn_end
+        self._marks = self._tokenizer.marks
+        self._eos = None if eos is None else self._tokenizer.eos_id(eos)
+        self._ignored = frozenset(field.removeprefix("messages.") for field in ignore)
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
     ) -> "RenderedChat":
-        """Renders a conversation and finds the model's turns: the slow half, with the errors of `encode_chat`."""
-        chat = check_conversation(as_messages(messages), self._wanted)
-        require("jinja2", "sft")
-        from packhorse.sft.template import compile_template, with_known_contents
-        from packhorse.sft.turns import render_chat
+        """Renders a conversation and finds the model's turns: the slow half, with the errors of `encode_chat`.
 
+        `options` are further ones of the template, for this conversation.
+        """
+        require("jinja2", "sft")
+        from packhorse.sft.rendering import render_chat
+        from packhorse.sft.template import compile_template
+
+        tools = _plain_tools(tools)
+        template = compile_template(self._chat_template or self._tokenizer.template(None, has_tools=bool(tools)))
+        known = self._ignored | template.words
+        chat = check_conversation(as_messages(messages), self._wanted, known)
         check_contents(chat.messages)
-        template = compile_template(self._chat_template or self._tokenizer.template(None, has_tools=tools is not None))
         named = self._tokenizer.special_tokens
-        unknown = template.special_token_names - self._options.keys() if named is None else ()
+        given = {**self._options, **plain_data(dict(options or {}), "template options")}
+        unknown = template.special_token_names - given.keys() if named is None else ()
         if unknown:
             raise ValueError(
                 f"the chat template writes {', '.join(sorted(unknown))}, which a tokenizer.json alone does not name; "
                 "give the folder that holds it and tokenizer_config.json, or name it in template_options"
             )
-        variables = {**(named or {}), **self._options, "tools": _plain_tools(tools)}
-        special_texts = {*self._tokenizer.special_texts, *filter(None, [(named or {}).get("eos_token")])}
-        chat = with_known_contents(template, chat, variables)
-        return render_chat(template, chat, variables, sorted(special_texts, key=len, reverse=True))
+        variables = {**(named or {}), **given, "tools": tools}
+        return render_chat(template, chat, variables, self._marks, self._turn_end)
 
     def encode(self, chats: Sequence["RenderedChat"]) -> list[EncodedSequence]:
         """Encodes rendered conversations, also those without a trained token."""
         encodings = self._tokenizer.encode([chat.text for chat in chats])
-        return [self._mask(chat, encoding) for chat, encoding in zip(chats, encodings, strict=True)]
+        return [self._fitting(chat, encoding)[0] for chat, encoding in zip(chats, encodings, strict=True)]
 
-    def _mask(self, chat: "RenderedChat", encoding: Any) -> EncodedSequence:
-        input_ids = np.array(encoding.ids, dtype=np.int32)
-        turns = token_ranges(encoding.offsets, chat.turns)
-        loss_mask = np.zeros(len(input_ids), dtype=np.bool_)
-        for (first, last), is_trained in zip(turns, chat.is_trained, strict=True):
-            loss_mask[first:last] = is_trained
-        if self._max_tokens is None or len(input_ids) <= self._max_tokens:
-            return EncodedSequence(input_ids=input_ids, loss_mask=loss_mask)
-        kept = self._kept(turns, len(input_ids))
-        return EncodedSequence(
-            input_ids=input_ids[kept], loss_mask=loss_mask[kept], num_cut_tokens=len(input_ids) - int(kept.sum())
+    def explain(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+    ) -> ExplainedSequence:
+        """Encodes a conversation, and says where each of its tokens comes from; the arguments are those of `render`."""
+        chat = self.render(messages, tools, options=options)
+        encoded, chat, encoding = self._fitting(chat, *self._tokenizer.encode([chat.text]))
+        return ExplainedSequence(
+            text=chat.text,
+            input_ids=encoded.input_ids,
+            loss_mask=encoded.loss_mask,
+            stretches=stretches_of(chat.text, encoding.offsets, encoded.loss_mask, chat.origins()),
+            unused=tuple(chat.unused),
         )
 
-    def _kept(self, turns: Sequence[tuple[int, int]], num_tokens: int) -> np.ndarray:
-        """Which tokens the cutoff keeps: bool [num_tokens]."""
-        # The text after the last turn is a source without a target.
-        turns = [*turns, (num_tokens, num_tokens)]
-        source_begins = [0, *(last for _, last in turns[:-1])]
-        lengths = [(first - begin, last - first) for begin, (first, last) in zip(source_begins, turns, strict=True)]
-        assert self._max_tokens is not None
-        kept = np.zeros(num_tokens, dtype=np.bool_)
-        stay = truncate_turns(lengths, self._max_tokens, last_first=self._wanted.turns == "last")
-        for begin, (first, _), (source_len, target_len) in zip(source_begins, turns, stay, strict=True):
-            kept[begin : begin + source_len] = True
-            kept[first : first + target_len] = True
-        return kept
+    def _fitting(self, chat: "RenderedChat", encoding: Any) -> "tuple[EncodedSequence, RenderedChat, Any]":
+        """Returns a sequence, cut if it must be, with what it was made of."""
+        encoded = self._mask(chat, encoding)
+        num_tokens = len(encoded)
+        if self._max_tokens is None or num_tokens <= self._max_tokens:
+            return encoded, chat, encoding
+        while len(encoded) > self._max_tokens and self._cutoff == "oldest":
+            shorter = without_oldest(chat.conversation) or with_shorter_text(
+                chat.conversation, len(encoded) - self._max_tokens, self._tokenizer.num_tokens
+            )
+            if shorter is None:
+                break
+            chat = chat.again(shorter)
+            (encoding,) = self._tokenizer.encode([chat.text])
+            encoded = self._mask(chat, encoding)
+        num_cut = num_tokens - len(encoded)
+        too_long = len(encoded) > self._max_tokens
+        return replace(encoded, num_cut_tokens=num_cut, is_too_long=too_long), chat, encoding
+
+    def _mask(self, chat: "RenderedChat", encoding: Any) -> EncodedSequence:
+        ids = list(encoding.ids)
+        turns = token_ranges(encoding.offsets, [(turn.begin, turn.end) for turn in chat.turns])
+        last = chat.turns[-1] if chat.turns else None
+        is_ended = self._eos is not None and last is not None and last.is_open and chat.ends_with_turn
+        if is_ended:
+            ids.append(self._eos)
+        loss_mask = np.zeros(len(ids), dtype=np.bool_)
+        for (first, end), turn in zip(turns, chat.turns, strict=True):
+            loss_mask[first:end] = turn.is_trained
+        if is_ended:
+            assert last is not None
+            loss_mask[-1] = last.is_trained
+        return EncodedSequence(
+            input_ids=np.array(ids, dtype=np.int32),
+            loss_mask=loss_mask,
+            num_open_turns=sum(turn.is_open and turn.is_trained for turn in chat.turns)
+            - int(is_ended and bool(loss_mask[-1])),
+        )
 
 
 def encode_chat(
@@ -130,12 +188,15 @@ def encode_chat(
     train_on: Collection[str] = ("assistant",),
     train_turns: Turns = "all",
     template_options: Mapping[str, Any] | None = None,
+    turn_end: TurnEnd = "template",
+    eos: str | None = None,
+    ignore: Collection[str] = (),
 ) -> EncodedSequence:
     """Encodes a conversation, with a loss mask that trains on the model's own turns.
 
     The tokens are those of transformers' `apply_chat_template`. A turn is trained on from the end of its header to its
     end-of-turn token, with or without `{% generation %}` blocks (see `packhorse.sft.turns`); a token that straddles
-    either edge is trained on too. A message with `train: false` or `weight: 0` is not.
+    either edge is trained on too. A message with `train: false`, `weight: 0` or another of `messages.FLAGS` is not.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -156,11 +217,16 @@ def encode_chat(
         chat_template: the text of a Jinja template, a `Path` to one, or the name of one of the tokenizer's; None for
             the tokenizer's own. It runs in Jinja's sandbox.
         tools: JSON schemas of the functions that the template announces.
-        max_tokens: length to which `truncate_turns` cuts the sequence; sources and targets keep their first tokens.
-            None cuts nothing.
+        max_tokens: most tokens of the sequence. A longer one loses its oldest exchanges, then the beginning of its
+            longest text that is not the model's; answers, headers and what the system says stay whole. None cuts
+            nothing.
         train_on: the roles that the model plays. `{% generation %}` blocks take precedence.
-        train_turns: "all", or "last" for the last message of these roles alone, whose turn is then cut last.
+        train_turns: "all", or "last" for only the last message of these roles.
         template_options: further variables of the template, such as `{"enable_thinking": False}`.
+        turn_end: "template", or "next" if the mark with which the next message begins ends a turn that has no end of
+            its own; it is then trained on.
+        eos: text of a token that ends the sequence if its last turn has no end; None for none.
+        ignore: keys of messages that may say nothing, such as a boolean that is no flag.
 
     Raises:
         FileNotFoundError: the tokenizer or the template is not there.
@@ -176,6 +242,9 @@ def encode_chat(
         train_on=train_on,
         train_turns=train_turns,
         template_options=template_options,
+        turn_end=turn_end,
+        eos=eos,
+        ignore=ignore,
     )
     (encoded,) = encoder.encode([encoder.render(messages, tools)])
     encoded.check_targets()
@@ -189,9 +258,14 @@ def check_max_tokens(max_tokens: int | None) -> int | None:
     return max_tokens
 
 
-def _plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
+def _plain_tools(tools: Any) -> list[Any] | None:
     if tools is None:
         return None
+    if isinstance(tools, list) and all(isinstance(tool, str) for tool in tools):
+        try:
+            tools = [json.loads(tool) for tool in tools]
+        except json.JSONDecodeError as error:
+            raise ValueError(f"a tool is text that is not JSON: {json_fault(error)}") from None
     if isinstance(tools, str | Mapping) or not all(isinstance(tool, Mapping) for tool in tools):
         raise ValueError(
             "tools must be a list of JSON schemas; transformers.utils.get_json_schema makes one of a Python function"

@@ -1,10 +1,11 @@
 """Messages as a chat template may see them, and which of them are trained on.
 
-Owns checking a conversation, and reading ShareGPT's form (`{"from": "human", "value": "…"}`). Leaves rendering to
-`sft.template`.
+Owns checking a conversation, and reading the forms in which it is published: ShareGPT's (`{"from": "human", "value":
+"…"}`), calls in messages or keys of their own, flags that leave a turn out. Leaves rendering to `sft.template`.
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -15,10 +16,27 @@ Turns = Literal["all", "last"]
 """Which turns of the trained roles are trained on."""
 
 NEVER_TRAINED = ("system", "developer", "user", "tool", "function", "ipython")
-REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names of the model's reasoning before its answer."""
-OPEN_MARK, CLOSE_MARK, WORDS_MARK = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Code points that Unicode keeps out of text; the search for turns puts them into its own renderings."""
+REASONING = ("reasoning_content", "thinking", "reasoning", "reasoning_text", "thought", "thoughts")
+"""Names of the model's reasoning before its answer; templates read the first two."""
+WORDS_MARK = "\ufdd2"
+"""A code point that Unicode keeps out of text; the search for turns puts it into its own renderings."""
+
+FLAGS = {
+    "train": True,
+    "training": True,
+    "trainable": True,
+    "loss": True,
+    "weight": True,
+    "loss_weight": True,
+    "loss_mask": True,
+    "loss_scale": True,
+    "mask": False,
+    "masked": False,
+    "is_masked": False,
+    "ignore_loss": False,
+}
+"""Keys that say whether a message is trained on → the value that says yes."""
+_FLAG_LIKE = re.compile(r"train|loss|weight|mask")
 
 _ROLES = {
     "human": "user",
@@ -33,10 +51,13 @@ _ROLES = {
     "observation": "tool",
     "tool": "tool",
     "function_response": "tool",
+    "tool_response": "tool",
     "function_call": "assistant",
+    "tool_call": "assistant",
+    "developer": "developer",
 }
-"""ShareGPT's names of speakers → role."""
-_SPEAKER, _WORDS, _CALL = "from", "value", "function_call"
+"""Names of speakers → role."""
+_SPEAKER, _WORDS, _CALLS = "from", "value", ("function_call", "tool_call")
 
 _EXAMPLE = '{"type": "text", "text": "…"}'
 
@@ -81,46 +102,93 @@ class Conversation:
     """Those that are trained on."""
 
 
-def check_conversation(messages: Sequence[Mapping[str, Any]], wanted: TrainedTurns) -> Conversation:
-    """Turns messages into plain data, and removes `train: false` and `weight: 0`, which exclude one from training.
+def check_conversation(
+    messages: Sequence[Mapping[str, Any]], wanted: TrainedTurns, known: Collection[str] = ()
+) -> Conversation:
+    """Turns messages into plain data, and takes out the flags that leave one out of training.
+
+    Args:
+        messages: each with a role.
+        wanted: which of them are trained on.
+        known: further keys that the template reads, or that the user leaves out.
 
     Raises:
-        ValueError: the messages are not a list of mappings with roles, or hold something that is not JSON.
+        ValueError: the messages are not a list of mappings with roles, or hold something that is not JSON; a flag is
+            not known.
     """
     if isinstance(messages, str | Mapping) or not len(messages):
         raise ValueError("messages must be a list of at least one message, each with a role and its content")
     plain: list[dict[str, Any]] = []
     own: list[int] = []
-    is_wanted: list[bool] = []
+    trained: list[int] = []
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             found = sorted(map(str, message)) if isinstance(message, Mapping) else type(message).__name__
             raise ValueError(f"message {number} needs a role and a content; it has {found}")
-        # Tables have None for a missing value, while templates ask whether a key is there.
+        # Tables have None for a missing value, while templates ask whether a key is there. A content may be null.
         fields = {
-            str(key): plain_data(value, f"message {number}") for key, value in message.items() if value is not None
+            str(key): plain_data(value, f"message {number}")
+            for key, value in message.items()
+            if value is not None or key == "content"
         }
-        train = _wants_training(number, fields.pop("train", True), fields.pop("weight", 1))
-        reasoning = next((fields[key] for key in REASONING if key in fields), None)
-        if reasoning is not None:
-            # Templates read one of these names, whichever the data uses.
-            fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
-        plain.append(fields)
+        flags = [_flag(number, name, fields.pop(name)) for name in FLAGS if name in fields]
+        for key, value in fields.items():
+            _check_key(number, key, value, known)
+        plain.append(_with_reasoning(number, _with_calls(number, fields)))
         if fields["role"] in wanted.roles:
             own.append(number)
-            is_wanted.append(train)
-    if wanted.turns == "last":
-        is_wanted[:-1] = [False] * (len(is_wanted) - 1)
-    return Conversation(
-        plain, tuple(own), frozenset(number for number, train in zip(own, is_wanted, strict=True) if train)
+            trained += [number] if all(flags) else []
+    last = own[-1:] if wanted.turns == "last" else own
+    return Conversation(plain, tuple(own), frozenset(trained).intersection(last))
+
+
+def _flag(number: int, name: str, value: Any) -> bool:
+    if not isinstance(value, bool) and value not in (0, 1):
+        raise ValueError(f"message {number}: {name} is {value!r}; it must be true or false, or 0 or 1")
+    return bool(value) == FLAGS[name]
+
+
+def _check_key(number: int, key: str, value: Any, known: Collection[str]) -> None:
+    """Refuses what may be a flag that nobody would notice to be ignored."""
+    if key in known or not (isinstance(value, bool) or (_FLAG_LIKE.search(key) and not isinstance(value, str))):
+        return
+    raise ValueError(
+        f"message {number} has {key}: {json.dumps(value)}, which neither the chat template nor tokenizing knows; a "
+        f"flag that leaves a turn out is called {', '.join(FLAGS)}; name it among the fields to ignore if it says "
+        "nothing"
     )
 
 
-def as_messages(conversation: Any) -> Any:
-    """Turns a conversation in ShareGPT's form into messages with role and content; returns any other as it is.
+def _with_reasoning(number: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """A message whose reasoning has the names that templates read, whichever the data uses."""
+    given = {name: fields[name] for name in REASONING if isinstance(fields.get(name), str)}
+    if not given:
+        return fields
+    if len({text for text in given.values() if text.strip()}) > 1:
+        raise ValueError(f"message {number} has different texts as {' and '.join(given)}; keep one of them")
+    reasoning = next((text for text in given.values() if text.strip()), next(iter(given.values())))
+    return {"thinking": reasoning, **fields, **dict.fromkeys(given, reasoning), "reasoning_content": reasoning}
 
-    Other fields of a message, such as `weight` or `train`, stay. A `function_call`, which is JSON text, becomes the
-    tool calls of an assistant's message.
+
+def _with_calls(number: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """A message whose calls are a list under `tool_calls`; without the key if there are none."""
+    named = [name for name in ("tool_calls", "tool_call", "function_call") if fields.get(name)]
+    rest = {key: value for key, value in fields.items() if key not in ("tool_calls", "tool_call", "function_call")}
+    if not named:
+        return rest
+    if len(named) > 1:
+        raise ValueError(f"message {number} has {' and '.join(named)}; keep one of them")
+    calls = fields[named[0]]
+    if named[0] == "tool_calls" and isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls):
+        return {key: value for key, value in fields.items() if key == "tool_calls" or key in rest}
+    return {**rest, "tool_calls": _calls(number, named[0], calls)}
+
+
+def as_messages(conversation: Any) -> Any:
+    """Turns a conversation in a published form into messages with role and content; returns any other as it is.
+
+    Other fields of a message, such as `weight` or `train`, stay. Messages may be JSON text. One from `function_call` or
+    `tool_call`, which is JSON text, becomes calls of an assistant's message; several of them in a row are one message.
 
     Example:
         >>> as_messages([{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello", "weight": 1}])
@@ -131,38 +199,65 @@ def as_messages(conversation: Any) -> Any:
     """
     if not isinstance(conversation, Sequence) or isinstance(conversation, str) or not conversation:
         return conversation
-    if not all(isinstance(message, Mapping) and _is_sharegpt(message) for message in conversation):
+    if all(isinstance(message, str) for message in conversation):
+        conversation = [_parsed_message(number, message) for number, message in enumerate(conversation)]
+    if not all(isinstance(message, Mapping) for message in conversation):
         return conversation
-    return [_as_message(number, message) for number, message in enumerate(conversation)]
+    if not any(_is_sharegpt(message) or message.get("role") in _CALLS for message in conversation):
+        return conversation
+    found: list[Any] = []
+    for number, message in enumerate(conversation):
+        speaker, words = (_SPEAKER, _WORDS) if _is_sharegpt(message) else ("role", "content")
+        name = message.get(speaker)
+        if name not in _CALLS and speaker == "role":
+            found.append(message)
+            continue
+        role = _ROLES.get(name)
+        if role is None:
+            raise ValueError(
+                f"message {number} is from {name!r}; in ShareGPT's form it is from one of {', '.join(_ROLES)}"
+            )
+        rest = {key: value for key, value in message.items() if key not in (speaker, words)}
+        if name not in _CALLS:
+            found.append({"role": role, "content": message[words], **rest})
+            continue
+        calls = _calls(number, name, message.get(words))
+        if found and number and conversation[number - 1].get(speaker) in _CALLS:
+            found[-1] = {**found[-1], **rest, "tool_calls": [*found[-1]["tool_calls"], *calls]}
+        else:
+            found.append({"role": role, "content": "", "tool_calls": calls, **rest})
+    return found
+
+
+def _parsed_message(number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"message {number} is text that is not JSON: {json_fault(error)}") from None
 
 
 def _is_sharegpt(message: Mapping[str, Any]) -> bool:
     return message.get("role") is None and isinstance(message.get(_SPEAKER), str) and _WORDS in message
 
 
-def _as_message(number: int, message: Mapping[str, Any]) -> dict[str, Any]:
-    speaker, words = message[_SPEAKER], message[_WORDS]
-    role = _ROLES.get(speaker)
-    if role is None:
-        raise ValueError(
-            f"message {number} is from {speaker!r}; in ShareGPT's form it is from one of {', '.join(_ROLES)}"
-        )
-    rest = {name: value for name, value in message.items() if name not in (_SPEAKER, _WORDS)}
-    if speaker == _CALL:
-        return {"role": role, "content": "", "tool_calls": _calls(number, words), **rest}
-    return {"role": role, "content": words, **rest}
-
-
-def _calls(number: int, words: Any) -> list[dict[str, Any]]:
+def _calls(number: int, name: str, words: Any) -> list[dict[str, Any]]:
+    """Calls of functions, from JSON text or values."""
     try:
         calls = json.loads(words) if isinstance(words, str) else words
+        calls = calls if isinstance(calls, list) else [calls]
+        calls = [json.loads(call) if isinstance(call, str) else call for call in calls]
     except json.JSONDecodeError as error:
-        raise ValueError(f"message {number} is a function_call that is not JSON: {json_fault(error)}") from None
-    calls = calls if isinstance(calls, list) else [calls]
+        raise ValueError(f"message {number} is a {name} that is not JSON: {json_fault(error)}") from None
+    if all(isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) for call in calls):
+        return list(calls)
     if not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):
-        raise ValueError(f"message {number} is a function_call without a name; it is {{'name': …, 'arguments': …}}")
+        raise ValueError(f"message {number} is a {name} without a name; it is {{'name': …, 'arguments': …}}")
     return [
-        {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
+        {
+            **{key: value for key, value in call.items() if key == "id"},
+            "type": "function",
+            "function": {"name": call["name"], "arguments": call.get("arguments", call.get("parameters", {}))},
+        }
         for call in calls
     ]
 
@@ -189,15 +284,6 @@ def with_other_words(message: Mapping[str, Any], words: str) -> dict[str, Any]:
     kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *REASONING)}
     content = message.get("content")
     return {**kept, "content": [{"type": "text", "text": words}] if isinstance(content, list) else words}
-
-
-def with_other_call(message: Mapping[str, Any], words: str) -> dict[str, Any]:
-    """Returns the message with functions named `words` instead of those that it calls."""
-    calls = [
-        {**call, "function": {**call["function"], "name": words}} if "function" in call else {**call, "name": words}
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
 
 
 def plain_data(value: Any, where: str) -> Any:
@@ -252,19 +338,10 @@ def json_fault(error: json.JSONDecodeError) -> str:
     return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 
-def _wants_training(number: int, train: Any, weight: Any) -> bool:
-    if not isinstance(train, bool):
-        raise ValueError(f"message {number}: train is {train!r}; it must be true or false")
-    if weight not in (0, 1):
-        raise ValueError(f"message {number}: weight is {weight!r}; it must be 0 or 1")
-    return train and bool(weight)
-
-
 def _check_text(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{where} has no UTF-8 form: {error.reason} at character {error.start}") from None
-    mark = next((mark for mark in (OPEN_MARK, CLOSE_MARK, WORDS_MARK) if mark in text), None)
-    if mark is not None:
-        raise ValueError(f"{where} holds U+{ord(mark):04X}, which is no character of text; remove it")
+    if WORDS_MARK in text:
+        raise ValueError(f"{where} holds U+{ord(WORDS_MARK):04X}, which is no character of text; remove it")

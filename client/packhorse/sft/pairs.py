@@ -1,6 +1,6 @@
 """Prompt/response pairs to tokens and a loss mask.
 
-Owns joining the two; leaves cutting to `sft.sequence`. Prompt and response are tokenized separately, as they are when
+Owns joining and cutting the two. Prompt and response are tokenized separately, as they are when
 the model answers.
 """
 
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from packhorse.sft.chat import check_max_tokens
+from packhorse.sft.cutting import Cutoff
 from packhorse.sft.messages import as_messages, called, plain_data
-from packhorse.sft.sequence import EncodedSequence, truncate_pair
+from packhorse.sft.sequence import EncodedSequence
 from packhorse.sft.tokenizer import load_chat_tokenizer
 
 
@@ -33,6 +34,7 @@ class PairEncoder:
         *,
         train_on_prompt: bool = False,
         max_tokens: int | None = None,
+        cutoff: Cutoff = "oldest",
         eos: bool | str = True,
     ) -> None:
         """Reads the tokenizer; the arguments are those of `encode_prompt_response`.
@@ -44,6 +46,7 @@ class PairEncoder:
         """
         self._tokenizer = load_chat_tokenizer(tokenizer)
         self._max_tokens = check_max_tokens(max_tokens)
+        self._cutoff = cutoff
         self._train_on_prompt = train_on_prompt
         self._ending = [] if eos is False else [self._tokenizer.eos_id(None if eos is True else eos)]
 
@@ -56,16 +59,18 @@ class PairEncoder:
         ]
 
     def _join(self, source: list[int], target: list[int]) -> EncodedSequence:
-        num_tokens = len(source) + len(target)
-        source_len, target_len = len(source), len(target)
-        if self._max_tokens is not None:
-            source_len, target_len = truncate_pair(source_len, target_len, self._max_tokens)
-        loss_mask = np.full(source_len + target_len, True)
-        loss_mask[:source_len] = self._train_on_prompt
+        opening = len(self._tokenizer.opening)
+        excess = 0 if self._max_tokens is None else len(source) + len(target) - self._max_tokens
+        num_cut = min(max(excess, 0), max(len(source) - opening - 1, 0)) if self._cutoff == "oldest" else 0
+        source = source[:opening] + source[opening + num_cut :]
+        loss_mask = np.full(len(source) + len(target), True)
+        loss_mask[: len(source)] = self._train_on_prompt
         return EncodedSequence(
-            input_ids=np.array(source[:source_len] + target[:target_len], dtype=np.int32),
+            input_ids=np.array(source + target, dtype=np.int32),
             loss_mask=loss_mask,
-            num_cut_tokens=num_tokens - len(loss_mask),
+            num_cut_tokens=num_cut,
+            is_too_long=excess > num_cut,
+            num_open_turns=0 if self._ending else 1,
         )
 
 
@@ -93,7 +98,8 @@ def encode_prompt_response(
         response: the text that the model learns to write.
         tokenizer: as in `encode_chat`.
         train_on_prompt: whether the prompt is trained on too.
-        max_tokens: length to which `truncate_pair` cuts both; they keep their first tokens. None cuts nothing.
+        max_tokens: most tokens of both; the beginning of a longer prompt goes, a response is never cut. None cuts
+            nothing.
         eos: whether an end-of-sequence token follows, which is trained on: True for the tokenizer's own, or the text of
             another.
 

@@ -1,6 +1,7 @@
-"""A sequence with its loss mask: the tokens of ranges of text, and cutting to a length.
+"""A sequence with its loss mask, and the tokens of ranges of text.
 
-Owns what both encoders return, and the error where nothing is trained on; leaves encoding to `sft.chat`.
+Owns what both encoders return, and the error where nothing is trained on; leaves encoding to `sft.chat` and
+`sft.pairs`.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,10 @@ class EncodedSequence:
     """Whether the model learns to write the token: bool [n]. Unshifted: entry i is for token i as a target."""
     num_cut_tokens: int = 0
     """Number of tokens that the cutoff removed."""
+    is_too_long: bool = False
+    """Whether it is longer than the cutoff, and nothing that may go would make it fit."""
+    num_open_turns: int = 0
+    """Number of trained turns that no special token ends."""
 
     def __len__(self) -> int:
         """Number of tokens, n."""
@@ -41,13 +46,18 @@ class EncodedSequence:
         return int(np.count_nonzero(self.loss_mask[1:]))
 
     def check_targets(self) -> None:
-        """Raises a NoTargetsError where no token is trained on."""
+        """Raises a NoTargetsError where no token is trained on, or the sequence is longer than the cutoff."""
+        if self.is_too_long:
+            raise NoTargetsError(
+                f"the sequence of {len(self)} tokens does not fit the cutoff, without cutting an answer; raise the "
+                "cutoff, or leave it out"
+            )
         if self.num_trained_tokens:
             return
         why = (
             f"after cutting {self.num_cut_tokens} tokens; raise the cutoff"
             if self.num_cut_tokens
-            else ("it has no turn of a trained role, or every one is marked with train: false or weight: 0")
+            else "it has no turn of a trained role, or every one is marked with train: false or weight: 0"
         )
         raise NoTargetsError(f"0 of the sequence's {len(self)} tokens are trained on: {why}, or leave it out")
 
@@ -75,72 +85,3 @@ def token_ranges(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int,
         taken = max(first, int(inside[-1]) + 1 if inside.size else first)
         found.append((first, taken))
     return found
-
-
-def truncate_pair(source_len: int, target_len: int, cutoff_len: int) -> tuple[int, int]:
-    """Returns how many tokens of a source and of its target stay.
-
-    A side shorter than half the budget stays whole and the other one gets the rest; else each side is cut in proportion
-    to its length, the target's share rounded down.
-
-    Example:
-        >>> truncate_pair(100, 10, cutoff_len=50)  # a short target stays whole
-        (40, 10)
-        >>> truncate_pair(100, 100, cutoff_len=50)
-        (25, 25)
-
-    Args:
-        source_len: tokens of the source, the model's input.
-        target_len: tokens of the target, which the model learns to write.
-        cutoff_len: most tokens of both together.
-
-    Returns:
-        (source tokens, target tokens) that stay. If anything is cut, they sum to cutoff_len.
-
-    Raises:
-        ValueError: a length is negative.
-    """
-    if min(source_len, target_len, cutoff_len) < 0:
-        raise ValueError(
-            f"source_len {source_len}, target_len {target_len} and cutoff_len {cutoff_len} are numbers of tokens; "
-            "none may be negative"
-        )
-    if 2 * target_len < cutoff_len:
-        target_room = cutoff_len
-    elif 2 * source_len < cutoff_len:
-        target_room = cutoff_len - source_len
-    elif source_len + target_len == 0:
-        target_room = 0
-    else:
-        # In floating point and in this order, like the original: exact integers differ by one now and then.
-        target_room = int(cutoff_len * (target_len / (source_len + target_len)))
-    target = min(target_len, target_room)
-    return min(source_len, cutoff_len - target), target
-
-
-def truncate_turns(
-    turns: Sequence[tuple[int, int]], cutoff_len: int, *, last_first: bool = False
-) -> list[tuple[int, int]]:
-    """Cuts the turns of a chat in order, each with `truncate_pair`, to the tokens that earlier turns left.
-
-    Example:
-        >>> truncate_turns([(30, 10), (20, 20)], cutoff_len=50)
-        [(30, 10), (5, 5)]
-
-    Args:
-        turns: (source tokens, target tokens) of each turn, in the order of the chat.
-        cutoff_len: most tokens of all together.
-        last_first: whether the last turn comes first, for chats that train on it alone.
-
-    Returns:
-        (source tokens, target tokens) that stay of each turn, in the order of the chat.
-
-    Raises:
-        ValueError: a length is negative.
-    """
-    kept: list[tuple[int, int]] = []
-    room = cutoff_len
-    for source_len, target_len in reversed(turns) if last_first else turns:
-        kept.append(truncate_pair(source_len, target_len, room))
-        room -= sum(kept[-1])
-    return kept[::-1] if last_first else kept

@@ -18,6 +18,16 @@ _CONFIG, _TEMPLATE, _MORE_TEMPLATES = "tokenizer_config.json", "chat_template.ji
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Texts of a tokenizer's added tokens, longest first."""
+
+    special: tuple[str, ...]
+    """Those that may end a turn."""
+    added: tuple[str, ...]
+    """All of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChatTokenizer:
     """A tokenizer for chats. Make one with `load_chat_tokenizer`; it pickles.
@@ -37,10 +47,23 @@ class ChatTokenizer:
     """Ids that it puts after a text, such as EOS."""
     special_texts: tuple[str, ...]
     """Texts of its special tokens."""
+    added_texts: tuple[str, ...] = ()
+    """Texts of all tokens that it finds before it cuts a text."""
     special_tokens: Mapping[str, str] | None = None
     """Name in templates ("eos_token") → text; None if unknown."""
     chat_templates: Mapping[str, str] | None = None
     """Name ("default", "tool_use") → template; None if it has none."""
+
+    @property
+    def marks(self) -> Marks:
+        """Its added tokens, as the search for turns takes them."""
+        special = {*self.special_texts, *filter(None, [(self.special_tokens or {}).get("eos_token")])}
+        added = special | {text for text in self.added_texts if text.strip()}
+        return Marks(*(tuple(sorted(texts, key=len, reverse=True)) for texts in (special, added)))
+
+    def num_tokens(self, text: str) -> int:
+        """Returns how many tokens a text has by itself."""
+        return len(self.encode([text])[0].ids)
 
     def encode(self, texts: Sequence[str]) -> list[Any]:
         """Encodes texts without adding tokens: a `tokenizers.Encoding` each, with `ids` and `offsets` in characters."""
@@ -231,9 +254,11 @@ def _prepared(model: Any) -> ChatTokenizer:
     last = len(added) - added[::-1].index(False) if False in added else len(added)
     # This one adds no token and keeps white space in offsets, so that the begin of a turn is exact.
     model.post_processor = require("tokenizers.processors", "sft").ByteLevel(trim_offsets=False)
+    added_tokens = list(model.get_added_tokens_decoder().values())
     return ChatTokenizer(
         model=model,
         opening=tuple(ids[:first]),
         closing=tuple(ids[last:]),
-        special_texts=tuple(token.content for token in model.get_added_tokens_decoder().values() if token.special),
+        special_texts=tuple(token.content for token in added_tokens if token.special),
+        added_texts=tuple(token.content for token in added_tokens),
     )

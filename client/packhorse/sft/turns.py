@@ -1,27 +1,28 @@
 """Where the model's own turns are in the text of a conversation.
 
-Owns finding them; leaves rendering to `sft.template` and tokens to `sft.chat`. There are three ways. Each finds the
-right range or none:
+Owns finding them; leaves rendering to `sft.template`, origins to `sft.provenance` and tokens to `sft.chat`. A template
+shows its turns in one of three ways. Each finds the right range or none:
 
 1. `{% generation %}` blocks mark the turns exactly.
-2. A turn begins where the rendering of the messages before it, with the generation prompt, ends. It ends where the
-   rendering of the messages up to it ends. Both renderings must be prefixes of the whole text.
-3. A template that writes earlier turns differently from the last (leaves out reasoning, or moves tools to the last
-   question) has no such prefixes. The whole conversation is then rendered with other words in the message, and the turn
-   is the text that changes. Its end-of-turn token is the end of the conversation that stops there. The range must not
-   overlap another message's text; else the template is refused.
+2. The trace says which characters a message's iteration wrote. The turn is these, less the header: what the generation
+   prompt writes after the messages before it. A header holds no word of the message, and it ends with a whole mark.
+3. Without a loop over messages the turn is what a message adds to the conversation before it, its generation prompt
+   included. Both renderings must be prefixes of the text, and every word in the range must be the message's own.
 
 A turn includes its end-of-turn token. It includes neither its header nor the white space before the next turn.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile, takewhile
+from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
-from packhorse.sft.messages import WORDS_MARK, Conversation, with_other_call, with_other_words
-from packhorse.sft.template import ChatTemplate, TemplateRefusal
+from packhorse.sft.messages import WORDS_MARK, Conversation, with_other_words
+from packhorse.sft.provenance import Dump, Leaf, Run
+from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
+from packhorse.sft.tokenizer import Marks
 
 Range = tuple[int, int]
 """[begin, end) in a text."""
@@ -30,152 +31,196 @@ _WAY_OUT = "mark the model's text, end-of-turn token included, in the template: 
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedChat:
-    """The text of a conversation. Legend: t turns."""
+class Turn:
+    """A stretch of text that the model writes."""
 
-    text: str
-    turns: tuple[Range, ...]
-    """The model's turns, ascending and disjoint: [t]."""
-    is_trained: tuple[bool, ...]
-    """Whether each is trained on: [t]."""
+    begin: int
+    end: int
+    message: int
+    """Which message it belongs to."""
+    is_trained: bool
+    is_open: bool = False
+    """Whether no special token of the template ends it."""
 
 
-def render_chat(
-    template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], special_texts: Sequence[str]
-) -> RenderedChat:
-    """Renders a conversation and finds the model's turns in it. A special token's text ends a turn.
+def find_turns(
+    template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText, marks: Marks
+) -> tuple[Turn, ...]:
+    """Returns the model's turns in a rendered conversation, ascending and disjoint.
 
     Raises:
-        TemplateRefusal: the template does not render the conversation.
-        ValueError: it does not show where a turn is.
+        ValueError: the template does not show where a turn is.
     """
+    search = _Search(template, chat, variables, traced, marks)
     if template.has_generation:
-        text, blocks = template.render_generation(chat.messages, variables)
-        if len(chat.trained) == len(chat.own):
-            return RenderedChat(text, tuple(blocks), (True,) * len(blocks))
-        search = _Search(template, chat, variables, special_texts)
-        owners = [search.owner(block) for block in blocks]
-        return RenderedChat(text, tuple(blocks), tuple(owner in chat.trained for owner in owners))
-    search = _Search(template, chat, variables, special_texts)
-    turns = tuple(search.turn(number) for number in chat.own)
-    for number, before, turn in zip(chat.own[1:], turns, turns[1:], strict=False):
-        if turn[0] < before[1]:
-            raise _unclear(number, "its turn begins before the one before it ends")
-    return RenderedChat(search.text, turns, tuple(number in chat.trained for number in chat.own))
+        return tuple(search.marked())
+    return tuple(search.written() if search.is_traced() else search.added())
 
 
 class _Search:
     """The search for the turns of one conversation."""
 
     def __init__(
-        self, template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], special_texts: Sequence[str]
+        self, template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText, marks: Marks
     ) -> None:
         self._template = template
         self._chat = chat
         self._variables = variables
-        self._special_texts = tuple(special_texts)
-        self._found: dict[int, Range | None] = {}
-        self._found_by_call: set[int] = set()
-        self.text = template.render(chat.messages, variables)
+        self._text = traced.text
+        self._traced = traced
+        self._marks = marks
 
-    def turn(self, number: int) -> Range:
-        """Returns the range of a message's turn, end-of-turn token included."""
-        begin = self._begin_by_prefix(number)
-        end = self._prefix(number + 1, add_generation_prompt=False)
-        if begin is None or end is None:
-            said = self._checked_words(number)
-            begin = said[0] if begin is None else begin
-            end = said[1] + self._closing_length(number, said[1]) if end is None else end
-        end = self._without_glue(begin, end)
-        if begin > end:
-            raise _unclear(number, "its turn ends before it begins")
-        return begin, end
+    def marked(self) -> Iterator[Turn]:
+        """Yields the template's generation blocks; touching blocks of one message are joined."""
+        blocks: list[list[int | None]] = []
+        for begin, run in self._placed():
+            if not run.is_generated:
+                continue
+            owner = run.writer if run.writer is not None else _message_of(run)
+            if blocks and blocks[-1][1] == begin and owner in (None, blocks[-1][2]):
+                blocks[-1][1] = begin + run.length
+            elif blocks and blocks[-1][1] == begin and blocks[-1][2] is None:
+                blocks[-1][1:] = [begin + run.length, owner]
+            else:
+                blocks.append([begin, begin + run.length, owner])
+        is_some = len(self._chat.trained) != len(self._chat.own)
+        for first, end, owner in blocks:
+            assert first is not None
+            assert end is not None
+            if owner is None and is_some:
+                raise ValueError(
+                    "the template's {% generation %} blocks cannot be assigned to messages, and only some turns are to "
+                    "be trained on; train on all turns, or leave marked messages out"
+                )
+            yield self._turn(first, end, -1 if owner is None else owner, not is_some or owner in self._chat.trained)
 
-    def owner(self, block: Range) -> int:
-        """Returns the message that a generation block belongs to."""
-        said = {number: self._words(number) for number in self._chat.own}
-        owners = [number for number, where in said.items() if where and where[0] <= block[1] and block[0] <= where[1]]
-        if len(owners) != 1 or None in said.values():
-            raise ValueError(
-                "the template's {% generation %} blocks cannot be assigned to messages, and only some turns are to be "
-                "trained on; train on all turns, or leave marked messages out"
-            )
-        return owners[0]
+    def is_traced(self) -> bool:
+        """Whether the trace says of every word of the model which message's iteration wrote it."""
+        own = set(self._chat.own)
+        wrote: set[int] = set()
+        elsewhere: set[int] = set()
+        for _, run in self._placed():
+            owner = _message_of(run)
+            if run.writer in own:
+                assert run.writer is not None
+                wrote.add(run.writer)
+                if owner not in (None, run.writer):
+                    return False
+            elif owner in own:
+                if run.writer is None:
+                    return False
+                elsewhere.add(owner)
+        is_followed = any(run.writer is not None for run in self._traced.runs)
+        return is_followed and not self._traced.trace.is_crossed and elsewhere <= wrote
 
-    def _begin_by_prefix(self, number: int) -> int | None:
-        begin = self._prefix(number, add_generation_prompt=True)
-        # Where the prompt adds nothing, the header would count as part of the turn.
-        return begin if begin != self._prefix(number, add_generation_prompt=False) else None
+    def written(self) -> Iterator[Turn]:
+        """Yields what the iterations of the model's messages wrote, without headers."""
+        stretches: list[tuple[int, list[int]]] = []
+        for begin, run in self._placed():
+            if run.writer not in self._chat.own:
+                continue
+            assert run.writer is not None
+            if stretches and stretches[-1][0] == run.writer and stretches[-1][1][1] == begin:
+                stretches[-1][1][1] += run.length
+            else:
+                stretches.append((run.writer, [begin, begin + run.length]))
+        begun: set[int] = set()
+        for number, (begin, end) in stretches:
+            if number not in begun:
+                begin += self._header_length(number, begin, end)
+            begun.add(number)
+            turn = self._turn(begin, self._without_glue(begin, end), number, number in self._chat.trained)
+            if turn.is_open and number == len(self._chat.messages) - 1 and end == stretches[-1][1][1]:
+                turn = self._with_closing(turn, end)
+            if turn.begin < turn.end:
+                yield turn
+
+    def added(self) -> Iterator[Turn]:
+        """Yields what each message of the model adds to the conversation before it."""
+        last = 0
+        for number in self._chat.own:
+            begin = self._prefix(number, add_generation_prompt=True)
+            own = [at for at, run in self._placed() if _message_of(run) == number and run.length]
+            if begin is None or begin == self._prefix(number, add_generation_prompt=False):
+                begin = own[0] if own else None
+            end = self._prefix(number + 1, add_generation_prompt=False)
+            if begin is None or end is None or not last <= begin <= end:
+                raise _unclear(number, "no loop over the messages writes it, and the text up to it is no prefix")
+            for at, run in self._placed():
+                owner = _message_of(run)
+                is_inside, is_outside = at >= begin and at + run.length <= end, at >= end or at + run.length <= begin
+                if owner is not None and run.length and not (is_inside if owner == number else is_outside):
+                    raise _unclear(number, f"words of message {owner} stand where another's are expected")
+            last = self._without_glue(begin, end)
+            yield self._turn(begin, last, number, number in self._chat.trained)
+
+    def _turn(self, begin: int, end: int, message: int, is_trained: bool) -> Turn:
+        closing = self._text[begin:end].rstrip()
+        is_closed = bool(self._marks.special) and closing.endswith(self._marks.special)
+        return Turn(begin, end, message, is_trained, not (is_closed and self._is_template(begin + len(closing) - 1)))
+
+    def _with_closing(self, turn: Turn, end: int) -> Turn:
+        """The last turn with what the template writes after its loop, up to a special token."""
+        rest = self._text[end:]
+        mark = re.search("|".join(map(re.escape, self._marks.special)), rest) if self._marks.special else None
+        if not rest.strip() or not self._is_template(end):
+            return turn
+        return self._turn(turn.begin, end + mark.end() if mark else len(self._text), turn.message, turn.is_trained)
+
+    def _is_template(self, at: int) -> bool:
+        """Whether the character is the template's own."""
+        return all(run.source is None for begin, run in self._placed() if begin <= at < begin + run.length)
+
+    def _placed(self) -> Iterator[tuple[int, Run]]:
+        begin = 0
+        for run in self._traced.runs:
+            yield begin, run
+            begin += run[0]
+
+    def _header_length(self, number: int, begin: int, end: int) -> int:
+        """Length of a turn's header: the template's own words, as far as the generation prompt writes them too."""
+        words = next(
+            (at for at, run in self._placed() if begin <= at < end and run.source is not None and not _is_role(run)),
+            end,
+        )
+        zone = self._text[begin:words]
+        prompt = self._prompt(number, begin)
+        shared = len(prompt) if zone.startswith(prompt) else self._shared(zone, prompt)
+        if not shared and zone:
+            # Nothing says what the model is given: what any message of it would begin with, if that is a mark.
+            said = with_other_words(self._chat.messages[number], WORDS_MARK)
+            other = self._rendered([*self._chat.messages[:number], said, *self._chat.messages[number + 1 :]])
+            if other is None or not other.startswith(self._text[:begin]):
+                return 0
+            shared = self._shared(zone, other[begin:].partition(WORDS_MARK)[0])
+            return shared if zone[:shared].strip() else 0
+        return shared
+
+    def _prompt(self, number: int, begin: int) -> str:
+        """What the template writes to let the model write a message."""
+        before = self._chat.messages[:number]
+        asked = self._rendered(before, add_generation_prompt=True)
+        if asked is None:  # as with no message before: then as at the conversation's end
+            before, asked = self._chat.messages, self._rendered(self._chat.messages, add_generation_prompt=True)
+        elif asked.startswith(self._text[:begin]):
+            return asked[begin:]
+        plain = self._rendered(before)
+        if asked is not None and plain is not None and asked.startswith(plain):
+            return asked[len(plain) :]
+        return ""
+
+    def _shared(self, one: str, other: str) -> int:
+        """Length of the whole marks, words and characters with which both texts begin."""
+        pattern = _units(self._marks.added)
+        pairs = zip(pattern.findall(one), pattern.findall(other), strict=False)
+        return sum(len(unit) for unit, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def _prefix(self, count: int, *, add_generation_prompt: bool) -> int | None:
         """Length of the rendering of the first messages, where the text begins with it."""
         if count == len(self._chat.messages):
-            return len(self.text)
+            return len(self._text)
         prefix = self._rendered(self._chat.messages[:count], add_generation_prompt=add_generation_prompt)
-        return len(prefix) if prefix is not None and self.text.startswith(prefix) else None
-
-    def _checked_words(self, number: int) -> Range:
-        """As `_words`, but refused where they overlap another message's words."""
-        said = self._words(number)
-        if said is None:
-            raise _unclear(number, "its content cannot be found in the text")
-        for other in range(len(self._chat.messages)):
-            where = self._words(other) if other != number else None
-            if where is not None and where[0] < said[1] and said[0] < where[1]:
-                raise _unclear(number, f"other words in it change the text of message {other}")
-        return said
-
-    def _words(self, number: int) -> Range | None:
-        """The range of a message's content in the whole text; None where it cannot be found."""
-        if number not in self._found:
-            messages = self._chat.messages
-            where = self._changed(self.text, messages, number)
-            if where is None and messages[number].get("tool_calls"):
-                where = self._changed_call(self.text, messages, number)
-                self._found_by_call.add(number)
-            self._found[number] = where
-        return self._found[number]
-
-    def _closing_length(self, number: int, end: int) -> int:
-        """Length of the text from `end` on that closes the turn: special tokens, and the text between them."""
-        messages = self._chat.messages[: number + 1]
-        try:
-            text = self._template.render(messages, self._variables)
-        except TemplateRefusal as error:
-            raise _unclear(number, f"the conversation up to it does not render ({error})") from error
-        change = self._changed_call if number in self._found_by_call else self._changed
-        said = change(text, messages, number)
-        if said is None:
-            raise _unclear(number, "its content cannot be found in the conversation up to it")
-        pairs = zip(self._split(text[said[1] :]), self._split(self.text[end:]), strict=False)
-        return sum(len(part) for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-    def _split(self, text: str) -> list[str]:
-        if not self._special_texts:
-            return [text]
-        return re.split(f"({'|'.join(map(re.escape, self._special_texts))})", text)
-
-    def _changed(self, text: str, messages: Sequence[Mapping[str, Any]], number: int) -> Range | None:
-        """The range of a conversation's text that changes with a message's content."""
-        said = with_other_words(messages[number], WORDS_MARK)
-        changed = self._rendered([*messages[:number], said, *messages[number + 1 :]])
-        if changed is None or changed.count(WORDS_MARK) != 1:
-            return None
-        return _difference(text, changed, changed)
-
-    def _changed_call(self, text: str, messages: Sequence[Mapping[str, Any]], number: int) -> Range | None:
-        """The same for templates that refuse answers without their calls: the range ends with the last call's name.
-
-        The begin of a turn does not depend on later messages, so the answers are left out as well. The text after the
-        name does not change, so it counts as closing the turn.
-        """
-        before, after = messages[:number], messages[number + 1 :]
-        later = dropwhile(lambda message: message["role"] != "user", after)
-        unanswered = self._rendered([*before, with_other_words(messages[number], WORDS_MARK), *later])
-        recalled = self._rendered([*before, with_other_call(messages[number], WORDS_MARK), *after])
-        if unanswered is None or recalled is None or WORDS_MARK not in unanswered or WORDS_MARK not in recalled:
-            return None
-        return _difference(text, unanswered, recalled)
+        return len(prefix) if prefix is not None and self._text.startswith(prefix) else None
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str | None:
         """The text of other messages; None where the template does not render them."""
@@ -185,28 +230,25 @@ class _Search:
             return None
 
     def _without_glue(self, begin: int, end: int) -> int:
-        """The end of a turn without white space after its special token."""
-        closed = self.text[begin:end].rstrip()
-        return begin + len(closed) if self._special_texts and closed.endswith(self._special_texts) else end
+        """The end of a turn without white space after its last added token."""
+        closed = self._text[begin:end].rstrip()
+        return begin + len(closed) if self._marks.added and closed.endswith(self._marks.added) else end
 
 
-def _difference(text: str, begin_changed: str, end_changed: str) -> Range:
-    """The range in which a text differs, from one text at its begin and from another at its end."""
-    # Both contain a mark that the text does not, so common beginnings and ends stop at the mark.
-    begin = _common_length(text, begin_changed)
-    return begin, len(text) - _common_length(text[begin:][::-1], end_changed[::-1])
+@lru_cache(maxsize=16)
+def _units(marks: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join([*map(re.escape, marks), r"<[^<>\s]{1,60}>", r"\w+", r"."]), re.DOTALL)
 
 
-def _common_length(one: str, other: str) -> int:
-    """Number of first characters that two texts share; by bisection, since a loop over characters is slow."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def _message_of(run: Run) -> int | None:
+    """The message from which a run's words come; of what is not a message's name of its role."""
+    if isinstance(run.source, Dump):
+        return next((leaf.message for leaf in run.source.leaves() if leaf.message is not None), None)
+    return None if run.source is None or _is_role(run) else run.source.message
+
+
+def _is_role(run: Run) -> bool:
+    return isinstance(run.source, Leaf) and run.source.path == ("role",)
 
 
 def _unclear(number: int, why: str) -> ValueError:

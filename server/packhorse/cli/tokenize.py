@@ -144,7 +144,8 @@ _KEPT = "finished parts are kept for --resume"
     "--cutoff-len",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Cut longer chats and pairs to N tokens, balancing prompts and responses.",
+    help="Cut longer chats and pairs to N tokens: the oldest exchanges go, then the beginning of the prompt. An answer "
+    "is never cut; a sequence that still does not fit teaches nothing.",
 )
 @click.option(
     "--no-targets",

@@ -131,8 +131,8 @@ def tokenize_fine_tuning(
         columns: what the rows hold.
         tokenizer: a local tokenizer.json, or the folder that holds it with tokenizer_config.json and
             chat_template.jinja.
-        cutoff_len: longer sequences are cut to this number of tokens, balancing prompts and responses; None cuts
-            nothing.
+        cutoff_len: longer sequences are cut to this number of tokens, from their oldest side and never within an
+            answer; None cuts nothing.
         no_targets: what happens to a sequence without a token to train on.
         undecodable: what happens to a line that is not UTF-8.
         execution: engine, workers and progress; see `tokenize`.

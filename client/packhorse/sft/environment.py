@@ -1,0 +1,249 @@
+"""Jinja as chat templates meet it: sandboxed, with what transformers' `apply_chat_template` offers them.
+
+Owns the two environments in which a template is compiled: one that renders, and one that renders the same text and
+follows where it comes from. Leaves templates to `sft.template`, and origins to `sft.provenance`.
+
+Beyond Jinja, a template may use `tojson`, `raise_exception`, `strftime_now`, loop controls, trimmed blocks, and
+`{% generation %}` blocks.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from types import BuiltinMethodType
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.filters
+import jinja2.nodes
+import jinja2.parser
+import jinja2.runtime
+import jinja2.sandbox
+import jinja2.utils
+import jinja2.visitor
+
+from packhorse.sft.provenance import Dump, Run, Trace, Traced, joined, joined_with, written
+
+TRACE = "_packhorse_trace"
+"""The variable that holds the record of a traced rendering."""
+
+
+def plain_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    """Returns the environment that renders."""
+    return _equipped(jinja2.sandbox.ImmutableSandboxedEnvironment, _Generation)
+
+
+def tracing_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    """Returns the environment that follows where the text comes from; give it trees that `follow` changed."""
+    environment = _equipped(_TracingEnvironment, _TracedGeneration)
+    environment.finalize = written
+    environment.filters.update(
+        {
+            "tojson": _traced_json,
+            "join": _traced_join,
+            "_concat": _concat,
+            "_generated": _generated,
+            "_begin": _begin,
+            "_enter": _enter,
+            "_leave": _leave,
+        }
+    )
+    return environment
+
+
+def follow(tree: jinja2.nodes.Template) -> jinja2.nodes.Template:
+    """Returns a template's tree in which loops and macros say which message they are about."""
+    followed: jinja2.nodes.Template = _Follower().visit(tree)
+    return followed
+
+
+def _equipped(
+    kind: type[jinja2.sandbox.ImmutableSandboxedEnvironment], generation: type[jinja2.ext.Extension]
+) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols])
+    environment.filters["tojson"] = _tojson
+    # One time for all renderings of a process, since they are compared with each other.
+    environment.globals.update(
+        raise_exception=_raise_exception, strftime_now=_NOW.strftime, namespace=_Namespace, dict=_Dict()
+    )
+    return environment
+
+
+_NOW = datetime.now()
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %} … {% endgeneration %}`, ignored."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own form
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node | list[jinja2.nodes.Node]:
+        """Returns the tag's body."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # A scope of its own: variables set in a block end with it, as in transformers.
+        return jinja2.nodes.Scope(self.wrap(body), lineno=line)
+
+    def wrap(self, body: list[jinja2.nodes.Node]) -> list[jinja2.nodes.Node]:
+        """Returns the nodes that replace the tag."""
+        return body
+
+
+class _TracedGeneration(_Generation):
+    """The same; what the block writes is known as generated, also through macros and captured text."""
+
+    def wrap(self, body: list[jinja2.nodes.Node]) -> list[jinja2.nodes.Node]:
+        """Returns the body, filtered."""
+        return [jinja2.nodes.FilterBlock(body, _filter(None, "_generated"))]
+
+
+class _TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Jinja that keeps the origins of traced text where it joins pieces by itself."""
+
+    concat = staticmethod(joined)
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - jinja2's own form
+        if type(__obj) is BuiltinMethodType and __obj.__name__ == "join" and type(__obj.__self__) is str:
+            return joined_with(__obj.__self__, *args, **kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
+
+
+class _Follower(jinja2.visitor.NodeTransformer):
+    """Puts calls into a tree: into loops and macros at their begin and end, and in place of `~`."""
+
+    def visit_For(self, node: jinja2.nodes.For) -> list[jinja2.nodes.Node]:  # noqa: N802
+        self.generic_visit(node)
+        names = [node.target.name] if isinstance(node.target, jinja2.nodes.Name) else _names(node.target)
+        node.body = [_does("_begin", _about(names, node.body)), *node.body]
+        return [_does("_enter"), node, _does("_leave")]
+
+    def visit_Macro(self, node: jinja2.nodes.Macro) -> jinja2.nodes.Macro:  # noqa: N802
+        self.generic_visit(node)
+        about = _about([argument.name for argument in node.args], node.body)
+        node.body = [_does("_enter"), _does("_begin", about), *node.body, _does("_leave")]
+        return node
+
+    def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filter(jinja2.nodes.List(node.nodes), "_concat")
+
+
+def _about(names: Sequence[str], body: Sequence[jinja2.nodes.Node]) -> list[jinja2.nodes.Expr]:
+    """The variables of an iteration, and the lists from which its body takes an item by one of them."""
+    nodes = jinja2.nodes
+    whole = nodes.Template(list(body))
+    own = {name.name for name in whole.find_all(nodes.Name) if name.ctx == "store"}
+    lists: dict[str, nodes.Expr] = {}
+    for item in whole.find_all(nodes.Getitem):
+        held = item.node
+        owner = held.node if isinstance(held, nodes.Getattr) else held
+        if not isinstance(owner, nodes.Name) or owner.name in own or not isinstance(item.arg, nodes.Name):
+            continue
+        if item.arg.name in names:
+            is_there = nodes.Test(nodes.Name(owner.name, "load"), "defined", [], [], None, None)
+            lists[repr(held)] = nodes.CondExpr(is_there, held, None)
+    return [*(nodes.Name(name, "load") for name in names), *lists.values()]
+
+
+def _names(target: jinja2.nodes.Node) -> list[str]:
+    return [name.name for name in target.find_all(jinja2.nodes.Name)]
+
+
+def _filter(value: jinja2.nodes.Expr | None, name: str) -> jinja2.nodes.Filter:
+    return jinja2.nodes.Filter(value, name, [], [], None, None)
+
+
+def _does(name: str, values: Sequence[jinja2.nodes.Expr] = ()) -> jinja2.nodes.Node:
+    return jinja2.nodes.ExprStmt(_filter(jinja2.nodes.List(list(values)), name))
+
+
+def _trace_of(context: jinja2.runtime.Context) -> Trace:
+    trace: Trace = context.parent[TRACE]
+    return trace
+
+
+@jinja2.pass_context
+def _enter(context: jinja2.runtime.Context, _: list[Any]) -> None:
+    _trace_of(context).enter()
+
+
+@jinja2.pass_context
+def _leave(context: jinja2.runtime.Context, _: list[Any]) -> None:
+    _trace_of(context).leave()
+
+
+@jinja2.pass_context
+def _begin(context: jinja2.runtime.Context, values: list[Any]) -> None:
+    _trace_of(context).begin(values)
+
+
+@jinja2.pass_context
+def _generated(context: jinja2.runtime.Context, text: str) -> str:
+    runs: list[Run] = []
+    trace = _trace_of(context)
+    trace.collect(text, runs)
+    return Traced(text, tuple(run._replace(is_generated=True) for run in runs), trace)
+
+
+def _concat(values: list[Any]) -> str:
+    return joined(str(written(value)) for value in values)
+
+
+@jinja2.pass_eval_context
+def _traced_join(context: Any, value: Any, d: str = "", attribute: str | int | None = None) -> str:
+    if attribute is not None:
+        value = map(jinja2.filters.make_attrgetter(context.environment, attribute), value)
+    return joined_with(d, map(str, value))
+
+
+@jinja2.pass_context
+def _traced_json(context: jinja2.runtime.Context, value: Any, *args: Any, **options: Any) -> str:
+    text = _tojson(value, *args, **options)
+    return Traced(text, (Run(len(text), Dump(value), -1, None, False),), _trace_of(context))
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as models read it; Jinja's own filter writes it for web pages."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+class _Dict:
+    """A template's `dict`, without the class and its attributes."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """As `dict.fromkeys`."""
+        return dict.fromkeys(*args)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """Jinja's `namespace`, without access to Python's own attributes."""
+
+    # No `self`, which a template may want as a name.
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        names = dict(*args[1:], **kwargs)
+        for name in names:
+            _check_name(name)
+        jinja2.utils.Namespace.__init__(args[0], names)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace takes no name that begins with an underscore: {name!r}")

@@ -1,0 +1,104 @@
+"""What a row became, for people: its tokens in stretches, with the origin of each.
+
+Owns cutting tokens into stretches; leaves origins to `sft.provenance` and printing to whoever prints.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Tokens that follow each other, of one origin.
+
+    Example:
+        >>> field = "messages[1].content"
+        >>> Stretch(first=4, end=5, text="hello", is_trained=True, message=1, field=field).end
+        5
+    """
+
+    first: int
+    """The first token."""
+    end: int
+    """The token after the last."""
+    text: str
+    """What they spell."""
+    is_trained: bool
+    message: int | None
+    """The message whose turn it is, from 0; None for what no message wrote, such as tools."""
+    field: str | None
+    """Where the text stands in the row, such as `messages[1].content`; None for the template's own words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExplainedSequence:
+    """A sequence and where its tokens come from. Legend: n tokens.
+
+    Example:
+        >>> from packhorse.sft import ChatEncoder
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> tokenizer = Tokenizer(models.WordLevel({"?": 0, "hi": 1, "hello": 2, "end": 3}, unk_token="?"))
+        >>> tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        >>> template = "{% for m in messages %}{{ m.role }} {{ m.content }} end {% endfor %}"
+        >>> chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+        >>> explained = ChatEncoder(tokenizer, chat_template=template).explain(chat)
+        >>> [(stretch.text.strip(), stretch.field) for stretch in explained.stretches if stretch.is_trained]
+        [('hello', 'messages[1].content'), ('end', None)]
+    """
+
+    text: str
+    """What was tokenized."""
+    input_ids: NDArray[np.int32]
+    """int32 [n]."""
+    loss_mask: NDArray[np.bool_]
+    """Whether each is trained on: bool [n]."""
+    stretches: tuple[Stretch, ...]
+    """In order, without gaps."""
+    unused: tuple[str, ...] = ()
+    """Fields of the row of which something is not in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Characters of one origin."""
+
+    end: int
+    """The character after the last."""
+    message: int | None
+    field: str | None
+
+
+def stretches_of(
+    text: str,
+    offsets: Sequence[tuple[int, int]],
+    loss_mask: NDArray[np.bool_],
+    origins: Sequence[Origin],
+) -> tuple[Stretch, ...]:
+    """Cuts tokens where their origin changes, or whether they are trained on.
+
+    A token belongs to the origin of its first character. One without characters, such as an EOS after the text, has the
+    origin of the one before and a stretch of its own.
+    """
+    found: list[Stretch] = []
+    first = at = 0
+    keys: list[tuple[int | None, str | None, bool, bool]] = []
+    for number, is_trained in enumerate(loss_mask):
+        begin, end = offsets[number] if number < len(offsets) else (len(text), len(text))
+        while at + 1 < len(origins) and origins[at].end <= begin:
+            at += 1
+        origin = origins[at] if origins else Origin(0, None, None)
+        keys.append((origin.message, origin.field if begin < end else None, bool(is_trained), begin < end))
+    for number in range(1, len(keys) + 1):
+        if number < len(keys) and keys[number] == keys[first]:
+            continue
+        message, field, trained, _ = keys[first]
+        begin = offsets[first][0] if first < len(offsets) else len(text)
+        end = offsets[number][0] if number < min(len(offsets), len(keys)) else len(text)
+        found.append(
+            Stretch(first=first, end=number, text=text[begin:end], is_trained=trained, message=message, field=field)
+        )
+        first = number
+    return tuple(found)

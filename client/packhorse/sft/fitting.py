@@ -1,0 +1,215 @@
+"""Giving a template a conversation in the form that it reads.
+
+Owns the forms that published data has and templates do not agree on: arguments as JSON text or as objects, content in
+parts or as text, null, calls with and without `function`. A conversation goes to the template as it is; another form is
+tried only if the template refuses it, encodes arguments twice, or leaves a content or a call out. Leaves what is
+missing in the end to `sft.unused`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from packhorse.sft.messages import Conversation, json_fault
+from packhorse.sft.provenance import Dump, Run
+from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
+from packhorse.sft.unused import Shown
+
+_Messages = list[dict[str, Any]]
+
+_REFUSED = (3, 0, 0)
+
+
+def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]) -> tuple[Conversation, TracedText]:
+    """Renders a conversation in the first form of which the template writes most.
+
+    Raises:
+        TemplateRefusal: the template renders it in no form.
+        ValueError: a form is not possible.
+    """
+    best, refusal = chat, None
+    traced, faults = None, _REFUSED
+    try:
+        traced = template.trace(chat, variables)
+        faults = _faults(chat, traced)
+    except TemplateRefusal as error:
+        refusal = error
+    for form in _FORMS if any(faults) else ():
+        if not any(faults):
+            break
+        messages = form(best.messages, faults is _REFUSED)
+        if messages is None:
+            continue
+        tried = replace(best, messages=messages)
+        try:
+            tried_text = template.trace(tried, variables)
+        except TemplateRefusal:
+            best = tried if faults is _REFUSED else best  # its reason may be another one
+            continue
+        tried_faults = _faults(tried, tried_text)
+        if tried_faults < faults:
+            best, traced, faults = tried, tried_text, tried_faults
+    if traced is None:
+        assert refusal is not None
+        raise refusal
+    text = template.render(best.messages, variables)
+    if text != traced.text:  # a template that looks behind a text's type
+        traced = TracedText(text, (Run(len(text), None, -1, None, False),), traced.trace)
+    return best, traced
+
+
+def _faults(chat: Conversation, traced: TracedText) -> tuple[int, int, int]:
+    """(null written as a word, or arguments encoded twice; contents left out; calls left out)."""
+    shown = Shown(traced)
+    calls = 0
+    some: dict[int, bool] = {}
+    for leaf in traced.trace.leaves:
+        if leaf.message is None or len(leaf.path) < 2:
+            continue
+        if leaf.path[0] == "content" and leaf.path[-1] != "type":
+            is_shown = bool(leaf.text.strip()) and shown.has(leaf) and id(leaf) not in shown.as_python
+            is_text = not isinstance(leaf.path[1], int) or leaf.path[-1] in ("text", "thinking", "reasoning")
+            if is_shown or (is_text and leaf.text.strip()):
+                some[leaf.message] = some.get(leaf.message, False) or is_shown
+        elif leaf.path[0] == "tool_calls" and ("arguments" in leaf.path or leaf.path[-1] == "name"):
+            calls += not shown.has(leaf)
+    python = [run.source.value for run in traced.runs if isinstance(run.source, Dump) and run.source.is_python]
+    contents = sum(
+        not some.get(number, True) or any(value is message.get("content") for value in python)
+        for number, message in enumerate(traced.trace.messages)
+    )
+    nulls = [number for number, message in enumerate(chat.messages) if message.get("content", "") is None]
+    is_word = bool(nulls) and any(
+        run.source is None and run.writer in nulls and "None" in text for run, text in _words(traced)
+    )
+    return int(shown.has_text_as_json or is_word), contents, calls
+
+
+def _words(traced: TracedText) -> list[tuple[Run, str]]:
+    ends = [0]
+    for run in traced.runs:
+        ends.append(ends[-1] + run.length)
+    return [(run, traced.text[begin : begin + run.length]) for run, begin in zip(traced.runs, ends, strict=False)]
+
+
+def _without_nulls(messages: _Messages, is_refused: bool) -> _Messages | None:
+    """Messages without the key of a content that is null."""
+    if not any(message.get("content", "") is None for message in messages):
+        return None
+    return [{key: value for key, value in message.items() if value is not None} for message in messages]
+
+
+def _with_empty_contents(messages: _Messages, is_refused: bool) -> _Messages | None:
+    """Messages with an empty content instead of none."""
+    if not is_refused or all("content" in message for message in messages):
+        return None
+    return [{"content": "", **message} for message in messages]
+
+
+def _with_functions(messages: _Messages, is_refused: bool) -> _Messages | None:
+    """Calls as OpenAI has them: `{"type": "function", "function": {"name": …, "arguments": …}}`."""
+
+    def convert(call: dict[str, Any]) -> dict[str, Any]:
+        if "function" in call:
+            return call
+        wiring = {key: call[key] for key in call if key not in ("name", "arguments", "type")}
+        return {**wiring, "type": "function", "function": {key: call[key] for key in call if key not in wiring}}
+
+    return _with_calls(messages, convert)
+
+
+def _with_objects(messages: _Messages, is_refused: bool) -> _Messages | None:
+    """Arguments as objects."""
+
+    def convert(number: int, arguments: Any) -> Any:
+        if not isinstance(arguments, str):
+            return arguments
+        try:
+            return json.loads(arguments) if arguments.strip() else {}
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"message {number} calls a function with arguments that are not JSON: {json_fault(error)}; correct "
+                "them, or leave the row out"
+            ) from None
+
+    return _with_arguments(messages, convert)
+
+
+def _with_texts(messages: _Messages, is_refused: bool) -> _Messages | None:
+    """Arguments as JSON text."""
+
+    def convert(number: int, arguments: Any) -> Any:
+        return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+    return _with_arguments(messages, convert)
+
+
+def _with_joined_parts(messages: _Messages, is_refused: bool) -> _Messages | None:
+    """Contents as text: their parts joined; a part that is thinking becomes the message's reasoning."""
+    if not any(isinstance(message.get("content"), list | dict) for message in messages):
+        return None
+    return [_joined(number, message) for number, message in enumerate(messages)]
+
+
+_FORMS: tuple[Callable[[_Messages, bool], _Messages | None], ...] = (
+    _without_nulls,
+    _with_empty_contents,
+    _with_functions,
+    _with_objects,
+    _with_texts,
+    _with_joined_parts,
+)
+
+
+def _with_calls(messages: _Messages, convert: Callable[[dict[str, Any]], dict[str, Any]]) -> _Messages | None:
+    """Messages with other calls; None if nothing changes."""
+    changed = [
+        {**message, "tool_calls": [convert(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+    return None if changed == messages else changed
+
+
+def _with_arguments(messages: _Messages, convert: Callable[[int, Any], Any]) -> _Messages | None:
+    changed = [
+        {**message, "tool_calls": [_other_arguments(number, call, convert) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for number, message in enumerate(messages)
+    ]
+    return None if changed == messages else changed
+
+
+def _other_arguments(number: int, call: dict[str, Any], convert: Callable[[int, Any], Any]) -> dict[str, Any]:
+    if isinstance(call.get("function"), Mapping):
+        return {**call, "function": _other_arguments(number, call["function"], convert)}
+    return {**call, "arguments": convert(number, call["arguments"])} if "arguments" in call else call
+
+
+def _joined(number: int, message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, Mapping):
+        raise ValueError(
+            f"message {number} has a content that is a mapping, which the chat template does not write; give it as text"
+        )
+    if not isinstance(content, list):
+        return message
+    thoughts: list[str] = []
+    texts: list[str] = []
+    for part in content:
+        thought = next((part[key] for key in ("thinking", "reasoning") if isinstance(part.get(key), str)), None)
+        if thought is not None:
+            thoughts.append(thought)
+        elif part["type"] == "text":
+            texts.append(part["text"])
+        else:
+            raise ValueError(
+                f"message {number} holds a part of type {part['type']!r}, which the chat template does not write; "
+                "leave it out, or use a template that does"
+            )
+    reasoning = "".join(thoughts)
+    named = {"thinking": reasoning, "reasoning_content": reasoning} if thoughts else {}
+    return {**named, **message, "content": "".join(texts)}
