@@ -30,7 +30,7 @@ RUN pip install --no-cache-dir --constraint /dist/constraints.txt cyclonedx-bom 
 # other machines: --build-arg CPU=generic (a third slower).
 ARG CPU=x86-64-v3
 RUN NUMBA_CPU_NAME=$CPU NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=/var/cache/packhorse /opt/packhorse/bin/python -c \
-    "from packhorse.server.app.warm_up import compile_kernels; compile_kernels()"
+    "from packhorse.server.base.kernels import compile_kernels; compile_kernels()"
 
 # --- prepare: an image of its own, for preparing data beside the cluster; docker build --target prepare ---
 FROM python:3.12-slim AS prepare

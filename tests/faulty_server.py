@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _VARIABLE = "TEST_FAULTS"
 """What hands faults to a process, as JSON."""
@@ -33,8 +33,8 @@ class Faults:
     """How much longer each block takes, so that a stream lasts and does not lie in buffers whole."""
     blocks_stuck_while: str | None = None
     """No block is made while this file exists."""
-    kernels_missing_until: str | None = None
-    """The server does not serve before this file exists, as if its kernels were being compiled."""
+    kernels_missing: bool = False
+    """No kernel is there, as if another process compiled them and did not come to an end."""
     probe_seconds: float | None = None
     """How long making blocks may stand still before health turns, and how often that is looked at."""
     requests_at_once: int | None = None
@@ -80,8 +80,8 @@ def apply(faults: Faults) -> None:
         from packhorse.server.app import health
 
         health.PROBE_SECONDS = health.PROBE_EVERY_SECONDS = faults.probe_seconds
-    if faults.kernels_missing_until is not None:
-        _kernels_come_with(Path(faults.kernels_missing_until))
+    if faults.kernels_missing:
+        _no_kernels()
 
 
 def _blocks(faults: Faults) -> None:
@@ -127,17 +127,15 @@ def _metrics_port(faults: Faults) -> None:
         metrics_port.MOST_CONNECTIONS = faults.metrics_connections
 
 
-def _kernels_come_with(file: Path) -> None:
-    from packhorse.server.app.warm_up import WarmUp
+def _no_kernels() -> None:
+    from packhorse.compiling import ahead
+    from packhorse.storage import LockHeldError
 
-    before_serving = WarmUp.before_serving
+    def locked(folder: Path) -> NoReturn:
+        raise LockHeldError(folder, "process 1")
 
-    def late(self: WarmUp) -> None:
-        while not file.exists():
-            time.sleep(_POLL_SECONDS)
-        before_serving(self)
-
-    WarmUp.before_serving = late  # type: ignore[method-assign]
+    ahead._found = lambda get: False
+    ahead.compiling_alone = locked  # type: ignore[attr-defined]
 
 
 def _hand_on() -> None:

@@ -20,7 +20,7 @@ NOTE = (
     "image is left out."
 )
 _OF_IMAGE = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": "", "PYTHONDONTWRITEBYTECODE": "1"}
-_COMPILING = "from packhorse.server.app.warm_up import compile_kernels; compile_kernels()"
+_COMPILING = "from packhorse.server.base.kernels import compile_kernels; compile_kernels()"
 
 
 def run(workspace: Workspace) -> list[Row]:

@@ -1,25 +1,17 @@
-"""Kernels on disk: what is read, what is waited for, and what a disk's errors do."""
+"""Kernels on disk: what is read, what is compiled again, and what a disk's errors do."""
 
 import errno
 import logging
 import subprocess
 import sys
-import threading
 
 import numba
 import numba.core.caching
 import numpy as np
 import pytest
 
-from packhorse.compiling import (
-    NotCompiledError,
-    cache_folder,
-    caching,
-    compile_in_children,
-    compiled_elsewhere,
-    kernel,
-    only_from_cache,
-)
+from packhorse.compiling import caching, kernel
+from packhorse.compiling.caching import NotCompiledError, cache_folder, only_from_cache
 
 SOURCE = """
 import sys
@@ -147,20 +139,3 @@ def test_a_thread_may_be_kept_from_compiling():
     with pytest.raises(NotCompiledError), only_from_cache():
         wanted(ONES)
     assert wanted(ONES) == 4
-
-
-def test_what_another_process_compiles_is_waited_for():
-    wanted, answers = made(), []
-    thread = threading.Thread(target=lambda: answers.append(wanted(ONES)))
-    with compiled_elsewhere():
-        thread.start()
-        thread.join(0.5)
-        assert thread.is_alive()
-        assert not wanted.signatures
-    thread.join(100)
-    assert answers == [4]
-
-
-def test_children_end_and_their_failure_ends_nobody(capfd):
-    compile_in_children("packhorse.no_such_module", [[], []], in_background=True)
-    assert "no_such_module" in capfd.readouterr().err

@@ -106,7 +106,7 @@ def kernel_cache(folder: Path, server_bin: Path) -> Path:
     """A folder of kernels compiled by the installed package."""
     cache = folder / "kernel-cache"
     cache.mkdir()
-    code = "from packhorse.server.app.warm_up import compile_kernels; compile_kernels()"
+    code = "from packhorse.server.base.kernels import compile_kernels; compile_kernels()"
     run(server_bin / "python", "-c", code, cwd=folder, NUMBA_CACHE_DIR=str(cache), **CPU)
     return cache
 

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from packhorse.epoch import EpochView
-from packhorse.epoch.draws import BLOCK, LANES, WIDE_LANES, copy_lanes, count_lanes, fill_lanes, prefetch
+from packhorse.epoch.draws import BLOCK
 from packhorse.epoch.permutation import Permutation, derive_key
 from packhorse.epoch.plan_index import PlanIndex
+from packhorse.epoch.vector_instructions import LANES, WIDE_LANES, copy_lanes, count_lanes, fill_lanes, prefetch
 
 
 @numba.njit

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.epoch import EpochView, Permutation, PlanIndex, derive_key, independent_seed
-from packhorse.epoch.draws import BLOCK, LANES, no_draws, permute_pools, permute_positions, set_draws
+from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, permute_positions, set_draws
 from packhorse.epoch.permutation import OFFSET
+from packhorse.epoch.vector_instructions import LANES
 from packhorse.packing import seed_from_components
 
 KEY = 0x0123456789ABCDEF

@@ -1,23 +1,6 @@
-"""Loops that Numba compiles, kept on disk between processes, and the child processes that compile them."""
+"""Loops that Numba compiles, their plain forms, the cache on disk, and compiling ahead of requests."""
 
-from packhorse.compiling.caching import (
-    NotCompiledError,
-    cache_folder,
-    compile_in_children,
-    compiled_elsewhere,
-    end_with_parent,
-    kernel,
-    kernel_part,
-    only_from_cache,
-)
+from packhorse.compiling.loops import HAS_NUMBA, inlined, kernel, kernel_or, kernel_part
+from packhorse.compiling.plain import plain_form
 
-__all__ = [
-    "NotCompiledError",
-    "cache_folder",
-    "compile_in_children",
-    "compiled_elsewhere",
-    "end_with_parent",
-    "kernel",
-    "kernel_part",
-    "only_from_cache",
-]
+__all__ = ["HAS_NUMBA", "inlined", "kernel", "kernel_or", "kernel_part", "plain_form"]

@@ -1,17 +1,13 @@
-"""How a loop is compiled and kept on disk, by this process or by a child of it.
+"""How a loop is compiled and kept on disk.
 
-Owns the decorators, what happens when the cache cannot be read or written, and the child processes, so that the
-compiler's memory is theirs. Which loops they compile is up to the modules that they run.
+Owns the decorators, and what happens when the cache cannot be read or written. Leaves what runs until a loop is
+compiled to `plain`, and compiling ahead of requests to `ahead`.
 """
 
 import logging
-import os
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -22,48 +18,36 @@ import numba
 import numpy as np
 from numba.core import caching
 
-from packhorse.storage import hold_lock
+from packhorse.storage import LockHeldError, hold_lock
 
 _LOG = logging.getLogger(__name__)
 
 _njit: Any = numba.njit  # its types lack options that it has
 _FunctionCache: Any = caching.FunctionCache
 
-_POLL_SECONDS = 0.02
 _LOCK = "packhorse-compiling.lock"
 
-kernel_part = _njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""Decorates a loop that only kernels call: it is compiled with each of them, and kept on disk as a part of them."""
+compiled_part = _njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Decorates as `loops.kernel_part`."""
+
+inlined = _njit(inline="always")
+"""Decorates as `loops.inlined`."""
 
 
 class NotCompiledError(Exception):
     """The cache lacks a kernel, and this thread may not compile it."""
 
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compiles a loop that runs without the GIL, and keeps it on disk.
-
-    Where it cannot be written to disk, one warning says so, and each process compiles it again.
-
-    Example:
-        >>> @kernel
-        ... def total(numbers):
-        ...     total = 0
-        ...     for number in numbers:
-        ...         total += number
-        ...     return total
-
-    Args:
-        function: takes arrays, numbers, and named tuples of them.
-    """
-    compiled = _njit(nogil=True)(function)
+def compiled(function: Callable[..., Any]) -> Any:
+    """Returns Numba's dispatcher of a loop, which has our cache: see `loops.kernel`."""
+    dispatcher = _njit(nogil=True)(function)
     try:
-        compiled._cache = _Cache(function)
+        dispatcher._cache = _Cache(function)
     except RuntimeError:  # Numba found no folder that it can write to
         _warn("no folder for compiled kernels can be written", Path(function.__code__.co_filename).parent)
     else:
-        _folders.add(Path(compiled._cache.cache_path))
-    return compiled
+        _folders.add(Path(dispatcher._cache.cache_path))
+    return dispatcher
 
 
 def cache_folder() -> Path | None:
@@ -78,68 +62,28 @@ def only_from_cache() -> Iterator[None]:
     Raises:
         NotCompiledError: a kernel would have to be compiled.
     """
-    _thread.only_from_cache = True
+    before, _thread.only_from_cache = _thread.only_from_cache, True
     try:
         yield
     finally:
-        _thread.only_from_cache = False
+        _thread.only_from_cache = before
 
 
 @contextmanager
-def compiled_elsewhere() -> Iterator[None]:
-    """Lets all threads of this process wait until the cache has what they need, while another process compiles it."""
-    global _num_elsewhere
-    _num_elsewhere += 1
-    try:
-        yield
-    finally:
-        _num_elsewhere -= 1
+def compiling_alone(folder: Path) -> Iterator[None]:
+    """Keeps other processes from compiling for a cache folder; does nothing if no lock can be made there.
 
-
-def compile_in_children(module: str, commands: Sequence[Sequence[str]], *, in_background: bool = False) -> None:
-    """Runs `python -m MODULE ARGUMENTS…` once for each command, all at once, and waits for them.
-
-    Does nothing where the cache cannot be written. Of several processes with one cache, one at a time compiles. A
-    child writes its errors to stderr; whoever needs the kernel then compiles it.
-
-    Args:
-        module: compiles what its arguments name.
-        commands: the arguments of each process.
-        in_background: whether the children run at the lowest priority.
+    Raises:
+        LockHeldError: another process compiles.
     """
-    folder = cache_folder()
-    if folder is None:
-        return
-    with compiled_elsewhere(), _locked(folder):
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", module, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                process_group=0,  # ^C in a terminal is the parent's
-            )
-            for command in commands
-        ]
+    with ExitStack() as stack:
         try:
-            if in_background:
-                for process in processes:
-                    os.setpriority(os.PRIO_PROCESS, process.pid, 19)
-            for process in processes:
-                process.wait()
-        finally:
-            for process in processes:
-                process.kill()
-                process.communicate()
-
-
-def end_with_parent() -> None:
-    """Ends this process as soon as the one that started it by `compile_in_children` ends."""
-
-    def wait() -> None:
-        sys.stdin.read()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+            stack.enter_context(hold_lock(folder / _LOCK, wait_seconds=0))
+        except LockHeldError:
+            raise
+        except OSError as error:
+            _LOG.info("%s: of several processes, each compiles kernels: %s", folder, error.strerror or error)
+        yield
 
 
 class _Thread(threading.local):
@@ -147,7 +91,6 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_num_elsewhere = 0
 _folders: set[Path] = set()
 _warned: list[str] = []
 
@@ -164,17 +107,10 @@ class _Cache(_FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Returns what is compiled for a signature, or None where it is to be compiled here."""
-        is_waiting = True
-        while is_waiting:
-            is_waiting = _num_elsewhere > 0
-            found = self._found(sig, target_context)
-            if found is not None:
-                return found
-            if _thread.only_from_cache:
-                raise NotCompiledError(self._name)
-            if is_waiting:
-                time.sleep(_POLL_SECONDS)
-        return None
+        found = self._found(sig, target_context)
+        if found is None and _thread.only_from_cache:
+            raise NotCompiledError(self._name)
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keeps what is compiled for a signature."""
@@ -223,12 +159,3 @@ def _warn(what: str, folder: Path) -> None:
             what,
             folder,
         )
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of a cache folder, for which other processes wait; without a lock where no file can be made."""
-    with ExitStack() as stack:
-        with suppress(OSError):
-            stack.enter_context(hold_lock(folder / _LOCK))
-        yield

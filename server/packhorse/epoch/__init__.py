@@ -10,7 +10,7 @@ from packhorse.epoch.balance import (
     waiting_of_plan,
 )
 from packhorse.epoch.bins import Bins, PoolArray, joined
-from packhorse.epoch.compile import compile_drawing, compile_finding, compile_kernels
+from packhorse.epoch.compile import compile_kernels
 from packhorse.epoch.permutation import Permutation, derive_key, independent_seed
 from packhorse.epoch.plan_index import Budgets, PlanIndex
 from packhorse.epoch.shuffle_quality import ShuffleQuality, bin_mates_again, shuffle_quality
@@ -57,8 +57,6 @@ __all__ = [
     "arrange",
     "bin_mates_again",
     "bin_shares",
-    "compile_drawing",
-    "compile_finding",
     "compile_kernels",
     "derive_key",
     "first_difference",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.compiling import kernel
+from packhorse.compiling import kernel_or, kernel_part
 from packhorse.epoch.permutation import GOLDEN, mix
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.sources.prepared import EpochView
@@ -76,7 +76,7 @@ def _sorted(costs: NDArray[np.int64]) -> NDArray[np.int64]:
     return packed
 
 
-@kernel
+@kernel_or()
 def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> None:
     """Cuts every optimizer step's descending bins, deals each cut to the ranks, and writes them to `arranged`.
 
@@ -119,7 +119,7 @@ def _fill(costs: Any, packed: Any, is_micro: bool, keys: Any, arranged: Any) -> 
                 taken[rank] += 1
 
 
-@kernel
+@kernel_part
 def _deal(costs: Any, dealt: Any) -> None:
     """Deals bins of descending costs, [V], into shares of as many bins and about equal cost: `dealt`, [D, V / D].
 
@@ -147,7 +147,7 @@ def _deal(costs: Any, dealt: Any) -> None:
         _exchange(costs, dealt, sums)
 
 
-@kernel
+@kernel_part
 def _reverse(sums: Any, shares: Any) -> None:
     """Reverses the order of shares, in place."""
     num = len(shares)
@@ -156,7 +156,7 @@ def _reverse(sums: Any, shares: Any) -> None:
         shares[i], shares[num - 1 - i] = shares[num - 1 - i], shares[i]
 
 
-@kernel
+@kernel_part
 def _insert(sums: Any, shares: Any) -> None:
     """Sorts few shares by their sums, in place; they are mostly descending, so it reverses them first."""
     _reverse(sums, shares)
@@ -168,7 +168,7 @@ def _insert(sums: Any, shares: Any) -> None:
         sums[j], shares[j] = own, share
 
 
-@kernel
+@kernel_part
 def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
     """Exchanges the pair of bins that best evens the fullest and the emptiest share, again and again."""
     num_shares, per_share = dealt.shape
@@ -202,7 +202,7 @@ def _exchange(costs: Any, dealt: Any, sums: Any) -> None:
         _sink(costs, dealt[low], best_j)
 
 
-@kernel
+@kernel_part
 def _sink(costs: Any, share: Any, at: int) -> None:
     """Restores the descending order of a share in which one entry changed."""
     while at + 1 < len(share) and costs[share[at]] < costs[share[at + 1]]:
@@ -213,7 +213,7 @@ def _sink(costs: Any, share: Any, at: int) -> None:
         at -= 1
 
 
-@kernel
+@kernel_part
 def _shuffle(state: Any, out: Any) -> Any:
     """Writes a permutation of [0, len(out)) that the state decides (Fisher-Yates), and returns the next state."""
     for i in range(len(out)):

@@ -32,40 +32,17 @@ def compile_kernels(*, wide: bool = False) -> None:
         wide: whether also for plans with wide tables (`PlanIndex.is_wide`), as for every pool of more than 2^31
             entries. Few datasets need them.
     """
-    compile_finding(wide=False)
-    compile_drawing(wide=False)
-    _compile(_plan(wide=False))
-    if wide:
-        compile_finding(wide=True)
-        compile_drawing(wide=True)
-        _compile(_plan(wide=True))
+    for is_wide in (False, True) if wide else (False,):
+        _compile_first(wide=is_wide)
+        _compile(_plan(wide=is_wide))
 
 
-def compile_finding(*, wide: bool = False) -> None:
-    """Compiles the loops that find the bins of a dataset: half of those that a stream of bins needs.
-
-    Example:
-        >>> compile_finding()  # or read from the cache
-
-    Args:
-        wide: whether for a plan with wide tables.
-    """
-    view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0)
-    view.find(_FIRST_POSITION, Outline.of(1))
-
-
-def compile_drawing(*, wide: bool = False) -> None:
-    """Compiles the loops that draw the ids of found bins: the other half.
-
-    Example:
-        >>> compile_drawing()  # or read from the cache
-
-    Args:
-        wide: whether also for plans with wide tables, and for pools of more than 2^31 entries.
-    """
+def _compile_first(*, wide: bool) -> None:
+    """Compiles what every stream of bins needs: finding bins, and drawing their ids."""
     for wide_words in {False, wide}:
         view = EpochView(_plan(wide=wide), np.arange(2, dtype=np.uint32), seed=0, epoch=0, wide=wide_words)
         columns = {"ids": np.empty(2, np.uint32), "lengths": np.empty(2, np.int32)}
+        view.find(_FIRST_POSITION, Outline.of(1))
         view.draw(_FIRST_POSITION, _FIRST_POSITION, np.array([0, 2]), columns)
 
 

@@ -1,19 +1,14 @@
 """Values that are permuted together, each under parameters of its own: draws from pools, and positions.
 
-Owns the blocks in which many values go through the rounds of `permutation` at once, and the vector and prefetch
-instructions for which the compiler needs help: a loop over a few equal or consecutive numbers would become as many
-stores. Leaves a round to `permutation`, and which values are drawn to `plan_kernels`.
+Owns the blocks in which many values go through the rounds of `permutation` at once. Leaves a round to `permutation`,
+the instructions that write blocks to `vector_instructions`, and which values are drawn to `plan_kernels`.
 """
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
-from packhorse.compiling import kernel, kernel_part
+from packhorse.compiling import inlined, kernel_or, kernel_part
 from packhorse.epoch.permutation import (
     FORM,
     KEYS,
@@ -26,101 +21,13 @@ from packhorse.epoch.permutation import (
     extra_passes,
     flipped,
     line_of,
+    permuted,
     rotated,
     rotation_of,
     round_key,
     walked,
 )
-
-_intrinsic: Any = intrinsic  # its type counts the first parameter, which Numba passes
-
-LANES = 8
-"""Numbers that are written at once."""
-
-WIDE_LANES = 16
-"""Numbers that are copied at once; most bins have fewer sequences."""
-
-_INT32 = ir.IntType(32)
-_READ, _INTO_SECOND_CACHE, _DATA = (ir.Constant(_INT32, number) for number in (0, 2, 1))
-
-
-@_intrinsic
-def fill_lanes(_: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index : index + LANES] = value, for integers and an unsigned index; nothing is checked."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _store(context, builder, signature, arguments, [0] * LANES)
-        return context.get_dummy_value()
-
-    return types.void(array, index, value), generate
-
-
-@_intrinsic
-def count_lanes(_: Any, array: Any, index: Any, first: Any) -> Any:
-    """array[index : index + LANES] = first, first + 1, …; otherwise as `fill_lanes`."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _store(context, builder, signature, arguments, list(range(LANES)))
-        return context.get_dummy_value()
-
-    return types.void(array, index, first), generate
-
-
-@_intrinsic
-def copy_lanes(_: Any, values: Any, index: Any, array: Any, to: Any) -> Any:
-    """array[to : to + WIDE_LANES] = values[index : index + WIDE_LANES], of one type; indices are unsigned.
-
-    Nothing is checked.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0].dtype
-        lanes = ir.VectorType(context.get_value_type(kind), WIDE_LANES).as_pointer()
-        written, read = (_pointer(context, builder, signature, arguments, first) for first in (2, 0))
-        copied = builder.load(builder.bitcast(read, lanes), align=kind.bitwidth // 8)
-        builder.store(copied, builder.bitcast(written, lanes), align=kind.bitwidth // 8)
-        return context.get_dummy_value()
-
-    return types.void(values, index, array, to), generate
-
-
-@_intrinsic
-def prefetch(_: Any, array: Any, index: Any) -> Any:
-    """Prefetches the memory of array[index], for an unsigned index; nothing is checked.
-
-    It goes into the second cache: misses of the first cache hold up every other read.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.bitcast(_pointer(context, builder, signature, arguments), ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT32, _INT32, _INT32])
-        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
-        builder.call(ask, [pointer, _READ, _INTO_SECOND_CACHE, _DATA])
-        return context.get_dummy_value()
-
-    return types.void(array, index), generate
-
-
-def _store(context: Any, builder: Any, signature: Any, arguments: Any, added: list[int]) -> None:
-    """Stores the third argument, plus a number for each lane, in the first one from the second one's index on."""
-    kind = signature.args[0].dtype
-    element = context.get_value_type(kind)
-    lanes = ir.VectorType(element, LANES)
-    value = context.cast(builder, arguments[2], signature.args[2], kind)
-    one = builder.insert_element(ir.Constant(lanes, ir.Undefined), value, ir.Constant(_INT32, 0))
-    every = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
-    if any(added):
-        every = builder.add(every, ir.Constant(lanes, added))
-    pointer = builder.bitcast(_pointer(context, builder, signature, arguments), lanes.as_pointer())
-    builder.store(every, pointer, align=kind.bitwidth // 8)
-
-
-def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, first: int = 0) -> Any:
-    """Returns the address of an element; the array is the argument number `first`, and the next one is the index."""
-    array = context.make_array(signature.args[first])(context, builder, arguments[first])
-    index = context.cast(builder, arguments[first + 1], signature.args[first + 1], types.uint64)
-    return builder.gep(array.data, [index])
-
+from packhorse.epoch.vector_instructions import count_lanes, fill_lanes
 
 BLOCK = 512
 """Values that are permuted together: their parameters then fit a core's first cache."""
@@ -142,13 +49,13 @@ _LINES, _COLUMNS, _SHIFTS, _NUM_LINES, _KEYS, _STEPS = (np.uint64(part * BLOCK) 
 _SIZES, _OFFSETS, _VALUES = (np.uint64(part * BLOCK) for part in range(3))
 
 
-@numba.njit(inline="always")
+@inlined
 def _set_value(block: Any, s: Any, value: Any) -> None:
     block[_LINES + s] = line_of(value, block[_SHIFTS + s])
     block[_COLUMNS + s] = column_of(value, block[_SHIFTS + s])
 
 
-@numba.njit(inline="always")
+@inlined
 def _value(block: Any, s: Any) -> Any:
     return cell_at(block[_LINES + s], block[_COLUMNS + s], block[_SHIFTS + s])
 
@@ -186,7 +93,7 @@ class Draws(NamedTuple):
     """Indices of values that need more rounds: uint64 [BLOCK]."""
 
 
-@numba.njit(inline="always")
+@inlined
 def no_draws(words: Any) -> Any:
     """Returns arrays for BLOCK draws of any pools, with words of the type of `words`."""
     return Draws(
@@ -197,7 +104,7 @@ def no_draws(words: Any) -> Any:
     )
 
 
-@numba.njit(inline="always")
+@inlined
 def set_draws(draws: Any, s: Any, table: Any, row: Any, first: Any) -> None:
     """Writes LANES draws of one pool, first, first + 1, …, from index s on, which is at most BLOCK - LANES.
 
@@ -265,7 +172,7 @@ def _six_more_where_small(block: Any, words: Any, passes: Any, num: Any) -> None
         _set_value(block, s, words[_VALUES + s])
 
 
-@numba.njit(inline="always")
+@inlined
 def _collect(words: Any, passes: Any, still: Any, num: Any, least: Any) -> Any:
     """Writes indices and passes of the values that need more rounds, and returns their number.
 
@@ -298,7 +205,11 @@ def _move(block: Any, to: Any, s: Any, which: Any, size: Any) -> Any:
     return np.uint32(following)
 
 
-@kernel
+def _permute_positions(row: Any, positions: Any, out: Any) -> None:
+    out[:] = permuted(row, positions.astype(np.uint64))
+
+
+@kernel_or(_permute_positions)
 def permute_positions(row: Any, positions: Any, out: Any) -> None:
     """out[p] = σ(positions[p]), all under one parameter row; positions and out are int64 [N]."""
     block = np.empty(6 * BLOCK, np.uint32)

@@ -17,11 +17,10 @@ lowbias32; parameters come from splitmix64.
 import hashlib
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.compiling import kernel, kernel_part
+from packhorse.compiling import inlined, kernel_or, kernel_part, plain_form
 from packhorse.packing import seed_from_components
 from packhorse.topology import checked_integer
 
@@ -86,7 +85,7 @@ def checked_seed(name: str, value: object) -> int:
     return checked_integer(name, value, 0, MAX_SEED)
 
 
-@numba.njit(inline="always")
+@inlined
 def mix(value: Any) -> Any:
     """splitmix64's finaliser: uint64 → uint64, every input bit reaches every output bit."""
     value = (value ^ (value >> _U30)) * _MULTIPLIER_A
@@ -94,14 +93,14 @@ def mix(value: Any) -> Any:
     return value ^ (value >> _U31)
 
 
-@numba.njit(inline="always")
+@inlined
 def _hash_half(half: Any, key: Any) -> Any:
     """Hash of a half under a key: uint32, whose high bits are mixed best."""
     value = np.uint32((half ^ key) * _HALF_A)
     return np.uint32((value ^ (value >> _15)) * _HALF_B)
 
 
-@kernel
+@kernel_or()
 def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any) -> None:
     """Writes one parameter row for each permutation; all arguments are uint64.
 
@@ -125,56 +124,56 @@ def fill_parameters(sizes: Any, offsets: Any, tweaks: Any, key: Any, table: Any)
         table[i, KEYS] = mix(mix(key ^ mix(tweaks[i] + GOLDEN)) + GOLDEN) | (_U1 << _U32)  # an odd step
 
 
-@numba.njit(inline="always")
+@inlined
 def rotation_of(column: Any, key: Any, num_lines: Any) -> Any:
     """By how many lines a round rotates a column: uint32 in [0, num_lines)."""
     return np.uint32((np.uint64(_hash_half(column, key)) * np.uint64(num_lines)) >> _U32)
 
 
-@numba.njit(inline="always")
+@inlined
 def rotated(line: Any, rotation: Any, num_lines: Any) -> Any:
     """(line + rotation) mod num_lines for both of at most num_lines, without a branch: uint32."""
     over = np.int32(line + rotation - num_lines)
     return np.uint32(np.uint32(over) + (np.uint32(over >> _SIGN) & num_lines))
 
 
-@numba.njit(inline="always")
+@inlined
 def flipped(line: Any, key: Any, shift: Any) -> Any:
     """The bits of a column that a line flips: uint32 of 31 - shift bits."""
     return np.uint32((_hash_half(line, key) >> _1) >> (shift & _31))
 
 
-@numba.njit(inline="always")
+@inlined
 def round_key(key: Any, step: Any, number: Any) -> Any:
     """The key of a round, from the first one's: uint32."""
     return np.uint32(key + np.uint32(np.uint32(number) * step))
 
 
-@numba.njit(inline="always")
+@inlined
 def _half_bits(shift: Any) -> Any:
     """The bits of a column, 31 - shift. The mask tells the compiler that they are below 32."""
     return np.uint64((_31 - shift) & _31)
 
 
-@numba.njit(inline="always")
+@inlined
 def line_of(x: Any, shift: Any) -> Any:
     """The line of a value: uint32."""
     return np.uint32(x >> _half_bits(shift))
 
 
-@numba.njit(inline="always")
+@inlined
 def column_of(x: Any, shift: Any) -> Any:
     """The column of a value: uint32."""
     return np.uint32(x & ((_U1 << _half_bits(shift)) - _U1))
 
 
-@numba.njit(inline="always")
+@inlined
 def cell_at(line: Any, column: Any, shift: Any) -> Any:
     """The value on a line, in a column: uint64."""
     return (np.uint64(line) << _half_bits(shift)) | np.uint64(column)
 
 
-@numba.njit(inline="always")
+@inlined
 def _six_rounds(row: Any, x: Any, which: Any) -> Any:
     shift, num_lines = np.uint32(row[FORM]), np.uint32(row[FORM] >> _U32)
     key, step = np.uint32(row[KEYS]), np.uint32(row[KEYS] >> _U32)
@@ -185,7 +184,7 @@ def _six_rounds(row: Any, x: Any, which: Any) -> Any:
     return cell_at(line, column, shift)
 
 
-@numba.njit(inline="always")
+@inlined
 def _undo_six_rounds(row: Any, y: Any, which: Any) -> Any:
     shift, num_lines = np.uint32(row[FORM]), np.uint32(row[FORM] >> _U32)
     key, step = np.uint32(row[KEYS]), np.uint32(row[KEYS] >> _U32)
@@ -197,7 +196,7 @@ def _undo_six_rounds(row: Any, y: Any, which: Any) -> Any:
     return cell_at(line, column, shift)
 
 
-@numba.njit(inline="always")
+@inlined
 def extra_passes(size: Any) -> Any:
     """How many passes of six rounds follow the first."""
     if size >= SMALL:
@@ -205,14 +204,14 @@ def extra_passes(size: Any) -> Any:
     return 1 if size >= TINY else 4
 
 
-@numba.njit(inline="always")  # a call would nearly triple the time of finding bins, whose values rarely need it
+@inlined  # a call would nearly triple the time of finding bins, whose values rarely need it
 def _all_rounds(row: Any, x: Any) -> Any:
     for which in range(extra_passes(row[SIZE]) + 1):
         x = _six_rounds(row, x, which)
     return x
 
 
-@numba.njit(inline="always")
+@inlined
 def walked(row: Any, x: Any) -> Any:
     """σ, from a value after all rounds."""
     while x >= row[SIZE]:
@@ -220,7 +219,7 @@ def walked(row: Any, x: Any) -> Any:
     return x
 
 
-@numba.njit(inline="always")
+@inlined
 def forward(row: Any, x: Any) -> Any:
     """σ(x): uint64 in [0, size) → uint64 in [0, size), under a parameter row (uint64 [ROW_WIDTH])."""
     while True:
@@ -239,13 +238,44 @@ def backward(row: Any, y: Any) -> Any:
             return y
 
 
-@kernel
+def permuted(rows: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Returns σ(values) in NumPy: [n]. `rows` is a parameter row, or one for each value, [n, ROW_WIDTH]."""
+    return _walked(rows, values, plain_form(_six_rounds), range(5))
+
+
+def unpermuted(rows: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Returns σ⁻¹(values) in NumPy, as `permuted`."""
+    return _walked(rows, values, plain_form(_undo_six_rounds), range(4, -1, -1))
+
+
+def _walked(rows: Any, values: Any, six: Any, order: range) -> Any:
+    """Takes values through all passes, and through them again where they land beyond their size."""
+    rows = np.broadcast_to(rows, (len(values), ROW_WIDTH))
+    passes = np.where(rows[:, SIZE] >= SMALL, 0, np.where(rows[:, SIZE] >= TINY, 1, 4))  # as `extra_passes`
+    out, left = values.copy(), np.arange(len(values))
+    while len(left):
+        for number in order:
+            ours = left[passes[left] >= number]
+            out[ours] = six(rows[ours].T, out[ours], number)
+        left = left[out[left] >= rows[left, SIZE]]
+    return out
+
+
+def _permute_many(row: Any, values: Any, out: Any) -> None:
+    out[:] = permuted(row, values)
+
+
+def _unpermute_many(row: Any, values: Any, out: Any) -> None:
+    out[:] = unpermuted(row, values)
+
+
+@kernel_or(_permute_many)
 def _forward_many(row: Any, values: Any, out: Any) -> None:
     for i in range(len(values)):
         out[i] = forward(row, values[i])
 
 
-@kernel
+@kernel_or(_unpermute_many)
 def _backward_many(row: Any, values: Any, out: Any) -> None:
     for i in range(len(values)):
         out[i] = backward(row, values[i])

@@ -6,14 +6,14 @@ kernel is compiled once for both. Leaves the plan's tables to `plan_index`.
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.compiling import kernel, kernel_part
+from packhorse.compiling import inlined, kernel_or, kernel_part
 from packhorse.epoch.bins import read_only
-from packhorse.epoch.draws import BLOCK, LANES, fill_lanes, no_draws, permute_pools, prefetch, set_draws
-from packhorse.epoch.permutation import ROW_WIDTH, SIZE, backward
+from packhorse.epoch.draws import BLOCK, no_draws, permute_pools, set_draws
+from packhorse.epoch.permutation import OFFSET, ROW_WIDTH, SIZE, backward, permuted, unpermuted
+from packhorse.epoch.vector_instructions import LANES, fill_lanes, prefetch
 
 _LANES, _LAST_LANES = np.uint64(LANES), np.uint64(BLOCK - LANES)
 _PREFETCHED_AT_ONCE = np.uint64(4)
@@ -77,7 +77,7 @@ def prefetch_column(entries: Any, first: Any, num: Any, column: Any) -> None:
             prefetch(column.narrow, entries[first + i])
 
 
-@numba.njit(inline="always")
+@inlined
 def _template_of(tables: Any, bin_number: Any) -> Any:
     """The last template with first_bin <= bin_number."""
     low = tables.lookup[bin_number >> tables.lookup_shift]
@@ -91,14 +91,34 @@ def _template_of(tables: Any, bin_number: Any) -> Any:
     return low
 
 
-@kernel
+def _find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
+    costs_out[:] = template_costs[_templates_of(tables, costs_out)]
+
+
+def _templates_of(tables: Any, bin_numbers: Any) -> Any:
+    """The last template with first_bin <= bin number, for each: int64 [N]."""
+    return np.searchsorted(tables.first_bin[:-1], bin_numbers, side="right") - 1
+
+
+@kernel_or(_find_costs)
 def find_costs(tables: Any, template_costs: Any, costs_out: Any) -> None:
     """Replaces each bin's number in the plan, in `costs_out`, by its cost."""
     for p in range(len(costs_out)):
         costs_out[p] = template_costs[_template_of(tables, costs_out[p])]
 
 
-@kernel
+def _find_bins(
+    tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
+) -> Any:
+    templates = _templates_of(tables, copy_out)
+    template_out[:] = templates
+    copy_out -= tables.first_bin[templates]
+    sizes_out[:] = tables.template_size[templates]
+    numbers_out[:] = templates + first_template
+    return 0
+
+
+@kernel_or(_find_bins)
 def find_bins(
     tables: Any, first_template: Any, template_out: Any, copy_out: Any, sizes_out: Any, numbers_out: Any
 ) -> Any:
@@ -133,7 +153,43 @@ def _load(table: Any) -> Any:
     return total
 
 
-@kernel
+def _draw_ids(
+    tables: Any,
+    pool_rows: Any,
+    pool: Any,
+    first_tokens: Any,
+    words: Any,
+    templates: Any,
+    copies: Any,
+    begin: Any,
+    ids_out: Any,
+    lengths_out: Any,
+    first_tokens_out: Any,
+) -> Any:
+    begins, ends = (tables.first_repeat[templates + at].astype(np.int64) for at in (0, 1))
+    repeats, which = _ranges(begins, ends - begins)
+    num = tables.repeat_copies[repeats].astype(np.int64)
+    firsts = tables.repeat_first_draw[repeats].astype(np.int64) + copies[which] * num
+    draws, which = _ranges(firsts, num)
+    rows = pool_rows[tables.repeat_length[repeats][which]]
+    entries = permuted(rows, draws.astype(np.uint64)) + rows[:, OFFSET]
+    lengths = tables.lengths[tables.repeat_length[repeats]][which]
+    drawn = slice(begin, begin + len(draws))
+    lengths_out[drawn] = lengths
+    for column, out in ((pool, ids_out), (first_tokens, first_tokens_out)):
+        for own in (column.narrow, column.wide):
+            if len(own):
+                (out.narrow if len(out.narrow) else out.wide)[drawn] = own[entries]
+    return int(lengths.sum(dtype=np.int64)), 0
+
+
+def _ranges(firsts: Any, sizes: Any) -> Any:
+    """The numbers firsts[i], firsts[i] + 1, …, sizes[i] of them for every i, one after the other; and each one's i."""
+    which = np.repeat(np.arange(len(sizes)), sizes)
+    return np.arange(len(which)) + (firsts - np.cumsum(sizes) + sizes)[which], which
+
+
+@kernel_or(_draw_ids)
 def draw_ids(
     tables: Any,
     pool_rows: Any,
@@ -205,7 +261,31 @@ def _lay_out(lengths: Any, num: Any, begin: Any, lengths_out: Any) -> None:
         lengths_out[begin + i] = lengths[i]
 
 
-@kernel
+def _find_entries(
+    tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
+) -> int:
+    lows, highs = np.empty((2, len(tables.counts), len(wanted)), np.int64)
+    for i, (begin, num) in enumerate(zip(tables.pool_starts.tolist(), tables.counts.tolist(), strict=True)):
+        of_length = pool[begin : begin + num]
+        lows[i] = begin + np.searchsorted(of_length, wanted, side="left")
+        highs[i] = begin + np.searchsorted(of_length, wanted, side="right")
+    which, length_index = np.nonzero((highs > lows).T)
+    lows, nums = lows[length_index, which], (highs - lows)[length_index, which]
+    if not has_pieces:
+        which, first = np.unique(which, return_index=True)
+        length_index, lows, nums = length_index[first], lows[first], np.ones(len(first), np.int64)
+    entries, row = _ranges(lows, nums)
+    missing = np.setdiff1d(np.arange(len(wanted)), which)
+    whiches = np.concatenate((which[row], missing))
+    order = np.argsort(whiches, kind="stable")
+    nowhere = np.full(len(missing), -1)
+    rows = (whiches, np.concatenate((length_index[row], nowhere)), np.concatenate((entries, nowhere)))
+    for out, values in zip((which_out, length_index_out, entry_out), rows, strict=True):
+        out[: len(order)] = values[order][: len(out)]
+    return len(order)
+
+
+@kernel_or(_find_entries)
 def find_entries(
     tables: Any, pool: Any, wanted: Any, has_pieces: bool, which_out: Any, length_index_out: Any, entry_out: Any
 ) -> int:
@@ -247,7 +327,35 @@ def find_entries(
     return num_rows
 
 
-@kernel
+def _locate_entries(
+    tables: Any,
+    repeats: Any,
+    pool_rows: Any,
+    bin_row: Any,
+    length_indices: Any,
+    entries: Any,
+    position_out: Any,
+    index_in_bin_out: Any,
+) -> None:
+    (found,) = np.nonzero(entries >= 0)
+    lengths = length_indices[found]
+    draws = unpermuted(pool_rows[lengths], (entries[found] - tables.pool_starts[lengths]).astype(np.uint64))
+    which = np.empty(len(found), np.int64)
+    for length_index in np.unique(lengths).tolist():
+        ours = np.flatnonzero(lengths == length_index)
+        own = slice(repeats.first_by_length[length_index], repeats.first_by_length[length_index + 1])
+        of_length = repeats.repeats_by_length[own]
+        firsts = tables.repeat_first_draw[of_length]
+        which[ours] = of_length[np.searchsorted(firsts, draws[ours].astype(np.int64), side="right") - 1]
+    templates, copies = repeats.repeat_template[which], tables.repeat_copies[which].astype(np.int64)
+    ahead = draws.astype(np.int64) - tables.repeat_first_draw[which]
+    before = np.concatenate(([0], np.cumsum(tables.repeat_copies, dtype=np.int64)))
+    index_in_bin_out[found] = ahead % copies + before[which] - before[tables.first_repeat[templates]]
+    bins = tables.first_bin[templates] + ahead // copies
+    position_out[found] = unpermuted(bin_row, bins.astype(np.uint64)).astype(np.int64)
+
+
+@kernel_or(_locate_entries)
 def locate_entries(
     tables: Any,
     repeats: Any,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.compiling import kernel
+from packhorse.compiling import kernel_or
 
 
-@kernel
+@kernel_or()
 def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) -> int:
     """Fills empty bins one by one, by halving the fullest bin that has at least two sequences.
 

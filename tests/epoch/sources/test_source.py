@@ -3,7 +3,7 @@
 import numpy as np
 
 from packhorse.epoch import Component, EpochView, JoinedSource, Mixture, PlanIndex, Stage
-from packhorse.epoch.draws import WIDE_LANES
+from packhorse.epoch.vector_instructions import WIDE_LANES
 
 
 def _epoch(sizes):

@@ -224,6 +224,7 @@ class EmbeddedTransport(_InThisProcess):
 
     def __init__(self, target: str) -> None:
         try:
+            from packhorse.server.base import kernels
             from packhorse.server.base.faults import ServiceError
             from packhorse.server.datasets.memory_catalog import LazyCatalog
             from packhorse.server.datasets.mixtures import Mixtures
@@ -238,6 +239,7 @@ class EmbeddedTransport(_InThisProcess):
             self._backend = Backend(Mixtures(LazyCatalog(target.removeprefix(PREFIX), _CHECKED)))
         except ValueError as error:
             raise PackhorseError(str(error)) from None
+        kernels.begin(at_once=False)
         super().__init__(target, self._backend, ServiceError)
 
 
@@ -251,6 +253,7 @@ class MemoryTransport(_InThisProcess):
 
     def __init__(self, datasets: MemoryDatasets) -> None:
         try:
+            from packhorse.server.base import kernels
             from packhorse.server.base.faults import ServiceError
             from packhorse.server.datasets.memory_catalog import MemoryCatalog
             from packhorse.server.methods.backend import Backend
@@ -259,6 +262,7 @@ class MemoryTransport(_InThisProcess):
                 f"MemoryDatasets need {error.name}; install packhorse[server] beside the client"
             ) from None
         catalog = _PLANNED.get(datasets.key, lambda: MemoryCatalog(datasets.lengths, datasets.options))
+        kernels.begin(at_once=False)
         super().__init__("memory:" + ",".join(datasets.lengths), Backend(catalog), ServiceError)
 
 

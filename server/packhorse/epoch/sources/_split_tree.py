@@ -23,11 +23,10 @@ import heapq
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.compiling import kernel
+from packhorse.compiling import inlined, kernel_or, kernel_part
 from packhorse.epoch.permutation import GOLDEN, mix
 
 NO_CAP = 2**62
@@ -217,14 +216,14 @@ def _word(stratum: int) -> np.uint64:
     return np.uint64(stratum & _MASK)
 
 
-@kernel
+@kernel_or()
 def _fill_keys(key: Any, keys_out: Any) -> None:
     """Gives every split a key of its own."""
     for i in range(len(keys_out)):
         keys_out[i] = mix(key ^ mix(np.uint64(i) + GOLDEN))
 
 
-@kernel
+@kernel_or()
 def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is_taken: Any) -> Any:
     """Finds the lesser's cell of a stratum, counted from the first that begins in it.
 
@@ -245,7 +244,7 @@ def _item(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is
     return _chosen(stratum, rest, part, whole, key, cut, is_taken, length)
 
 
-@numba.njit(inline="always")
+@inlined
 def _chosen(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, is_taken: Any, length: Any) -> Any:
     """As `_item`, from the number of cells that begin in the stratum."""
     over = rest + length * part - whole
@@ -262,7 +261,7 @@ def _chosen(stratum: Any, rest: Any, part: Any, whole: Any, key: Any, cut: Any, 
     return min(np.int64(inner * num_inner), num_inner - 1), length, over
 
 
-@kernel
+@kernel_or()
 def deal(
     root: Any,
     children: Any,
@@ -309,7 +308,7 @@ def deal(
         _give(children[node, 1], middle, end, positions, begins, ends, components_out, numbers_out)
 
 
-@kernel
+@kernel_part
 def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: Any) -> None:
     """Marks which of a split's next cells are the lesser's, from its state on."""
     num = len(is_lesser)
@@ -335,7 +334,7 @@ def _mark(state: Any, stratum: Any, part: Any, whole: Any, key: Any, is_lesser: 
         )
 
 
-@kernel
+@kernel_part
 def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
     """Gives one side's cells to the other once it has reached its cap."""
     for i in range(len(is_lesser)):
@@ -349,7 +348,7 @@ def _cap(lesser: Any, greater: Any, is_lesser: Any) -> None:
             greater -= 1
 
 
-@kernel
+@kernel_part
 def _partition(positions: Any, begin: Any, end: Any, is_lesser: Any, buffer: Any) -> Any:
     """Moves the lesser's of a split's positions to the front, and returns where the greater's begin."""
     num_lesser, num_greater = np.uint64(0), np.uint64(0)
@@ -365,7 +364,7 @@ def _partition(positions: Any, begin: Any, end: Any, is_lesser: Any, buffer: Any
     return middle
 
 
-@kernel
+@kernel_part
 def _give(
     node: Any, begin: Any, end: Any, positions: Any, begins: Any, ends: Any, components_out: Any, numbers_out: Any
 ) -> None:

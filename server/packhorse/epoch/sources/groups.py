@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.compiling import kernel
+from packhorse.compiling import kernel_or
 from packhorse.epoch.bins import Bins, PoolArray
 from packhorse.epoch.sources.source import Locations, Source
 from packhorse.topology import RoomRule
@@ -206,7 +206,7 @@ def _first_not(
     return low
 
 
-@kernel
+@kernel_or()
 def _fill_ends(table: Any, numbers: Any, packed_ends: Any, bin_ends_out: Any) -> int:
     """Writes the end of each bin among all groups' members, and returns the number of members."""
     end = 0
@@ -220,7 +220,7 @@ def _fill_ends(table: Any, numbers: Any, packed_ends: Any, bin_ends_out: Any) ->
     return end
 
 
-@kernel
+@kernel_or()
 def _expand(
     table: Any,
     members: Any,

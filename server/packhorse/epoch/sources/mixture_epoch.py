@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.compiling import kernel
+from packhorse.compiling import kernel_or
 from packhorse.epoch.bins import Bins
 from packhorse.epoch.sources._split_tree import SplitTree, deal
 from packhorse.epoch.sources.source import (
@@ -118,7 +118,7 @@ class ComponentOrder:
         return _Chunk(before, components, numbers)
 
 
-@kernel
+@kernel_or()
 def _look_up(
     components: Any,
     numbers: Any,
@@ -362,7 +362,7 @@ class MixtureEpoch:
         return positions
 
 
-@kernel
+@kernel_or()
 def _group(
     components: Any, numbers: Any, first_positions: Any, parts_out: Any, order_out: Any, positions_out: Any
 ) -> None:

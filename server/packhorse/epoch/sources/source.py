@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.compiling import kernel
+from packhorse.compiling import kernel_or
 from packhorse.epoch.bins import SEQUENCE_COLUMNS, Bins
-from packhorse.epoch.draws import WIDE_LANES, copy_lanes
+from packhorse.epoch.vector_instructions import WIDE_LANES, copy_lanes
 
 Columns = Mapping[str, NDArray[Any]]
 """What bins have for every sequence, by the names of fields of `Bins`, ids and lengths included: [S] each."""
@@ -291,7 +291,7 @@ def _fill_reordered(
     return num_tokens
 
 
-@kernel
+@kernel_or()
 def _reorder(order: Any, templates: Any, bounds: Any, sizes_out: Any, templates_out: Any, begins_out: Any) -> None:
     """Writes bins' sizes and templates, and where each begins, in another order."""
     for b in range(len(order)):
@@ -300,7 +300,12 @@ def _reorder(order: Any, templates: Any, bounds: Any, sizes_out: Any, templates_
         sizes_out[b], templates_out[b], begins_out[b] = bounds[which + _ONE] - begin, templates[which], begin
 
 
-@kernel
+def _copy_plainly(values: Any, begins: Any, bounds: Any, values_out: Any) -> None:
+    for begin, at, end in zip(begins.tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        values_out[at:end] = values[begin : begin + end - at]
+
+
+@kernel_or(_copy_plainly)
 def _copy_bins(values: Any, begins: Any, bounds: Any, values_out: Any) -> None:
     """Copies bins WIDE_LANES numbers at a time; the next bin overwrites numbers that are too many.
 

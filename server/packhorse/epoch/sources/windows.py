@@ -9,16 +9,17 @@ floor(u_t·W) matters, so with a keyed shift in [0, W) for W - 1 - floor(u_t·W)
 """
 
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.compiling import kernel
+from packhorse.compiling import inlined, kernel_or, plain_form
 from packhorse.epoch.bins import Bins, PoolArray, read_only
 from packhorse.epoch.permutation import GOLDEN, ROW_WIDTH, Permutation, checked_seed, derive_key, mix
 from packhorse.epoch.plan_index import PlanIndex
@@ -211,13 +212,13 @@ class WindowedView:
         )
 
 
-@numba.njit(inline="always")
+@inlined
 def _first_copy(multiplicity: Any, shift: Any, num_windows: Any, window: Any) -> Any:
     """Number of a template's copies that the windows before `window` hold."""
     return (window * multiplicity + shift) // num_windows
 
 
-@kernel
+@kernel_or()
 def _fill_shifts(key: Any, num_windows: Any, shifts: Any) -> None:
     """Draws each template's shift: int64 [T], in [0, num_windows)."""
     for template in range(len(shifts)):
@@ -225,7 +226,7 @@ def _fill_shifts(key: Any, num_windows: Any, shifts: Any) -> None:
         shifts[template] = np.int64(((word >> _32) * np.uint64(num_windows)) >> _32)
 
 
-@kernel
+@kernel_or()
 def _count_bins(first_bin: Any, shifts: Any, num_bins: Any) -> None:
     """Counts the bins of every window into num_bins, int64 [W].
 
@@ -246,7 +247,7 @@ def _count_bins(first_bin: Any, shifts: Any, num_bins: Any) -> None:
         num_bins[window] += everywhere
 
 
-@kernel
+@kernel_or()
 def _lay_out(
     tables: Any,
     shifts: Any,
@@ -276,7 +277,7 @@ def _lay_out(
             pool_starts_out[length_index] += first * copies
 
 
-@kernel
+@kernel_or()
 def _fill_lookup(first_bin: Any, shift: Any, lookup_out: Any) -> None:
     """Writes for every edge e << shift the last template with first_bin <= the edge."""
     template, last = 0, max(len(first_bin) - 2, 0)
@@ -286,7 +287,26 @@ def _fill_lookup(first_bin: Any, shift: Any, lookup_out: Any) -> None:
         lookup_out[edge] = template
 
 
-@kernel
+def _find_plainly(
+    tables: Any, repeats: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any
+) -> None:
+    out[:] = -1
+    for e in np.flatnonzero(entries >= 0).tolist():
+        length_index = length_indices[e]
+        own = slice(repeats.first_by_length[length_index], repeats.first_by_length[length_index + 1])
+        repeat = repeats.repeats_by_length[own]
+        templates, copies = repeats.repeat_template[repeat], tables.repeat_copies[repeat].astype(np.int64)
+        multiplicities = np.int64(tables.first_bin[templates + 1]) - tables.first_bin[templates]
+        copies_before = partial(plain_form(_first_copy), multiplicities, shifts[templates], num_windows)
+        ahead = entries[e] - tables.pool_starts[length_index]
+        out[e] = bisect_right(range(1, num_windows), ahead, key=partial(_draws_before, copies_before, copies))
+
+
+def _draws_before(copies_before: Any, copies: Any, window: int) -> int:
+    return int((copies_before(window) * copies).sum())
+
+
+@kernel_or(_find_plainly)
 def _find_windows(
     tables: Any, repeats: Any, shifts: Any, num_windows: Any, length_indices: Any, entries: Any, out: Any
 ) -> None:

@@ -25,7 +25,7 @@ from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
 from packhorse.server.app.health import NO_BLOCKS, Condition, file_values, probe, watch, why_nothing_is_served
 from packhorse.server.app.sibling import Sibling
-from packhorse.server.app.warm_up import WarmUp
+from packhorse.server.base import kernels
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.logs import GRPC_LOGGER, Sparing
 from packhorse.server.base.machine import allow_descriptors
@@ -48,9 +48,6 @@ from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import give_back_freed_memory, keep_freed_memory
 
 _LOG = logging.getLogger(__name__)
-
-_LONG_SECONDS = 1.0
-"""Loading kernels from Numba's cache takes less; where it takes longer, the log says why."""
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread that computes in Python may keep the interpreter when another wants it. Python's own 5 ms would let
@@ -194,9 +191,8 @@ async def serve(
     stopping, hurrying, look_now = _signals(config.grace_seconds)
     for name in ("", SERVICE):
         await server.health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+    await asyncio.to_thread(kernels.begin, wide=any(dataset.plan.is_wide for dataset in server.catalog.opened()))
     await listening.begin()
-    await _get_kernels(WarmUp(wide=any(dataset.plan.is_wide for dataset in server.catalog.opened())), stopping)
-    server.interceptor.open()
     gc.set_threshold(_COLLECT_EVERY)
     gc.freeze()  # no collection walks over what is there now while streams wait
     condition = Condition(server.health, server.metrics)
@@ -243,40 +239,6 @@ def _prepare_process(config: ServeConfig) -> Accepting | None:
     accepting = Accepting()
     asyncio.get_running_loop().set_task_factory(accepting.make_task)
     return accepting
-
-
-async def _get_kernels(warm_up: WarmUp, stopping: asyncio.Event) -> None:
-    """Gets kernels ready while the port answers, and logs it if it takes long; ends early when a signal comes.
-
-    What every stream needs is there when this returns; the rest follows.
-    """
-    loop = asyncio.get_running_loop()
-    are_ready: asyncio.Future[None] = loop.create_future()
-
-    def get() -> None:
-        try:
-            warm_up.before_serving()
-        except Exception as error:
-            loop.call_soon_threadsafe(are_ready.set_exception, error)
-        else:
-            loop.call_soon_threadsafe(are_ready.set_result, None)
-            try:
-                warm_up.while_serving()
-            except Exception:
-                _LOG.exception("a kernel could not be compiled ahead; the first request that needs it compiles it")
-
-    threading.Thread(target=get, name="warm-up", daemon=True).start()  # a stop of the server does not wait for it
-    stopped = asyncio.ensure_future(stopping.wait())
-    done, _ = await asyncio.wait((are_ready, stopped), timeout=_LONG_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    if not done:
-        _LOG.info(
-            "getting kernels ready: they are compiled once after an install, in seconds, and later read from a cache "
-            "on disk; health is NOT_SERVING until then"
-        )
-        await asyncio.wait((are_ready, stopped), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if are_ready.done():
-        are_ready.result()
 
 
 def _signals(grace_seconds: float) -> tuple[asyncio.Event, asyncio.Event, asyncio.Event]:

@@ -85,11 +85,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self.memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
         self.decoding = asyncio.Lock()
         self._arriving: defaultdict[str, _Arriving] = defaultdict(_Arriving)
-        self._is_open = asyncio.Event()
-
-    def open(self) -> None:
-        """Admits calls of the packing service from now on; those before wait."""
-        self._is_open.set()
 
     async def intercept_service(
         self,
@@ -98,8 +93,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     ) -> Any:
         """Returns the method's handler, which receives the request within limits and shows every step."""
         path: str = handler_call_details.method
-        if path.startswith(_OF_SERVICE):
-            await self._is_open.wait()
         handler = await continuation(handler_call_details)
         metadata = handler_call_details.invocation_metadata
         refusal = None if handler is None else self._token_refusal(path, metadata)

@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 from numba.core import event
-from packhorse.server.app.warm_up import compile_kernels
+from packhorse.server.base.kernels import compile_kernels
 compile_kernels()
 compiled = []
 class Listener(event.Listener):

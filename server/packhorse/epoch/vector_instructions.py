@@ -1,0 +1,105 @@
+"""The vector and prefetch instructions of kernels, for which the compiler needs help.
+
+Owns them as intrinsics of Numba: a loop over a few equal or consecutive numbers would become as many stores. Without
+Numba only the constants are of use.
+"""
+
+from typing import Any
+
+from packhorse.compiling import HAS_NUMBA
+
+if HAS_NUMBA:
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    _INT32 = ir.IntType(32)
+    _READ, _INTO_SECOND_CACHE, _DATA = (ir.Constant(_INT32, number) for number in (0, 2, 1))
+
+LANES = 8
+"""Numbers that are written at once."""
+
+WIDE_LANES = 16
+"""Numbers that are copied at once; most bins have fewer sequences."""
+
+
+def _intrinsic(function: Any) -> Any:
+    return intrinsic(function) if HAS_NUMBA else function
+
+
+@_intrinsic
+def fill_lanes(_: Any, array: Any, index: Any, value: Any) -> Any:
+    """array[index : index + LANES] = value, for integers and an unsigned index; nothing is checked."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _store(context, builder, signature, arguments, [0] * LANES)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), generate
+
+
+@_intrinsic
+def count_lanes(_: Any, array: Any, index: Any, first: Any) -> Any:
+    """array[index : index + LANES] = first, first + 1, …; otherwise as `fill_lanes`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _store(context, builder, signature, arguments, list(range(LANES)))
+        return context.get_dummy_value()
+
+    return types.void(array, index, first), generate
+
+
+@_intrinsic
+def copy_lanes(_: Any, values: Any, index: Any, array: Any, to: Any) -> Any:
+    """array[to : to + WIDE_LANES] = values[index : index + WIDE_LANES], of one type; indices are unsigned.
+
+    Nothing is checked.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0].dtype
+        lanes = ir.VectorType(context.get_value_type(kind), WIDE_LANES).as_pointer()
+        written, read = (_pointer(context, builder, signature, arguments, first) for first in (2, 0))
+        copied = builder.load(builder.bitcast(read, lanes), align=kind.bitwidth // 8)
+        builder.store(copied, builder.bitcast(written, lanes), align=kind.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(values, index, array, to), generate
+
+
+@_intrinsic
+def prefetch(_: Any, array: Any, index: Any) -> Any:
+    """Prefetches the memory of array[index], for an unsigned index; nothing is checked.
+
+    It goes into the second cache: misses of the first cache hold up every other read.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.bitcast(_pointer(context, builder, signature, arguments), ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT32, _INT32, _INT32])
+        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
+        builder.call(ask, [pointer, _READ, _INTO_SECOND_CACHE, _DATA])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+def _store(context: Any, builder: Any, signature: Any, arguments: Any, added: list[int]) -> None:
+    """Stores the third argument, plus a number for each lane, in the first one from the second one's index on."""
+    kind = signature.args[0].dtype
+    element = context.get_value_type(kind)
+    lanes = ir.VectorType(element, LANES)
+    value = context.cast(builder, arguments[2], signature.args[2], kind)
+    one = builder.insert_element(ir.Constant(lanes, ir.Undefined), value, ir.Constant(_INT32, 0))
+    every = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
+    if any(added):
+        every = builder.add(every, ir.Constant(lanes, added))
+    pointer = builder.bitcast(_pointer(context, builder, signature, arguments), lanes.as_pointer())
+    builder.store(every, pointer, align=kind.bitwidth // 8)
+
+
+def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, first: int = 0) -> Any:
+    """Returns the address of an element; the array is the argument number `first`, and the next one is the index."""
+    array = context.make_array(signature.args[first])(context, builder, arguments[first])
+    index = context.cast(builder, arguments[first + 1], signature.args[first + 1], types.uint64)
+    return builder.gep(array.data, [index])
