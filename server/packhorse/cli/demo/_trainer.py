@@ -5,6 +5,8 @@ Owns the rank's process. Leaves starting ranks and killing the server to `run`.
 
 import logging
 import os
+import signal
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +18,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from packhorse.client import PackedBatch, PackedDataset
+from packhorse.client import PackedBatch, PackedDataset, Server
 from packhorse.client.masks import build_packing_attention_bias
 
 _WIDTH, _HEADS, _BLOCKS = 64, 4, 2
@@ -41,6 +43,8 @@ class TrainerOptions:
     max_seq_len: int
     rendezvous: str
     """File through which the ranks find each other."""
+    timeout_seconds: float
+    """How long a rank waits for the server, which is killed and started again."""
 
 
 @dataclass(kw_only=True)
@@ -113,6 +117,8 @@ class DemoModel(nn.Module):
 
 def run_rank(rank: int, options: TrainerOptions, events: Any) -> None:
     """Trains through every epoch, and puts (rank, kind, fact) tuples on `events`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in a terminal is the parent's, which ends this process
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends workers and their semaphores too
     logging.basicConfig(level=logging.INFO, format=f"    rank {rank} %(name)s: %(message)s")
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
@@ -130,7 +136,8 @@ def run_rank(rank: int, options: TrainerOptions, events: Any) -> None:
 
 
 def _train(rank: int, options: TrainerOptions, events: Any) -> None:
-    dataset = PackedDataset(options.target, options.dataset, options.tokens, batch_size=options.batch_size, seed=17)
+    server = Server(options.target, timeout_seconds=options.timeout_seconds)
+    dataset = PackedDataset(server, options.dataset, options.tokens, batch_size=options.batch_size, seed=17)
     loader: DataLoader[PackedBatch] = DataLoader(dataset, batch_size=None, num_workers=options.num_workers)
     model = DistributedDataParallel(DemoModel(options.vocab_size, options.max_seq_len))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -30,6 +30,7 @@ from rich.console import Console
 
 from packhorse.analysis import dataset_report
 from packhorse.analysis.plots import save_plot
+from packhorse.cli import stopped_by_signals
 from packhorse.cli.demo._trainer import EpochCount, TrainerOptions, run_rank, token_checksum
 from packhorse.cli.shared.printing import output_console, table
 from packhorse.client import connect
@@ -131,6 +132,7 @@ _DRY_SECONDS = 2.0
 """The server stays dead until the ranks have run out of bins, and made no step for this long."""
 _PATIENCE_SECONDS = 300.0
 _START_SECONDS = 120.0
+_END_SECONDS = 10.0
 
 
 class DemoServer:
@@ -221,9 +223,15 @@ def command(context: click.Context, /, output: Path, documents: int, max_seq_len
     Two ranks with two DataLoader workers each read two epochs over gRPC and train a small model; the server is killed
     in the middle and started again. It exits with 1 if any token was lost or repeated.
     """
-    console = output_console()
-    started = time.perf_counter()
     refuse_url(output, "--output")
+    with stopped_by_signals(f"its server and its ranks have ended; what it made is in {output}"):
+        problems = _demonstrate(output_console(), output, documents, max_seq_len)
+    context.exit(1 if problems else 0)
+
+
+def _demonstrate(console: Console, output: Path, documents: int, max_seq_len: int) -> list[str]:
+    """Goes the whole way, and returns what is wrong."""
+    started = time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
     summary = _tokenize(console, output, documents)
     dataset = _prepare(console, summary, output, max_seq_len)
@@ -237,7 +245,7 @@ def command(context: click.Context, /, output: Path, documents: int, max_seq_len
     console.print(f"plot: {plot}    total: {time.perf_counter() - started:.0f} s")
     for problem in problems:
         console.print(f"[red]WRONG: {problem}")
-    context.exit(1 if problems else 0)
+    return problems
 
 
 def _tokenize(console: Console, output: Path, documents: int) -> TokenizeSummary:
@@ -279,7 +287,7 @@ def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_l
 
 def _first_bin_seconds(target: str) -> float:
     """Median time from a request for a new epoch to its first bin, of a server that is warm."""
-    with connect(target) as client:
+    with connect(target, timeout_seconds=_PATIENCE_SECONDS) as client:
         seconds = []
         for epoch in range(1000, 1020):
             started = time.perf_counter()
@@ -308,6 +316,7 @@ def _train(
         vocab_size=summary.vocab_size,
         max_seq_len=dataset.manifest.max_seq_len,
         rendezvous=str(rendezvous.resolve()),
+        timeout_seconds=_PATIENCE_SECONDS,
     )
     counts: list[list[EpochCount]] = [[] for _ in range(_WORLD_SIZE)]
     alive, killed, steps_without = True, False, 0
@@ -351,8 +360,12 @@ def _ranks(options: TrainerOptions) -> Iterator[Any]:
             process.join(timeout=60)
     finally:
         for process in ranks:
-            if process.is_alive():
-                process.kill()
+            process.terminate()
+        ends = time.monotonic() + _END_SECONDS
+        for process in ranks:
+            process.join(timeout=max(0.0, ends - time.monotonic()))
+            process.kill()
+            process.join()
 
 
 def _audit(
@@ -393,7 +406,7 @@ def _audit(
     columns = ("epoch", "steps of each rank", "sequences", "tokens", "loss", "first batch", "tokens/s")
     console.print(table(*columns, rows=rows))
     topology = Topology(world_size=_WORLD_SIZE, workers_per_rank=_WORKERS, batch_size=_BATCH_SIZE)
-    with connect(server.target) as client:
+    with connect(server.target, timeout_seconds=_PATIENCE_SECONDS) as client:
         info = client.get_dataset(_DATASET)
         for epoch in range(_EPOCHS):
             streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=17, topology=topology)
