@@ -155,6 +155,17 @@ class Server:
         target = self.target
         return getattr(target, "__qualname__", type(target).__qualname__) if callable(target) else str(target)
 
+    def __getstate__(self) -> dict[str, Any]:
+        if callable(self.target) and not isinstance(self.target, MemoryDatasets):
+            try:
+                pickle.dumps(self.target)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise ValueError(
+                    f"the target {self.name} cannot be sent to workers that are spawned or come from a fork server: "
+                    f"define the function at the top of a module, or take num_workers=0 ({error})"
+                ) from None
+        return self.__dict__
+
     def open(self) -> Client:
         """Returns a new client."""
         if callable(self.target):

@@ -197,7 +197,12 @@ class MegatronTokens(MappedTokens):
             FileNotFoundError: one of the two files is missing.
             ValueError: the index is not valid or does not fit the `.bin`.
         """
-        tokens = megatron_paths(path)[0]
+        tokens, index = megatron_paths(path)
+        for missing, there in ((tokens, index), (index, tokens)):
+            if there.exists() and not missing.exists():
+                raise FileNotFoundError(
+                    f"{there} is there and {missing} is not: a Megatron token file is a pair; copy both into one folder"
+                )
         size_bytes = tokens.stat().st_size
         super().__init__(tokens, MegatronIndex(path, bin_size_bytes=size_bytes), size_bytes)
 

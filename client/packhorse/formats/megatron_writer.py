@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.formats.files import CHUNK_ELEMENTS
+from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX
 from packhorse.formats.megatron import DTYPES, HEADER, MAGIC, VERSION, MegatronTokens, megatron_paths, token_dtype
 from packhorse.storage import AtomicFiles
 
-LOSS_MASK_SUFFIX = ".loss_mask"
-"""Between the tokens' prefix and `.bin`, `.idx`."""
 _MASK_DTYPE = np.dtype("u1")
 _COPIED_BYTES = 1 << 22
 _BUFFERED_TOKENS = 1 << 18

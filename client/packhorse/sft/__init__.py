@@ -3,7 +3,8 @@
 Only re-exports. Of other packages only NumPy is imported; `tokenizers` and `jinja2` when they are first needed.
 """
 
-from packhorse.formats.megatron_writer import LOSS_MASK_SUFFIX, MaskedTokenWriter
+from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX
+from packhorse.formats.megatron_writer import MaskedTokenWriter
 from packhorse.sft.chat import ChatEncoder, encode_chat
 from packhorse.sft.explained import ExplainedSequence, Stretch
 from packhorse.sft.pairs import PairEncoder, encode_prompt_response

@@ -53,7 +53,9 @@ _TIMES = {1: "once", 2: "twice"}
 )
 @click.option("--id-column", help="The column of --tokens that holds ids.  [default: the dataset's]")
 @click.option("--against", help="Compare with these files instead, e.g. what the dataset was prepared from.")
-@click.option("--loss-mask", help="Loss mask of the trainers: compare every target too.")
+@click.option(
+    "--loss-mask", help="Loss mask of the trainers, or none.  [default: the mask that lies beside --tokens, if any]"
+)
 @click.option("--bos-token-id", type=click.IntRange(0), help="Token that the trainers put before every sequence.")
 @click.option("--eos-token-id", type=click.IntRange(0), help="Token that the trainers put after every sequence.")
 @click.pass_context
@@ -156,12 +158,18 @@ def _token_audit(
         batch_size=streams.topology.batch_size,
         rank=(0, 1),
         batch=BatchFormat(
-            loss_mask=None if loss_mask is None else as_token_source(by_component(loss_mask), is_loss_mask=True),
+            loss_mask=_loss_mask(loss_mask),
             separators=Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id),
         ),
     )
     # Opened a second time, so that ids are looked up in the dataset's column, whatever --id-column is.
     return TokenAudit(streams=streams, dataset=dataset, against=as_token_source(by_component(against or tokens)))
+
+
+def _loss_mask(given: str | None) -> Any:
+    if given is None:
+        return "auto"
+    return None if given == "none" else by_component(given)
 
 
 def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:

@@ -22,7 +22,9 @@ def bin_of(lengths: list[int], max_seq_len: int = 64) -> PackedBatch:
     return step_of([lengths], max_seq_len)
 
 
-def step_of(bins: list[list[int]], max_seq_len: int = 64, rule: ContextRule | None = None) -> PackedBatch:
+def step_of(
+    bins: list[list[int]], max_seq_len: int = 64, rule: ContextRule | None = None, *, shift: bool = False
+) -> PackedBatch:
     lengths = [length for each in bins for length in each]
     tokens = [np.arange(length) + 100 * id for id, length in enumerate(lengths)]
     block = BinBlock(
@@ -31,7 +33,8 @@ def step_of(bins: list[list[int]], max_seq_len: int = 64, rule: ContextRule | No
         bin_ends=np.cumsum([len(each) for each in bins]),
         positions=np.arange(len(bins)),
     )
-    return BatchAssembler(max_seq_len, context_rule=rule).assemble(block, IndexableSource(tokens))
+    assembler = BatchAssembler(max_seq_len, context_rule=rule, shift_labels=shift)
+    return assembler.assemble(block, IndexableSource(tokens))
 
 
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
@@ -50,6 +53,22 @@ def test_every_token_and_its_label_is_on_one_rank(layout: str) -> None:
     assert [part.ids.tolist() for part in parts] == [[0, 2], [0, 2], [1], []]
     assert [part.cu_seqlens.tolist() for part in parts[:3]] == [[0, 24, 32], [0, 24, 32], [0, 16]]
     assert (parts[0].num_tokens, parts[0].sum_of_squares, parts[0].max_seqlen) == (32, 24**2 + 8**2, 24)
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "contiguous", "blocks", None])
+def test_labels_are_shifted_once_whoever_shifts_them(layout: str | None) -> None:
+    bins = [LENGTHS, [64], []]
+    for rank in range(4):
+        for lengths in bins:
+            one, other = (context_batch(step_of([lengths], shift=shift), RULE, rank, layout=layout) for shift in (0, 1))
+            assert torch.equal(one.labels, other.labels)
+        of_step = [context_batches(step_of(bins, shift=shift), RULE, rank, layout=layout) for shift in (False, True)]
+        for one, other in zip(*of_step, strict=True):
+            assert torch.equal(one.labels, other.labels)
+    batch = step_of([LENGTHS])
+    del batch["shift_labels"]
+    with pytest.raises(ValueError, match="nothing says whether this batch's labels are shifted"):
+        context_batch(batch, RULE, 0)
 
 
 def test_a_full_bin_ends_without_a_label() -> None:

@@ -285,6 +285,22 @@ def test_pairs_of_a_grouped_dataset_have_the_log_probs_of_packed_pairs():
         assert found[pair] == pytest.approx(values)
 
 
+def test_pairs_of_shifted_batches_have_the_same_log_probs():
+    sequences, masks = [[5, 6, 1], [5, 6, 2, 3]], [[0, 0, 1], [0, 0, 1, 1]]
+    datasets = MemoryDatasets({"pairs": sequences}, max_seq_len=8, group_size=2)
+    table = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+    found = []
+    for shift in (False, True):
+        form = BatchFormat(loss_mask=masks, shift_labels=shift)
+        batch = as_pair_batch(next(iter(PackedDataset(datasets, "pairs", sequences, batch_size=1, batch=form))))
+        assert batch["shift_labels"] is shift
+        found.append([*pair_log_probs(batch, table[batch["input_ids"]])])
+        with pytest.raises(ValueError, match=f"shift_labels={not shift} contradicts the batch"):
+            as_pair_batch(batch, shift_labels=not shift)
+    for one, other in zip(*found, strict=True):
+        assert one.tolist() == pytest.approx(other.tolist())
+
+
 @pytest.mark.parametrize(("lengths", "groups"), [([2, 2, 2], [0, 0, 0]), ([2, 2, 2], [0, 0, 1]), ([2] * 4, [0] * 4)])
 def test_groups_that_are_no_pairs_are_refused(lengths, groups):
     with TemporaryDirectory() as folder:

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
+from multiprocessing import forkserver
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ from packhorse.client import (
 )
 from packhorse.client.connecting import ask_in_child
 from packhorse.client.errors import DatasetNotFoundError
-from packhorse.client.loading import loader
+from packhorse.client.loading._preemption import FORK_SERVER_MODULE, protected_fork_server
 from packhorse.client.sources import TokenSourceError
 from packhorse.client.transport import grpc_channels as _grpc
 
@@ -164,7 +166,7 @@ def test_workers_are_forked_only_off_a_process_without_grpc(make_loader, client,
 
     assert multiprocessing.get_start_method() == "fork"
     forked = make_loader()
-    assert start_method(forked) is None
+    assert start_method(forked) == "fork"
     expected = list(forked)
     assert not _grpc.has_used_grpc()
     with connect(client.target) as own:
@@ -258,7 +260,11 @@ def test_forked_workers_do_not_stall_after_the_length_was_asked(running_server, 
 
 
 def test_what_the_fork_server_imports_exists():
-    assert loader._PRELOADED[1] in sys.modules
+    protected_fork_server()
+    *names, dataset = forkserver._forkserver._preload_modules
+    assert dataset in sys.modules
+    assert names == [FORK_SERVER_MODULE, "__main__"]
+    assert find_spec(FORK_SERVER_MODULE) is not None
 
 
 def test_a_with_ends_the_workers(make_dataset):

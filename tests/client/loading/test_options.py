@@ -56,8 +56,10 @@ def test_rows_have_no_component_rows():
         PackedBins(*CORPUS, batch=BatchFormat(component_rows=True))
 
 
-def test_a_word_that_both_say_alike_is_no_conflict():
-    assert with_words(LoaderOptions(num_workers=4), num_workers=4, device=None) == LoaderOptions(num_workers=4)
+def test_a_word_that_both_say_alike_is_given_twice():
+    with pytest.raises(ValueError, match="num_workers is given twice"):
+        with_words(LoaderOptions(num_workers=4), num_workers=4, device=None)
+    assert with_words(LoaderOptions(num_workers=4), num_workers=None) == LoaderOptions(num_workers=4)
 
 
 SNIPPET = """

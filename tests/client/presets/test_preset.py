@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from packhorse.client.loading.loader import _safe_context
+from packhorse.client.loading._start import context_of_workers
 from packhorse.client.presets import (
     Preset,
     get_preset,
@@ -75,6 +75,17 @@ def test_a_batch_of_another_form_is_refused(name, assemble):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_batch_of_another_form_is_refused_where_labels_look_alike(name, assemble):
+    """Of a chat neither the first tokens nor the last are predicted."""
+    preset = get_preset(name)
+    masks = [[0, 0, 1, 1, 0]]
+    batch = assemble([[[1, 2, 3, 4, 5]]], 8, preset, loss_masks=masks, shift_labels=not preset.shift_labels)
+    with pytest.raises(ValueError, match=rf"{name}.*shift_labels={preset.shift_labels}"):
+        preset.convert(batch)
+    preset.convert(assemble([[[1, 2, 3, 4, 5]]], 8, preset, loss_masks=masks))
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bins", [BINS, [[], []], []], ids=["some", "empty bins", "no bins"])
 def test_the_batch_stays_as_it_is(name, bins, assemble, as_lists):
     preset = get_preset(name)
@@ -109,7 +120,9 @@ def test_batches_of_a_dataset_have_the_keys_and_the_cursor(name, make_dataset, l
     keys = {*preset.convert(assemble(BINS, 8, preset)), "cursor"}
     alone = list(load(make_dataset(preset=name, batch_size=90)))
     dataset = make_dataset(preset=name, batch_size=90)
-    in_workers = list(load(dataset, 2, multiprocessing_context=_safe_context()))  # gRPC is in use here: no fork
+    in_workers = list(
+        load(dataset, 2, multiprocessing_context=context_of_workers(None))
+    )  # gRPC is in use here: no fork
     assert len(alone) == len(in_workers) > 1
     for a, b in zip(alone, in_workers, strict=True):
         assert a.keys() == b.keys() == keys

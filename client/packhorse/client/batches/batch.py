@@ -211,14 +211,18 @@ class BatchAssembler(RowFormat):
             is_predicted = images.is_text if is_predicted is None else is_predicted & images.is_text
         write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=bool(self.shift_labels))
 
+        cu_seqlens, max_seqlen = layout.cu_seqlens.copy(), layout.max_seqlen  # a trainer may write to the batch's
+        if self.flatten and not layout.num_sequences:
+            cu_seqlens, max_seqlen = np.array([0, num_tokens], dtype=np.int32), num_tokens
         batch = PackedBatch(
             input_ids=tensors.input_ids,
             labels=tensors.labels,
+            shift_labels=bool(self.shift_labels),
             sequence_ids=tensors.sequence_ids,
             position_ids=tensors.position_ids,
             attention_mask=tensors.attention_mask,
-            cu_seqlens=torch.from_numpy(layout.cu_seqlens.copy()),  # a trainer may write to the batch's
-            max_seqlen=layout.max_seqlen,
+            cu_seqlens=torch.from_numpy(cu_seqlens),
+            max_seqlen=max_seqlen,
             ids=torch.from_numpy(content.ids.copy()),
             layout=layout,
         )

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout
+from packhorse.client.batches.packed_batch import has_shifted_labels
 from packhorse.topology import ContextPart, ContextRule, checked_integer
 
 ContextParallelLayout = Literal["zigzag", "contiguous", "blocks"]
@@ -53,8 +54,9 @@ def context_parallel_indices(
 
     Args:
         cu_seqlens: offsets of segments, from 0 to `num_tokens`: integers [s + 1]. For `zigzag` each must be a multiple
-            of 2·size (`prepare --align`); they may be on any device, and are not checked, because that would wait for
-            it. For `blocks` they must be in host memory.
+            of 2·size (`prepare --align`). They are checked in host memory, and not on a device, because that would wait
+            for it. For `blocks` they must be in host memory. The padding at a row's end is a segment too; only
+            `contiguous` does without.
         num_tokens: T, a multiple of 2·size for `zigzag`, of size for `contiguous`, of size·block_tokens for `blocks`.
         size: context-parallel ranks.
         rank: this one, in [0, size). None: all ranks' indices end to end, so that part r of `size` equal parts is rank
@@ -67,8 +69,8 @@ def context_parallel_indices(
         int64 [T / size], or [T] without a rank; on the offsets' device. A rank's indices ascend within each segment.
 
     Raises:
-        ValueError: an argument is out of range, `num_tokens` is not such a multiple, or `blocks` finds offsets on a
-            device, or offsets that do not ascend from 0 to `num_tokens`.
+        ValueError: an argument is out of range, `num_tokens` or an offset is not such a multiple, offsets do not ascend
+            from 0 to `num_tokens`, or `blocks` finds them on a device.
     """
     if layout not in get_args(ContextParallelLayout):
         raise ValueError(f"layout must be one of {', '.join(get_args(ContextParallelLayout))}; got {layout!r}")
@@ -79,6 +81,7 @@ def context_parallel_indices(
     if rank is not None and restore:
         raise ValueError("restore is the inverse of all ranks' indices; leave rank out")
     _check_multiple(num_tokens, size, layout, block_tokens)
+    _check_offsets(cu_seqlens, num_tokens, size, layout)
     if size == 1 or layout == "contiguous":
         index = torch.arange(num_tokens, device=cu_seqlens.device)
     elif layout == "blocks":
@@ -107,6 +110,34 @@ def _check_multiple(num_tokens: int, size: int, layout: ContextParallelLayout, b
     )
 
 
+def _check_offsets(cu_seqlens: torch.Tensor, num_tokens: int, size: int, layout: ContextParallelLayout) -> None:
+    """Refuses offsets that `layout` cannot divide; those on a device are taken as they are."""
+    if not isinstance(cu_seqlens, torch.Tensor) or cu_seqlens.dim() != 1 or not len(cu_seqlens):
+        shape = list(cu_seqlens.shape) if isinstance(cu_seqlens, torch.Tensor) else type(cu_seqlens).__name__
+        raise ValueError(f"cu_seqlens must be a tensor of integers [segments + 1], got {shape}")
+    if size == 1 or cu_seqlens.device.type != "cpu":
+        return
+    offsets = cu_seqlens.numpy()
+    end = int(offsets[-1])
+    if offsets[0] != 0 or (np.diff(offsets) < 0).any() or end > num_tokens:
+        raise ValueError(
+            f"cu_seqlens must ascend from 0 to num_tokens {num_tokens}, got offsets from {offsets[0]} to "
+            f"{offsets.max()}"
+        )
+    if layout != "contiguous" and end != num_tokens:
+        raise ValueError(
+            f"cu_seqlens ends at {end}, and the row has num_tokens {num_tokens}: append it, so that the padding at the "
+            "row's end is a segment of its own"
+        )
+    unit = 2 * size
+    if layout == "zigzag" and (wrong := np.flatnonzero(offsets % unit)).size:
+        i = int(wrong[0])
+        raise ValueError(
+            f"cu_seqlens[{i}] is {offsets[i]}, no multiple of {unit}, as {size} context-parallel ranks need in layout "
+            f"'zigzag': prepare the dataset with align={unit}, or take layout 'blocks'"
+        )
+
+
 def _zigzag(cu_seqlens: torch.Tensor, num_tokens: int, size: int, rank: int) -> torch.Tensor:
     offsets = cu_seqlens.to(torch.int64)
     index = torch.arange(num_tokens // size, device=offsets.device)
@@ -126,8 +157,6 @@ def _dealt_blocks(cu_seqlens: torch.Tensor, num_tokens: int, size: int, block_to
     fro, as PyTorch's `_PTRRLoadBalancer` does, gives up to 1.025.
     """
     segments = PackLayout.of_cu_seqlens(cu_seqlens)
-    if segments.num_tokens != num_tokens:
-        raise ValueError(f"cu_seqlens must end with num_tokens {num_tokens}, and end with {segments.num_tokens}")
     index = np.arange(num_tokens).reshape(-1, block_tokens)
     # A token attends to those of its segment up to itself.
     keys = index.ravel() + 1 - segments.starts.repeat(segments.lengths)
@@ -194,7 +223,7 @@ def context_batch(
         [([[0, 1, 2, 3]], 2, 0), ([[4, 0, 1, 2]], 2, 1)]
 
     Args:
-        batch: one bin, with the keys of `PackedBatch`: batch_size 1, without a preset. Its labels are not shifted yet.
+        batch: one bin, with the keys of `PackedBatch`: batch_size 1, without a preset. Its labels may be shifted.
         rule: the dataset's rule, `Client.get_dataset(name).context_rule`; batches of a prepared dataset have it too.
         rank: this one, counted over all ranks.
         layout: as in `context_parallel_indices`. `zigzag` needs rooms that are multiples of 2·K (`prepare --align`).
@@ -300,7 +329,7 @@ def _part_of(
     lengths = where.lengths[chosen]
     return ContextBatch(
         input_ids=cut("input_ids", 0),
-        labels=cut("labels", IGNORE_INDEX, ahead=1),
+        labels=cut("labels", IGNORE_INDEX, ahead=0 if has_shifted_labels(batch) else 1),
         position_ids=cut("position_ids", within),
         cu_seqlens=offsets,
         max_seqlen=int(segments.max()),

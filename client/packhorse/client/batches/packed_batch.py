@@ -5,7 +5,8 @@ to `batch` and its picture to `pictures`.
 """
 
 import copy
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -48,6 +49,9 @@ class PackedBatch(dict[str, Any]):
     a sequence's room may end with padding."""
     labels: torch.Tensor
     """Targets: int64 [B, L]; -100 on padding, at sequence boundaries and where the loss mask is 0."""
+    shift_labels: bool
+    """Whether labels are shifted: `labels[t]` is then the token after t, and else token t. What shifts labels reads it.
+    """
     sequence_ids: torch.Tensor
     """0, 1, 2, … for the sequences of each row, and further numbers for its padding: int32 [B, L]."""
     position_ids: torch.Tensor
@@ -58,9 +62,11 @@ class PackedBatch(dict[str, Any]):
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     cu_seqlens: torch.Tensor
-    """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1]."""
+    """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1]. A flat batch
+    without any sequence is one segment of padding, [0, L], as in presets."""
     max_seqlen: int
-    """The longest sequence of the batch, in tokens; 0 if there is none. A Python int, so that no kernel waits for it.
+    """The longest sequence of the batch, in tokens; without any, 0 in rows and L in a flat batch. A Python int, so that
+    no kernel waits for it.
     """
     ids: torch.Tensor
     """Ids of the sequences, row after row: int64 [n]."""
@@ -108,6 +114,13 @@ class PackedBatch(dict[str, Any]):
 
     def _repr_html_(self) -> str | None:
         return self.show().html() if "layout" in self else None  # a preset's keys: the summary is shown
+
+    def __missing__(self, key: object) -> Any:
+        """Raises a KeyError that names the key which may be meant."""
+        names = [str(name) for name in self]
+        near = get_close_matches(str(key), names, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise KeyError(f"this batch has no {key!r}{hint}; it has {', '.join(names)}")
 
     def __copy__(self) -> Self:
         return type(self)(self)
@@ -206,6 +219,31 @@ class BatchBuffers:
             sequence_ids=narrow.view(num_rows, row_tokens),
         )
         return tensors, [*wide.numpy().reshape(_NUM_WIDE, num_tokens), narrow.numpy()]
+
+
+def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> bool:
+    """Returns whether `labels[t]` is the token after t, so that nothing shifts a batch's labels twice.
+
+    Args:
+        batch: says so by its key `shift_labels`.
+        given: what the caller says; None if it leaves that to the batch.
+
+    Raises:
+        ValueError: nothing says so, or the batch and the caller contradict each other.
+    """
+    of_batch = batch.get("shift_labels")
+    if of_batch is None and given is None:
+        raise ValueError(
+            "nothing says whether this batch's labels are shifted; pass shift_labels= as its dataset was made with, or "
+            'set batch["shift_labels"]'
+        )
+    if of_batch is None or given is None:
+        return bool(given if of_batch is None else of_batch)
+    if bool(of_batch) != bool(given):
+        raise ValueError(
+            f"shift_labels={given} contradicts the batch, which was made with shift_labels={of_batch}; leave it out"
+        )
+    return bool(of_batch)
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:

@@ -5,10 +5,13 @@ Owns the one state of a dataset in each of its processes, and the order of epoch
 process chooses reaches it through a block of shared memory, and that an epoch has ended comes back through it.
 """
 
+import atexit
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch.utils.data import get_worker_info
@@ -19,7 +22,7 @@ from packhorse.topology import Topology
 _Batch = TypeVar("_Batch")
 
 _DIGEST_BYTES = 16 << 10  # a digest names every range that is skipped
-_CHOICE, _ITERATION, _ENDED = 4, 5, 6
+_CHOICE, _ITERATION, _ENDED, _EXITING = 4, 5, 6, 7
 
 
 class Progress:
@@ -32,11 +35,24 @@ class Progress:
     def __init__(self, epoch: int, seed: int, topology: Topology) -> None:
         self._seed = seed
         self._topology = topology
-        self._numbers = torch.zeros(7, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._numbers = torch.zeros(8, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._digest = torch.zeros(_DIGEST_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         self._own: Resume | None = None  # what a StatefulDataLoader gave to this worker alone
         self._last: tuple[int, Mapping[str, Any]] | None = None  # of which choice, and the state after its last batch
+        self._iterations = 0  # in this process; only the last one goes on
+        self._pid = os.getpid()
         self.choose(Resume(epoch=epoch))
+        _OF_MAIN_PROCESS.add(self)
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether the main process ends; seen by workers."""
+        return bool(self._numbers[_EXITING])
+
+    def exit(self) -> None:
+        """Says that this process ends, if it is the one that made this."""
+        if os.getpid() == self._pid:
+            self._numbers[_EXITING] = 1
 
     @property
     def next(self) -> Resume:
@@ -128,6 +144,8 @@ class Progress:
             ValueError: workers have gone through the epoch already, and nothing says which one comes next.
         """
         info = get_worker_info()
+        self._iterations += 1
+        mine = self._iterations
         choice, iteration = self.choice, int(self._numbers[_ITERATION])
         is_first = info is None or info.id == 0
         if is_first and self._own is None and self._has_ended:
@@ -139,6 +157,11 @@ class Progress:
         state: State = {}
         num_batches = 0
         for state, batch in steps:
+            if mine != self._iterations:
+                raise RuntimeError(
+                    "this iteration was ended by a later one over the same dataset, which has one state; make a "
+                    "dataset for each iterator"
+                )
             self.record(choice, state)
             if batch is not None:
                 num_batches += 1
@@ -208,6 +231,16 @@ class Progress:
         numbers = [resume.epoch, resume.position, resume.first_step, resume.is_resumed]
         self._numbers[:_CHOICE] = torch.tensor(numbers, dtype=torch.int64)
         self._digest.copy_(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+
+
+_OF_MAIN_PROCESS: "WeakSet[Progress]" = WeakSet()
+
+
+@atexit.register
+def _tell_workers_to_end() -> None:
+    """Lets SIGTERM end workers, which the end of the main process sends to those that are left."""
+    for progress in _OF_MAIN_PROCESS:
+        progress.exit()
 
 
 def worker_of_process() -> tuple[int, int]:

@@ -18,11 +18,13 @@ from packhorse.client.api import Client
 from packhorse.client.batches.batch import BatchAssembler, MixedComponent, in_rows
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
+from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress, worker_of_process
 from packhorse.client.loading.ranks import find_rank, refuse_dispatching
-from packhorse.client.options import Run, as_run, with_words
-from packhorse.client.presets import BatchFormat, Preset
-from packhorse.client.sources import MixtureSource, TokenSource, TokenSourceError, as_token_source
+from packhorse.client.options import BalanceName, Run, as_run, with_hints, with_words
+from packhorse.client.presets import BatchFormat, Preset, PresetName
+from packhorse.client.sources import TokenSource, as_token_source
+from packhorse.client.sources.loss_mask import loss_mask_of
 from packhorse.client.streams.blocks import BinBlock, cuts_ends
 from packhorse.client.streams.cursor import NO_POSITION, Resume, State, as_worker_state
 from packhorse.client.streams.stream import BinStream
@@ -41,20 +43,13 @@ class BatchMaker:
         form: how the batches look.
 
     Raises:
-        ValueError: tokens or loss mask are no source.
+        ValueError: tokens or loss mask are no source, or the mask is of other tokens.
     """
 
     def __init__(self, tokens: Any, form: BatchFormat) -> None:
         self.form = form
         self.tokens = as_token_source(tokens)
-        self.loss_mask = None if form.loss_mask is None else as_token_source(form.loss_mask, is_loss_mask=True)
-        if isinstance(self.loss_mask, MixtureSource):
-            self.loss_mask = self.loss_mask.as_mask_of(self.tokens)
-        elif self.loss_mask is not None and isinstance(self.tokens, MixtureSource):
-            raise TokenSourceError(
-                "tokens are given by component, but the loss mask is not; give it the same way, {NAME: mask}, for the "
-                "components that have one"
-            )
+        self.loss_mask = loss_mask_of(self.tokens, form.loss_mask)
         self._assembler: BatchAssembler | None = None
         self._wants_groups = False
         self._rows_per_bin: NDArray[np.int64] | None = None  # of every component, where rows are to be theirs
@@ -177,10 +172,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; see
             `as_token_source`.
         batch_size: bins in a batch, for each rank; None where `topology` says it.
-        seed: of the run, in [0, 2^64).
+        seed: of the run, in [0, 2^64); None for that of a Run, or 0.
         preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.
         balance: where ranks wait for each other: `none`, `micro-step` (FSDP, expert parallelism) or `optimizer-step`
-            (DDP with accumulation). Each optimizer step trains on the same bins with any balance.
+            (DDP with accumulation). Each optimizer step trains on the same bins with any balance. None for that of
+            `topology`, which is `none` by default.
         rank: data-parallel (rank, world_size), or a device mesh; None asks Megatron, torch.distributed or the launcher.
             See `LoaderOptions.rank`.
         topology: how ranks share the epoch: remainder, mode, accumulation, batch schedule. Its world_size is the
@@ -191,6 +187,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         ValueError: an argument is out of range, or is given twice.
     """
 
+    @with_hints
     def __init__(
         self,
         target: Target | Server,
@@ -198,16 +195,17 @@ class PackedDataset(IterableDataset[PackedBatch]):
         tokens: Any,
         *,
         batch_size: int | None = None,
-        seed: int = 0,
-        preset: Preset | str | None = None,
-        balance: Balance | str = Balance.NONE,
+        seed: int | None = None,
+        preset: Preset | PresetName | None = None,
+        balance: Balance | BalanceName | None = None,
         rank: "tuple[int, int] | DeviceMesh | None" = None,
         topology: Topology | None = None,
         batch: BatchFormat | None = None,
     ) -> None:
         self.run = as_run(dataset, seed)
         self.rank, world_size = find_rank(rank)
-        self.topology = _of_loader(topology, batch_size, as_choice("balance", Balance, balance), world_size)
+        chosen = None if balance is None else as_choice("balance", Balance, balance)
+        self.topology = _of_loader(topology, batch_size, chosen, world_size)
         self._server = as_server(target)
         self.maker = BatchMaker(tokens, with_words(batch or BatchFormat(), preset=preset))
         if self.maker.preset is not None:
@@ -260,12 +258,13 @@ class PackedDataset(IterableDataset[PackedBatch]):
         self.progress.load(state)
 
     def __repr__(self) -> str:
-        resume, maker = self.progress.next, self.maker
+        state, maker = self.progress.state(), self.maker
+        position = "unknown" if state["position"] == NO_POSITION else f"{state['position']:,}"
         preset = "" if maker.preset is None else f", preset {maker.preset.name!r}"
         return (
             f"<PackedDataset of {self.run.dataset!r} at {self._server.name}: {maker.tokens!r}, rank {self.rank} of "
             f"{self.topology.world_size}, batch_size {self.topology.batch_schedule or self.topology.batch_size}, seed "
-            f"{self.run.seed}, epoch {resume.epoch}, next position {resume.position:,}{preset}>"
+            f"{self.run.seed}, epoch {state['epoch']}, next position {position}{preset}>"
         )
 
     def __len__(self) -> int:
@@ -292,6 +291,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
                 given a DataLoader of this dataset to prepare.
         """
         refuse_dispatching()
+        if get_worker_info() is not None:
+            outlive_preemption(partial(getattr, self.progress, "is_exiting"))
         return self.progress.follow(self._steps())
 
     def iterate(self) -> Iterator[PackedBatch]:
@@ -346,7 +347,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         )
 
 
-def _of_loader(topology: Topology | None, batch_size: int | None, balance: Balance, world_size: int) -> Topology:
+def _of_loader(topology: Topology | None, batch_size: int | None, balance: Balance | None, world_size: int) -> Topology:
     """The topology of a dataset, out of what was given."""
     given = topology or Topology()
     if batch_size is None and topology is None:
@@ -359,9 +360,8 @@ def _of_loader(topology: Topology | None, batch_size: int | None, balance: Balan
     for name, instead in (("workers_per_rank", "num_workers of the loader"), ("start_position", "load_state_dict")):
         if getattr(given, name) != getattr(Topology(), name):
             raise ValueError(f"{name} of a loader's topology cannot be set; use {instead}")
-    if batch_size is not None:
-        given = with_words(given, batch_size=checked_integer("batch_size", batch_size, 1))
-    given = replace(with_words(given, balance=balance), world_size=world_size)
+    size = None if batch_size is None else checked_integer("batch_size", batch_size, 1)
+    given = replace(with_words(given, batch_size=size, balance=balance), world_size=world_size)
     if given.accumulation > 1 and given.steps_per_optimizer_step == 1:
         raise ValueError(
             "accumulation has no effect without a balance or a batch schedule; leave it out, or give a balance"

@@ -1,11 +1,10 @@
 """`create_packed_dataloader`: a dataset's batches, on the device before a step needs them.
 
-Owns how many workers there are and how they start; leaves batches to `dataset` and copies to the device to `prefetch`.
+Owns how many workers there are; leaves how they start to `_start` and `_preemption`, batches to `dataset`, and copies
+to the device to `prefetch`.
 """
 
-import multiprocessing
 from collections.abc import Iterator, Mapping
-from multiprocessing.context import BaseContext
 from typing import Any, Self
 
 import torch
@@ -13,15 +12,14 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target
+from packhorse.client.loading._preemption import starting_workers
+from packhorse.client.loading._start import context_of_workers
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.loading.prefetch import DevicePrefetcher
-from packhorse.client.options import LoaderOptions, Run, with_words
-from packhorse.client.presets import BatchFormat, Preset
+from packhorse.client.options import BalanceName, LoaderOptions, Run, with_hints, with_words
+from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.cursor import as_cursor
-from packhorse.client.transport.grpc_channels import has_used_grpc
 from packhorse.topology import Balance, Topology
-
-_PRELOADED = ["__main__", "packhorse.client.loading.dataset"]
 
 
 class PackedDataLoader:
@@ -40,7 +38,7 @@ class PackedDataLoader:
     `set_epoch` and `load_state_dict`. They are forked if that is the platform's default. But once this process has used
     gRPC through this package (a Client, a dataset iterated without workers), forked children sometimes stall. Workers
     then come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not use gRPC in this
-    sense.
+    sense. Workers ignore SIGTERM, SIGINT and the like, so that the trainer can save; they end with it.
 
     Example:
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
@@ -131,14 +129,22 @@ class PackedDataLoader:
         options = self.options
         if options.num_workers == 0:
             return DataLoader(_OneEpoch(self.dataset), batch_size=None)
-        return DataLoader(
+        return _Workers(
             self.dataset,
             batch_size=None,
             num_workers=options.num_workers,
             prefetch_factor=options.prefetch_factor,
             persistent_workers=True,
-            multiprocessing_context=options.multiprocessing_context or _safe_context(),
+            multiprocessing_context=context_of_workers(options.multiprocessing_context),
         )
+
+
+class _Workers(DataLoader[PackedBatch]):
+    """A DataLoader whose workers outlive the signals of a preemption from their first moment on."""
+
+    def __iter__(self) -> Any:
+        with starting_workers():
+            return super().__iter__()
 
 
 class _OneEpoch(IterableDataset[PackedBatch]):
@@ -151,16 +157,17 @@ class _OneEpoch(IterableDataset[PackedBatch]):
         return self._dataset.iterate()
 
 
+@with_hints
 def create_packed_dataloader(
     target: Target | Server,
     dataset: str | Run,
     tokens: Any,
     *,
     batch_size: int | None = None,
-    seed: int = 0,
-    preset: Preset | str | None = None,
-    balance: Balance | str = Balance.NONE,
-    num_workers: int = 2,
+    seed: int | None = None,
+    preset: Preset | PresetName | None = None,
+    balance: Balance | BalanceName | None = None,
+    num_workers: int | None = None,
     device: torch.device | str | None = None,
     topology: Topology | None = None,
     batch: BatchFormat | None = None,
@@ -181,10 +188,11 @@ def create_packed_dataloader(
         dataset: its name on the server, or a Run, which can also skip positions.
         tokens: a TokenSource, a path of a token file, or anything that maps an id to tokens.
         batch_size: bins in a batch, for each rank; None where `topology` says it.
-        seed: of the run, in [0, 2^64).
+        seed: of the run, in [0, 2^64); None for that of a Run, or 0.
         preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.
-        balance: where ranks wait for each other: `none`, `micro-step` or `optimizer-step`; see `PackedDataset`.
-        num_workers: worker processes; 0 to make batches in this process.
+        balance: where ranks wait for each other: `none`, `micro-step` or `optimizer-step`; see `PackedDataset`. None
+            for that of `topology`, which is `none` by default.
+        num_workers: worker processes; 0 to make batches in this process. None for those of `loader`, 2 by default.
         device: where tensors go; None for the current CUDA device where there is one, else the CPU.
         topology: how ranks share the epoch: remainder, mode, accumulation, batch schedule.
         batch: how a batch looks: separators, labels, loss mask and the like.
@@ -192,6 +200,7 @@ def create_packed_dataloader(
 
     Raises:
         ValueError: an argument is out of range, or is given twice.
+        TypeError: there is no such argument; says what it is here, if a DataLoader has it.
     """
     options = with_words(loader or LoaderOptions(), num_workers=num_workers, device=device)
     packed = PackedDataset(
@@ -214,13 +223,3 @@ def _check_device(device: torch.device | str | None) -> None:
         torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device must be like 'cuda:0' or 'cpu', got {device!r}: {str(error)[:200]}") from None
-
-
-def _safe_context() -> BaseContext | None:
-    """How to start workers that use gRPC from this process, as it is now; None for the platform's default."""
-    if multiprocessing.get_start_method() != "fork" or not has_used_grpc():
-        return None
-    context = multiprocessing.get_context("forkserver")
-    # The server imports torch once, not each worker again; "spawn" would take seconds for every worker.
-    context.set_forkserver_preload(_PRELOADED)
-    return context

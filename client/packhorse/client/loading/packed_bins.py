@@ -19,11 +19,12 @@ from torch.utils.data import Dataset, get_worker_info
 from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
+from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress
 from packhorse.client.loading._read_ahead import BinAddress, BinsReader, Indices, Rows
 from packhorse.client.loading.dataset import BatchMaker
-from packhorse.client.options import Run, as_run, with_words
-from packhorse.client.presets import BatchFormat, Preset
+from packhorse.client.options import Run, as_run, with_hints, with_words
+from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.client.streams.cursor import Cursor, Resume
 from packhorse.topology import Topology, checked_integer
@@ -81,7 +82,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         target: what `connect` takes, a function that returns a Client, or a Server.
         dataset: its name on the server, or a Run, which can also skip positions and begin at a later epoch.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id.
-        seed: of the run, in [0, 2^64).
+        seed: of the run, in [0, 2^64); None for that of a Run, or 0.
         preset: name of a preset, or a Preset. With one that joins the bins of a batch into one row, use
             `collate_fn=bins.collate`.
         num_epochs: number of epochs in the indices, each in its own order, for loaders without `set_epoch` (Grain):
@@ -95,14 +96,15 @@ class PackedBins(Dataset[dict[str, Any]]):
         ValueError: an argument is out of range, or has no effect on rows.
     """
 
+    @with_hints
     def __init__(
         self,
         target: Target | Server,
         dataset: str | Run,
         tokens: Any,
         *,
-        seed: int = 0,
-        preset: Preset | str | None = None,
+        seed: int | None = None,
+        preset: Preset | PresetName | None = None,
         num_epochs: int = 1,
         num_bins_multiple_of: int = 1,
         batch: BatchFormat | None = None,
@@ -337,6 +339,8 @@ class PackedBins(Dataset[dict[str, Any]]):
             with self._lock:
                 reader = self._reader
                 if reader is None or reader.pid != os.getpid():
+                    if get_worker_info() is not None:
+                        outlive_preemption(partial(getattr, self._progress, "is_exiting"))
                     rows_at = lambda indices: list(self.__getitems__(indices))  # noqa: E731
                     reader = self._reader = BinsReader(self._server.open(), self.run, rows_at, self._lock)
         return reader

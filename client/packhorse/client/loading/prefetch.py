@@ -194,6 +194,7 @@ class _Lookahead(Generic[_Batch]):
             pass
         except BaseException as raised:
             error = raised
+        self._source = iter(())  # a stream ends now, and not when the process ends, amid modules that are gone
         self._ready.put(_End(error))
 
 

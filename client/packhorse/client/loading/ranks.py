@@ -8,6 +8,7 @@ workers to `dataset`.
 import os
 import sys
 import warnings
+from contextlib import suppress
 from math import prod
 from types import FrameType
 from typing import Any
@@ -38,6 +39,20 @@ _SIGNS_IN_ENVIRONMENT = (
 )
 
 
+_LAUNCHERS = (
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("SLURM_PROCID", "SLURM_NPROCS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("PALS_RANKID", "PALS_SIZE"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+)
+"""Variables of a process's rank and of their number, of launchers that do not set RANK and WORLD_SIZE."""
+
 _DEALERS = ("DataLoaderDispatcher.__iter__", "IterableDatasetShard.__iter__")
 """Where accelerate deals out batches."""
 
@@ -46,7 +61,8 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
     """Returns the data-parallel (rank, world_size) of this process.
 
     The first of these that exists decides: the argument (a pair, or a mesh's data dimensions); Megatron's parallel
-    state, if it is initialised; the process group, or RANK and WORLD_SIZE; (0, 1).
+    state, if it is initialised; the process group, or RANK and WORLD_SIZE; (0, 1). If another launcher (srun, mpirun)
+    started the process with others, but without these two variables, nobody knows whether they share a run: an error.
 
     Example:
         >>> find_rank((1, 4))
@@ -58,7 +74,7 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
 
     Raises:
         ValueError: rank is none of these or outside [0, world_size), or several ranks share a model and nothing says
-            which of them share their data.
+            which of them share their data; or the environment's variables are incomplete or no numbers.
     """
     if isinstance(rank, tuple | list) and len(rank) == 2:
         size = checked_integer("world_size", rank[1], 1)
@@ -77,6 +93,8 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
 
 def _of_processes() -> tuple[int, int]:
     found = _global_rank()
+    if found == (0, 1) and not _is_initialized():
+        _refuse_launchers()
     if found[1] > 1 and (sign := _sign_of_model_parallelism()):
         raise ValueError(_not_data_parallel(sign, found))
     return found
@@ -84,7 +102,10 @@ def _of_processes() -> tuple[int, int]:
 
 def _warn_of_global_ranks(given: tuple[int, int]) -> None:
     """Warns if the given numbers count all processes although some of these share a model."""
-    if given[1] > 1 and given == _global_rank() and (sign := _sign_of_model_parallelism()):
+    with suppress(ValueError):  # the environment does not matter where a rank is given
+        if given[1] < 2 or given != _global_rank():
+            return
+    if given[1] > 1 and (sign := _sign_of_model_parallelism()):
         warnings.warn(_not_data_parallel(sign, given), stacklevel=4)
 
 
@@ -103,7 +124,44 @@ def _global_rank() -> tuple[int, int]:
     """(rank, world size) of all processes."""
     if _is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world_size = _variable("RANK"), _variable("WORLD_SIZE")
+    if rank is None and world_size in (None, 1):
+        return 0, 1
+    if rank is None or world_size is None:
+        there, missing = ("RANK", "WORLD_SIZE") if world_size is None else ("WORLD_SIZE", "RANK")
+        raise ValueError(
+            f"{there}={os.environ[there]} is set and {missing} is not: start the script with torchrun, set both, or "
+            "pass rank=(rank, world_size)"
+        )
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(f"RANK={rank} is outside of [0, {world_size}), as WORLD_SIZE={world_size} says; set both anew")
+    return rank, world_size
+
+
+def _variable(name: str) -> int | None:
+    """Returns a variable's number; None where it is not set."""
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ValueError(
+            f"{name}={text} is no number of at least 0; set it as torchrun does, or pass rank=(rank, world_size)"
+        )
+    return int(text)
+
+
+def _refuse_launchers() -> None:
+    """Refuses a process that is one of several, as a launcher's own variables say."""
+    for of_rank, of_size in _LAUNCHERS:
+        if of_rank not in os.environ:
+            continue
+        rank, size = _variable(of_rank), _variable(of_size)
+        if rank is not None and size is not None and size > 1:
+            raise ValueError(
+                f"{of_rank}={rank} and {of_size}={size} say that this is one of {size} processes, and RANK and "
+                f"WORLD_SIZE are not set: pass rank=({rank}, {size}) if all of them share the epoch and none of them a "
+                "model, rank=(0, 1) if each trains by itself, or start them with torchrun"
+            )
 
 
 def _of_mesh(mesh: Any) -> tuple[int, int]:

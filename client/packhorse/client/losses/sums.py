@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout, as_layout
+from packhorse.client.batches.packed_batch import has_shifted_labels
 from packhorse.client.masks.visibility import move, sequence_index
 
 
@@ -62,20 +63,17 @@ def sequence_log_probs(
     Args:
         batch: has `labels`, int64 [B, L], −100 where nothing is predicted, and its `layout`.
         logits: a floating type [B, L, V], on any device; the host does not wait. Sums are taken in float32.
-        shift_labels: whether `labels[t]` is the token after t. None if the batch has the key `shift_labels`, as those
-            of `pack_pairs` and `pack_rollouts` do.
+        shift_labels: whether `labels[t]` is the token after t, for a batch without the key `shift_labels`. Ours have
+            it.
 
     Returns:
         float32 [n], in the order of `ids`; 0 for a sequence without targets.
 
     Raises:
-        ValueError: neither the batch nor `shift_labels` says whether labels are shifted, or shapes do not fit.
+        ValueError: neither the batch nor `shift_labels` says whether labels are shifted, or they contradict each other,
+            or shapes do not fit.
     """
-    shifted = batch.get("shift_labels") if shift_labels is None else shift_labels
-    if shifted is None:
-        raise ValueError(
-            "nothing says whether this batch's labels are shifted; pass shift_labels= as its dataset was made with"
-        )
+    shifted = has_shifted_labels(batch, shift_labels)
     labels = batch["labels"]
     if logits.shape[:-1] != labels.shape:
         raise ValueError(f"logits have shape {list(logits.shape)}, and labels {list(labels.shape)}")

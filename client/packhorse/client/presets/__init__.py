@@ -8,7 +8,7 @@ from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import Alignment, alignment_for, megatron_lm_preset, megatron_preset
 from packhorse.client.presets.preset import Preset
-from packhorse.client.presets.registry import get_preset, list_presets
+from packhorse.client.presets.registry import PresetName, get_preset, list_presets
 from packhorse.client.presets.torchtune import torchtune_preset
 from packhorse.client.presets.transformers import padding_free_preset, rows_preset
 from packhorse.client.presets.vision_models import media_of
@@ -17,6 +17,7 @@ __all__ = [
     "Alignment",
     "BatchFormat",
     "Preset",
+    "PresetName",
     "alignment_for",
     "get_preset",
     "jax_preset",

@@ -9,7 +9,8 @@ from typing import Any
 
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.presets.preset import Preset
-from packhorse.client.presets.registry import get_preset
+from packhorse.client.presets.registry import PresetName, get_preset
+from packhorse.client.sources.loss_mask import AUTO
 from packhorse.client.transport.requests import shortened
 
 
@@ -25,11 +26,12 @@ class BatchFormat(RowFormat):
         ValueError: a field is out of range, or contradicts the preset.
     """
 
-    preset: Preset | str | None = None
+    preset: Preset | PresetName | None = None
     """Name of a preset, or a Preset: the keys and conventions of a training stack. None for those of PackedBatch."""
-    loss_mask: Any = None
+    loss_mask: Any = AUTO
     """A source with the same ids and lengths (as for `tokens`) that holds 1 or True for tokens to predict and 0 for
-    others. None predicts every token.
+    others. "auto" takes the mask that lies beside a token file (`X.loss_mask.idx` beside `X.idx`), if there is one.
+    None predicts every token.
     """
     component_rows: bool = False
     """In a mixture that joins k short bins into a long one: whether rows are the short ones, so that B bins of L tokens

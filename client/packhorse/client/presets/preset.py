@@ -143,7 +143,9 @@ class Preset:
                 f"preset {self.name!r} takes sequences end to end in one row; assemble the batch with {options}"
             )
         left_out = layout.starts + layout.lengths - 1 if self.shift_labels else layout.starts
-        if (batch["labels"].numpy().ravel()[left_out] != IGNORE_INDEX).any():
+        is_other = (batch["labels"].numpy().ravel()[left_out] != IGNORE_INDEX).any()
+        # Where a loss mask leaves out the same tokens, labels look alike in both forms, and the batch alone knows.
+        if is_other or bool(batch.get("shift_labels", self.shift_labels)) != self.shift_labels:
             raise ValueError(
                 f"the labels would be shifted {'by nobody' if self.shift_labels else 'twice'}: assemble batches for "
                 f"preset {self.name!r} with shift_labels={self.shift_labels}"

@@ -1,6 +1,7 @@
 """The presets by their names."""
 
 from dataclasses import replace
+from typing import Literal
 
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
@@ -8,6 +9,21 @@ from packhorse.client.presets.megatron import megatron_lm_preset, megatron_prese
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.torchtune import torchtune_preset
 from packhorse.client.presets.transformers import padding_free_preset, rows_preset
+
+PresetName = Literal[
+    "jax",
+    "llama-factory",
+    "maxtext",
+    "megatron",
+    "megatron-lm",
+    "open-instruct",
+    "padding-free",
+    "rows",
+    "torchtune",
+    "torchtune-0.6",
+    "trl",
+]
+"""What `get_preset` knows, for type checkers."""
 
 
 def open_instruct_preset() -> Preset:

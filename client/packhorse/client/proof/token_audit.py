@@ -109,6 +109,12 @@ class _Check:
         self._info = info = audit.streams.dataset
         self._streams = audit.streams
         self._maker = maker = audit.dataset.maker
+        form = maker.form
+        if maker.preset is not None or form.is_flat or form.shifts_labels or form.continue_positions:
+            raise ValueError(
+                "a token audit compares plain batches: make its dataset without a preset, flatten, shift_labels and "
+                "continue_positions"
+            )
         self._against = _of_dataset(audit.against or maker.tokens, info)
         loss_mask = audit.loss_against or maker.loss_mask
         self._loss_against = None if loss_mask is None else _of_dataset(loss_mask, info)

@@ -199,7 +199,6 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
         "dones": torch.from_numpy(dones.reshape(shape)),
         **{name: torch.from_numpy(values.reshape(shape)) for name, values in of_tokens.items()},
         "groups": SequenceGroups(numbers=rollouts.group_of[which], num_groups=rollouts.num_groups),
-        "shift_labels": assembler.shift_labels,
     }
     if rollouts.policy_versions is not None:
         versions = rollouts.policy_versions[which]

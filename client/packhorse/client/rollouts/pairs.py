@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packhorse.client.api import Client
 from packhorse.client.batches.batch import BatchAssembler
 from packhorse.client.batches.layout import as_layout
-from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch, has_shifted_labels
 from packhorse.client.losses.loss_weights import SequenceGroups
 from packhorse.client.losses.sums import sequence_log_probs
 from packhorse.client.options import DEFAULT_PACKING, Balance, PackOptions
@@ -52,8 +52,6 @@ class PairBatch(PackedBatch):
     groups: SequenceGroups
     """The pairs, numbered over all batches of the call, so that every rank numbers them alike: what `LossCounts` and
     `build_loss_weights(batch, "sample")` count. A batch is of n / 2 pairs. Missing after `as_pair_batch`."""
-    shift_labels: bool
-    """Whether `labels[t]` is the token after t."""
 
 
 class PairLogProbs(NamedTuple):
@@ -146,13 +144,12 @@ def pack_pairs(
             "is_chosen": torch.from_numpy(part.ids % 2 == 0),
             "pair_ids": torch.from_numpy(pairs),
             "groups": SequenceGroups(numbers=pairs, num_groups=len(prompts)),
-            "shift_labels": shift_labels,
         }
         batches.append(PairBatch(batch))
     return batches
 
 
-def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> PairBatch:
+def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool | None = None) -> PairBatch:
     """Turns a batch whose groups are pairs (chosen first) into a batch of pairs.
 
     Prepare such a dataset with `--group-size 2`, chosen and rejected answer one after the other, each with its prompt
@@ -168,10 +165,10 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> Pa
 
     Args:
         batch: of `PackedDataset` and the like, without a preset; nothing of it is copied.
-        shift_labels: as its dataset was made with.
+        shift_labels: whether `labels[t]` is the token after t, for a batch without the key `shift_labels`.
 
     Raises:
-        ValueError: the batch has no groups, or they are not pairs.
+        ValueError: the batch has no groups, they are not pairs, or nothing says whether labels are shifted.
     """
     layout = as_layout(batch)
     groups = layout.group_ids
@@ -188,7 +185,8 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool = False) -> Pa
         )
     is_chosen = torch.arange(len(groups)) % 2 == 0
     pair_ids = torch.from_numpy(groups.copy())
-    return PairBatch(batch, is_chosen=is_chosen, pair_ids=pair_ids, shift_labels=shift_labels)
+    shifted = has_shifted_labels(batch, shift_labels)
+    return PairBatch(batch, is_chosen=is_chosen, pair_ids=pair_ids, shift_labels=shifted)
 
 
 def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogProbs:

@@ -91,6 +91,15 @@ class TokenSource(ABC):
         """Whether its data type has values that are not token ids: below 0, or 2^31 and more."""
         return True
 
+    def loss_mask_beside(self) -> "TokenSource | None":
+        """Returns the loss mask that lies beside the tokens under its usual name; None if there is none.
+
+        Raises:
+            TokenSourceError: half of a mask is there, or nobody may look.
+            ValueError: it is damaged.
+        """
+        return None
+
     def for_ids(self, id_column: str) -> "TokenSource":
         """Returns this source, or a similar one, for the ids of a dataset.
 

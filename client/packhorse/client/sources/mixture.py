@@ -35,6 +35,11 @@ class MixtureSource(TokenSource):
         self._of_components: list[TokenSource] = []
 
     @property
+    def sources(self) -> Mapping[str, TokenSource]:
+        """Component → source."""
+        return self._sources
+
+    @property
     def where(self) -> str:
         """The sources of its components, for messages."""
         return ", ".join(f"{name}: {source.where}" for name, source in self._sources.items())

@@ -5,6 +5,7 @@ Owns opening them; leaves the files' layouts to `packhorse.formats`, copying to 
 """
 
 import os
+from abc import abstractmethod
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Self
@@ -23,12 +24,13 @@ from packhorse.client.sources._node_cache import (
 from packhorse.client.sources._tables import RowLookup, refuse_row_numbers
 from packhorse.client.sources.base import MappedSource, Ranges, TokenSource, TokenSourceError
 from packhorse.formats import FlatTokens, MegatronIndex, MegatronTokens
-from packhorse.formats.files import TokenIndex
+from packhorse.formats.files import TokenIndex, as_path, exists
 from packhorse.formats.flat import FlatBoundaries
+from packhorse.formats.loss_mask import mask_files
 from packhorse.formats.object_store import StoredObject, StoreOptions, without_secrets
 
 
-class _TokenFileSource(MappedSource):
+class TokenFileSource(MappedSource):
     """A source of one token file; ids are the indices of its sequences."""
 
     def __init__(self, where: str, index: TokenIndex) -> None:
@@ -58,6 +60,35 @@ class _TokenFileSource(MappedSource):
             )
         return self
 
+    def loss_mask_beside(self) -> "TokenFileSource | None":
+        """Returns the mask beside the token file, of either kind; see `TokenSource.loss_mask_beside`."""
+        files = mask_files(self._address)
+        try:
+            values, megatron, flat = (exists(as_path(name)) for name in files)
+        except PermissionError as error:
+            raise TokenSourceError(
+                f"whether a loss mask lies beside {self.where} cannot be seen: {error}; give loss_mask=, or "
+                "loss_mask=None to train on every token"
+            ) from None
+        if not (values or megatron or flat):
+            return None
+        if not values or not (megatron or flat):
+            here, missing = (files.values, files.megatron_index) if values else (files[1 if megatron else 2], files[0])
+            raise TokenSourceError(
+                f"half of a loss mask lies beside {self.where}: {without_secrets(here)} is there, and "
+                f"{without_secrets(missing)} is not; copy both, or give loss_mask=None to train on every token"
+            )
+        return self._opened_beside(files.megatron_index if megatron else files.flat_boundaries)
+
+    @property
+    @abstractmethod
+    def _address(self) -> str:
+        """Path or URL of the tokens."""
+
+    @abstractmethod
+    def _opened_beside(self, index: str) -> "TokenFileSource":
+        """Opens another token file in the same way."""
+
     def origin(self, sequence_id: int) -> str:
         """The row of the token file."""
         (row,) = self._lookup.rows(np.array([sequence_id])).tolist()
@@ -68,7 +99,7 @@ class _TokenFileSource(MappedSource):
         return self._index.ranges(self._lookup.rows(ids))[1]
 
 
-class _MappedFileSource(_TokenFileSource):
+class _MappedFileSource(TokenFileSource):
     """A source of a file on disk. Forks share the map; a pickled source carries paths, mapped when first used."""
 
     def __init__(self, tokens: MegatronTokens | FlatTokens) -> None:
@@ -78,6 +109,13 @@ class _MappedFileSource(_TokenFileSource):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mapped": None}
+
+    @property
+    def _address(self) -> str:
+        return str(self._tokens.path)
+
+    def _opened_beside(self, index: str) -> TokenFileSource:
+        return MegatronSource(index) if index.endswith(".idx") else FlatSource(index)
 
     def _locate(self, ids: NDArray[np.int64]) -> Ranges:
         if self._mapped is None:
@@ -131,7 +169,7 @@ class FlatSource(_MappedFileSource):
         super().__init__(FlatTokens(path, dtype=dtype))
 
 
-class RemoteSource(_TokenFileSource):
+class RemoteSource(TokenFileSource):
     """Tokens of a Megatron pair or a flat file in an object store; a sequence's id is its index.
 
     The index is copied to the node's disk as a whole. Tokens are read in blocks, which all processes of the node share
@@ -183,6 +221,7 @@ class RemoteSource(_TokenFileSource):
             options=options or StoreOptions(),
         )
         tokens_url, index_url = _token_urls(url, store.options)
+        self._store = store
         self._object = CachedObject(tokens_url, store)
         self._copied_index = CachedObject(index_url, store).copied()
         where = without_secrets(tokens_url)
@@ -190,6 +229,21 @@ class RemoteSource(_TokenFileSource):
         self._reads = ReadAhead(self._object_of, store)
 
     gather_from = TokenSource.gather_from  # does not wait for the blocks of later batches
+
+    @property
+    def _address(self) -> str:
+        return self._object.url
+
+    def _opened_beside(self, index: str) -> TokenFileSource:
+        own = self._store
+        return RemoteSource(
+            index,
+            cache_folder=own.cache_folder,
+            cache_bytes=own.cache_bytes,
+            block_bytes=own.block_bytes,
+            read_ahead_bytes=own.read_ahead_bytes,
+            options=own.options,
+        )
 
     def _expect(self, ids: NDArray[np.int64]) -> None:
         begins, lengths = self._index.ranges(self._lookup.rows(ids))

@@ -190,7 +190,7 @@ def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
         state = _cursor_of_loader(state)
     missing = [name for name in _REQUIRED if name not in state]
     if missing:
-        raise ValueError(f"not a cursor: {', '.join(missing)} missing; pass a batch's 'cursor' or a state_dict()")
+        raise ValueError(f"not a cursor: {', '.join(missing)} missing; {_way_to_cursor(state)}")
     if state["seed"] != seed:
         raise ValueError(
             f"the cursor was saved under seed {state['seed']}, this dataset has seed {seed}; make it with the "
@@ -203,6 +203,14 @@ def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
             f"the cursor's digest must be a string, got {state['digest']!r}; pass a batch's 'cursor' unchanged"
         )
     return state
+
+
+def _way_to_cursor(state: Mapping[str, Any]) -> str:
+    """Says where a cursor is in what was given instead, such as a whole checkpoint."""
+    for name, value in state.items():
+        if isinstance(value, Mapping) and (all(each in value for each in _REQUIRED) or "_snapshot" in value):
+            return f"the one in this {type(state).__name__} is under {name!r}: load_state_dict(state[{name!r}])"
+    return "pass a batch's 'cursor' or a state_dict()"
 
 
 def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:

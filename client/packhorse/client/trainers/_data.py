@@ -13,7 +13,7 @@ from packhorse.client.batches.row_format import Media
 from packhorse.client.connecting import Server, Target
 from packhorse.client.loading.loader import PackedDataLoader, create_packed_dataloader
 from packhorse.client.options import LoaderOptions, Run
-from packhorse.client.presets import BatchFormat, Preset
+from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.topology import Balance, Topology
 
 
@@ -38,7 +38,7 @@ class PackedData:
     """Bins in a batch, for each rank."""
     seed: int | None = None
     """Of the run."""
-    preset: Preset | str | None = None
+    preset: Preset | PresetName | None = None
     """Name of a training stack, or a Preset."""
     num_workers: int | None = None
     """Worker processes."""
@@ -50,7 +50,7 @@ class PackedData:
     """Which rank this process is, and what workers make ahead."""
 
     @property
-    def own_preset(self) -> Preset | str | None:
+    def own_preset(self) -> Preset | PresetName | None:
         """The preset that the data names, here or in its format."""
         return self.preset or (None if self.batch is None else self.batch.preset)
 
@@ -81,7 +81,7 @@ class PackedData:
         *,
         batch_size: int | None = None,
         seed: int = 0,
-        preset: Preset | str | None = None,
+        preset: Preset | PresetName | None = None,
         accumulation: int = 1,
         loader: LoaderOptions | None = None,
     ) -> PackedDataLoader:
@@ -89,13 +89,17 @@ class PackedData:
         topology = self.topology
         if topology is not None and topology.balance is not Balance.NONE and topology.accumulation == 1:
             topology = replace(topology, accumulation=accumulation)
+        if self.batch_size is not None:
+            batch_size = self.batch_size
+        elif topology is not None and batch_size == topology.batch_size:
+            batch_size = None  # the trainer and the topology say the same
         return create_packed_dataloader(
             self.target,
             self.dataset,
             self.tokens,
-            batch_size=batch_size if self.batch_size is None else self.batch_size,
-            seed=(0 if isinstance(self.dataset, Run) else seed) if self.seed is None else self.seed,
-            preset=self.own_preset or preset,
+            batch_size=batch_size,
+            seed=(None if isinstance(self.dataset, Run) else seed) if self.seed is None else self.seed,
+            preset=self.preset or (preset if self.own_preset is None else None),
             topology=topology,
             batch=self.batch,
             loader=self._loader_options(loader or LoaderOptions()),

@@ -16,6 +16,7 @@ from packhorse.client.batches.row_format import Media
 from packhorse.client.loading.loader import PackedDataLoader
 from packhorse.client.options import LoaderOptions
 from packhorse.client.presets.preset import Preset
+from packhorse.client.presets.registry import PresetName
 from packhorse.client.trainers._data import PackedData, ValidationBatches
 from packhorse.client.trainers.separation import sees_other_sequences
 from packhorse.topology import StreamMode
@@ -268,7 +269,7 @@ class PackedTrainerMixin(_AnyTrainer):
     def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
         args = self.args
         attention = str(getattr(getattr(self.model, "config", None), "_attn_implementation", ""))
-        preset = "padding-free" if "flash" in attention else "rows"
+        preset: PresetName = "padding-free" if "flash" in attention else "rows"
         options = LoaderOptions(
             num_workers=args.dataloader_num_workers or LoaderOptions().num_workers,
             prefetch_factor=args.dataloader_prefetch_factor or LoaderOptions().prefetch_factor,

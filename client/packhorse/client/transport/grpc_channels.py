@@ -4,6 +4,7 @@ Owns the channels, their options and which replica is asked. Leaves what a targe
 error means and retries to `transport.retries`, and resuming to `streams/stream`.
 """
 
+import atexit
 import math
 import os
 import random
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -95,7 +97,16 @@ _ANSWERED = SharedSet()
 """Targets that have ever answered. Forked workers begin each epoch with new connections, and wait longer for a server
 that restarts than for one that was never there."""
 
+_TRANSPORTS: "WeakSet[GrpcTransport]" = WeakSet()
+
 _RANDOM = random.SystemRandom()  # ranks that seed the global one alike would all choose the same replica
+
+
+@atexit.register
+def _end_calls() -> None:
+    """Ends streams that are still open with the process: later gRPC's modules are gone, and it says so on stderr."""
+    for transport in list(_TRANSPORTS):
+        transport.close()
 
 
 def has_used_grpc() -> bool:
@@ -192,6 +203,7 @@ class GrpcTransport:
         self._is_current = False  # whether the replicas are the addresses of the hosts' names
         self._calls: set[Any] = set()  # of streams
         self._pid = -1
+        _TRANSPORTS.add(self)
 
     @property
     def has_answered(self) -> bool:
@@ -246,6 +258,7 @@ class GrpcTransport:
                 replica.close()
             for call in list(self._calls):  # some may be on channels that have been renewed
                 call.cancel()
+            self._calls.clear()
         self._replicas, self._is_current = {}, False
 
     def _ask(
@@ -319,13 +332,16 @@ class GrpcTransport:
             while (data := next_message(call, seconds)) is not None:
                 yield parse(data)
                 seconds = later_seconds
+        except GeneratorExit:
+            raise  # at the end of the process the names of the next lines are gone
         except DecodeError:
             raise DamagedAnswerError(f"a message of {replica.name} cannot be read: bytes changed on the way") from None
         except (grpc.RpcError, NoMessageError) as error:
             raise self._failure(replica, error) from None
         finally:
-            call.cancel()
-            self._calls.discard(call)
+            if call in self._calls:  # else `close` has ended it, perhaps with the process
+                call.cancel()
+                self._calls.discard(call)
 
     def _in_order(self) -> list[_Replica]:
         """Returns every replica, in random order, those that have failed lately last."""

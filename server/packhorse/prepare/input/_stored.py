@@ -10,6 +10,7 @@ from packhorse.formats import FlatTokens, MdsShards, MegatronIndex, megatron_pat
 from packhorse.formats.arrow import evident_column, listed, open_arrow
 from packhorse.formats.files import FileStamp, exists, is_file, open_binary
 from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
+from packhorse.formats.loss_mask import tokens_of_mask
 from packhorse.formats.mds import INDEX, INTEGERS, array_type
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import for_each, is_url, without_secrets
@@ -141,6 +142,11 @@ def _pair(path: str) -> tuple[str, str]:
 
 
 def _opened(kind: str, path: str, num_rows: int, columns: InputColumns) -> Opened:
+    if prefix := tokens_of_mask(path):
+        shown = without_secrets(path)
+        raise ValueError(
+            f"{shown} is a loss mask, not tokens: prepare {without_secrets(prefix)}.idx; loaders use the mask beside it"
+        )
     files = [InputFile(path=path, stamp=FileStamp.of(path), num_rows=num_rows)]
     ranges = files[0].ranges(StoredRows, columns, 0, is_megatron=kind == MegatronReader.kind)
     keys = None

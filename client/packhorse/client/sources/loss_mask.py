@@ -1,0 +1,106 @@
+"""Which loss mask belongs to tokens: the one that is given, or the one that lies beside them.
+
+Owns that choice, and the check that a mask file is of these tokens. Leaves names to `packhorse.formats.loss_mask`, and
+a mask's values to `batches.content`.
+"""
+
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+
+from packhorse.client.sources.base import TokenSource, TokenSourceError
+from packhorse.client.sources.choose import as_token_source
+from packhorse.client.sources.mixture import MixtureSource
+from packhorse.client.sources.token_files import TokenFileSource
+from packhorse.formats.files import CHUNK_ELEMENTS
+from packhorse.formats.loss_mask import tokens_of_mask
+
+AUTO: Final = "auto"
+"""The mask that lies beside a token file, if there is one."""
+
+
+def loss_mask_of(tokens: TokenSource, given: Any = AUTO) -> TokenSource | None:
+    """Returns the loss mask of tokens; None if every token is predicted.
+
+    Args:
+        tokens: of the same loader.
+        given: `AUTO`, None for no mask, or what `as_token_source` takes. For a mixture also masks by component; the
+            components that are not named have what lies beside them.
+
+    Raises:
+        TokenSourceError: the mask is of other tokens, or has another form than they; or the tokens are a mask.
+    """
+    if isinstance(tokens, MixtureSource):
+        return _of_mixture(tokens, given)
+    if isinstance(tokens, TokenFileSource) and (prefix := tokens_of_mask(tokens.where)):
+        raise TokenSourceError(
+            f"{tokens.where} is a loss mask, not tokens: give {prefix}.idx as tokens, and the mask beside it is used"
+        )
+    if given is None:
+        _warn_of_every_token(tokens)
+        return None
+    beside = isinstance(given, str) and given == AUTO
+    mask = tokens.loss_mask_beside() if beside else as_token_source(given, is_loss_mask=True)
+    if isinstance(mask, MixtureSource):
+        return mask.as_mask_of(tokens)  # says what is wrong
+    if isinstance(mask, TokenFileSource) and isinstance(tokens, TokenFileSource):
+        _check_sequences(tokens, mask)
+    return mask
+
+
+def _of_mixture(tokens: MixtureSource, given: Any) -> TokenSource | None:
+    """The masks of the components that have one, and ones for the others."""
+    masks: Mapping[str, Any]
+    if given is None:
+        masks = dict.fromkeys(tokens.sources)
+    elif isinstance(given, str) and given == AUTO:
+        masks = {}
+    elif isinstance(given, MixtureSource):
+        masks = given.sources
+    elif isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
+        masks = given
+    else:
+        raise TokenSourceError(
+            "tokens are given by component, but the loss mask is not; give it the same way, {NAME: mask}, for the "
+            "components that have one"
+        )
+    unknown = [name for name in masks if name not in tokens.sources]
+    found = {name: loss_mask_of(source, masks.get(name, AUTO)) for name, source in tokens.sources.items()}
+    found |= {name: as_token_source(masks[name], is_loss_mask=True) for name in unknown}  # refused below
+    own = {name: mask for name, mask in found.items() if mask is not None}
+    return MixtureSource(own).as_mask_of(tokens) if own else None
+
+
+def _warn_of_every_token(tokens: TokenSource) -> None:
+    """Says once that prompts are trained on too, if a mask lies beside the tokens."""
+    mask = None
+    with suppress(OSError, ValueError):  # nobody asked for the mask, so nothing fails because of it
+        mask = tokens.loss_mask_beside()
+    if mask is not None:
+        warnings.warn(
+            f"every token of {tokens.where} is trained on, also those that its loss mask {mask.where} leaves out: "
+            "loss_mask=None was given; leave it out to use the mask",
+            stacklevel=2,  # always the same line, so that Python shows it once
+        )
+
+
+def _check_sequences(tokens: TokenFileSource, mask: TokenFileSource) -> None:
+    """Refuses a mask file of other tokens, as one that an earlier run left behind."""
+    way_out = "write both again, as `packhorse tokenize` does, or give loss_mask=None to train on every token"
+    if len(mask) != len(tokens):
+        raise TokenSourceError(
+            f"the loss mask {mask.where} is of other tokens: it holds {len(mask):,} sequences, and {tokens.where} "
+            f"{len(tokens):,}; {way_out}"
+        )
+    for first in range(0, len(tokens), CHUNK_ELEMENTS):
+        ids = np.arange(first, min(first + CHUNK_ELEMENTS, len(tokens)))
+        masked, held = mask.lengths(ids), tokens.lengths(ids)
+        if (masked != held).any():
+            i = int((masked != held).argmax())
+            raise TokenSourceError(
+                f"the loss mask {mask.where} is of other tokens: its sequence {ids[i]} holds {masked[i]} values, and "
+                f"that of {tokens.where} {held[i]} tokens; {way_out}"
+            )
