@@ -38,13 +38,15 @@ def halve_into(members: Any, starts: Any, sizes: Any, lengths: Any, empty: Any) 
     """
     tokens = np.zeros(len(sizes), np.int64)
     fullest = [(np.int64(0), np.int64(-1)) for _ in range(0)]  # (-tokens, bin) of bins with at least two sequences
+    largest = 0
     for b in range(len(sizes)):
+        largest = max(largest, sizes[b])
         for m in range(starts[b], starts[b] + sizes[b]):
             tokens[b] += lengths[members[m]]
         if sizes[b] > 1:
             fullest.append((-tokens[b], np.int64(b)))
     heapq.heapify(fullest)
-    moved = np.empty(sizes.max() if len(sizes) else 0, np.int64)
+    moved = np.empty(largest, np.int64)
     num_filled = 0
     while num_filled < len(empty) and len(fullest):
         _, halved = heapq.heappop(fullest)
