@@ -46,8 +46,8 @@ def loss_mask_of(tokens: TokenSource, given: Any = AUTO) -> TokenSource | None:
     mask = tokens.loss_mask_beside() if beside else as_token_source(given, is_loss_mask=True)
     if isinstance(mask, MixtureSource):
         return mask.as_mask_of(tokens)  # says what is wrong
-    if isinstance(mask, TokenFileSource) and isinstance(tokens, TokenFileSource):
-        _check_sequences(tokens, mask)
+    if beside and isinstance(mask, TokenFileSource) and isinstance(tokens, TokenFileSource):
+        _check_sequences(tokens, mask)  # nobody chose it; of a mask that is given, each batch's sequences are checked
     return mask
 
 
