@@ -28,7 +28,7 @@ OF_USE = {
     ("--glob", "a*"): {("text", "folder")},
     ("--undecodable", "skip"): {(form, kind) for form in FORMS for kind in KINDS},
     ("--bos", "[CLS]"): {("text", kind) for kind in KINDS},
-    ("--eos", "<eos>"): {(form, kind) for form in ("text", "pairs") for kind in KINDS},
+    ("--eos", "<eos>"): {(form, kind) for form in ("text", "pairs", "chats") for kind in KINDS},
     ("--no-eos",): {(form, kind) for form in ("text", "pairs") for kind in KINDS},
     ("--tools-column", "tools"): {("chats", kind) for kind in KINDS},
     ("--train-turns", "last"): {("chats", kind) for kind in KINDS},

@@ -170,11 +170,12 @@ class ChatEncoder:
         if is_ended:
             assert last is not None
             loss_mask[-1] = last.is_trained
+        unended = [turn for turn in (chat.turns[:-1] if is_ended else chat.turns) if turn.is_open and turn.is_trained]
         return EncodedSequence(
             input_ids=np.array(ids, dtype=np.int32),
             loss_mask=loss_mask,
-            num_open_turns=sum(turn.is_open and turn.is_trained for turn in chat.turns)
-            - int(is_ended and bool(loss_mask[-1])),
+            num_open_turns=len(unended),
+            open_turn=chat.text[max(unended[0].end - 30, unended[0].begin) : unended[0].end] if unended else "",
         )
 
 

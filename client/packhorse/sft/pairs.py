@@ -58,6 +58,36 @@ class PairEncoder:
             for prompt, response in zip(encodings[::2], encodings[1::2], strict=True)
         ]
 
+    def common_prompt(self, chosen: str, rejected: str) -> tuple[str, str, str]:
+        """Finds the prompt with which two texts begin, up to a token that both share.
+
+        The tokens of the prompt and those of an answer after it are then the tokens of the whole text.
+
+        Returns:
+            The prompt, then `chosen` and `rejected` without it.
+
+        Raises:
+            ValueError: they have no prompt in common.
+        """
+        one, other = self._tokenizer.encode([chosen, rejected])
+        shared = next((at for at, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b), None)
+        shared = min(len(one.ids), len(other.ids)) if shared is None else shared
+        counts = range(min(shared, len(one.ids) - 1, len(other.ids) - 1), 0, -1)
+        ends = [one.offsets[count - 1][1] for count in counts]
+        between_words = [end for end in ends if chosen[end : end + 1].isspace()]
+        for end in dict.fromkeys([*between_words, *ends]):
+            if chosen[:end] != rejected[:end]:
+                continue
+            (prompt,) = self._tokenizer.encode([chosen[:end]])
+            answers = self._continued([chosen[end:], rejected[end:]])
+            if all([*prompt.ids, *rest.ids] == whole.ids for rest, whole in zip(answers, (one, other), strict=True)):
+                return chosen[:end], chosen[end:], rejected[end:]
+        raise ValueError(_NO_PROMPT)
+
+    def _continued(self, responses: Sequence[str]) -> list[Any]:
+        """Encodes texts that continue others."""
+        return self._tokenizer.encode(responses)
+
     def _join(self, source: list[int], target: list[int]) -> EncodedSequence:
         opening = len(self._tokenizer.opening)
         excess = 0 if self._max_tokens is None else len(source) + len(target) - self._max_tokens
@@ -123,14 +153,21 @@ def check_pair(prompt: object, response: object) -> tuple[str, str]:
     return plain_data(prompt, "the prompt"), plain_data(response, "the response")
 
 
-def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
-    """Finds the prompt with which two answers begin: their common messages, or characters.
+_NO_PROMPT = (
+    "chosen and rejected have no prompt in common, or one of them is nothing but the prompt; name the prompt's column "
+    "with prompt_column"
+)
 
-    Of text, a space before the first difference is not part of the prompt, since it belongs to the word after it.
+
+def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
+    """Finds the messages with which two answers begin; of texts, `PairEncoder.common_prompt` does.
 
     Example:
-        >>> common_prompt("2 + 2 = 4", "2 + 2 = 5")
-        ('2 + 2 =', ' 4', ' 5')
+        >>> question = {"role": "user", "content": "2 + 2?"}
+        >>> answers = [{"role": "assistant", "content": said} for said in ("4", "5")]
+        >>> prompt, chosen, rejected = common_prompt([question, answers[0]], [question, answers[1]])
+        >>> prompt == [question], chosen == answers[:1]
+        (True, True)
 
     Returns:
         The prompt, then `chosen` and `rejected` without it.
@@ -138,21 +175,15 @@ def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
     Raises:
         ValueError: they are not of one kind, or have no prompt in common.
     """
-    is_text = isinstance(chosen, str)
-    if is_text != isinstance(rejected, str) or not all(isinstance(each, str | list) for each in (chosen, rejected)):
+    if not isinstance(chosen, list) or not isinstance(rejected, list):
         raise ValueError(
             f"chosen is {called(chosen)} and rejected {called(rejected)}; both must be text, or lists of messages"
         )
-    chosen, rejected = (each if is_text else as_messages(each) for each in (chosen, rejected))
+    chosen, rejected = as_messages(chosen), as_messages(rejected)
     pairs = zip(chosen, rejected, strict=False)
     length = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(chosen), len(rejected)))
-    if is_text and length and chosen[length - 1] == " ":
-        length -= 1
     if not length or length == min(len(chosen), len(rejected)):
-        raise ValueError(
-            "chosen and rejected have no prompt in common, or one of them is nothing but the prompt; name the "
-            "prompt's column with prompt_column"
-        )
+        raise ValueError(_NO_PROMPT)
     return chosen[:length], chosen[length:], rejected[length:]
 
 

@@ -35,6 +35,8 @@ class EncodedSequence:
     """Whether it is longer than the cutoff, and nothing that may go would make it fit."""
     num_open_turns: int = 0
     """Number of trained turns that no special token ends."""
+    open_turn: str = ""
+    """How the first of them ends."""
 
     def __len__(self) -> int:
         """Number of tokens, n."""

@@ -24,8 +24,10 @@ from packhorse.tokenize import (
     PreferenceColumns,
     SpecialTokens,
     TokenizeSummary,
+    columns_of,
     tokenize,
     tokenize_fine_tuning,
+    unused_lines,
 )
 
 _Form = type[ChatColumns | PairColumns | PreferenceColumns]
@@ -148,6 +150,31 @@ _KEPT = "finished parts are kept for --resume"
     "is never cut; a sequence that still does not fit teaches nothing.",
 )
 @click.option(
+    "--cutoff",
+    type=click.Choice(["oldest", "drop"]),
+    help="What --cutoff-len does to a longer row: take its oldest parts away, or leave the row out and count it. "
+    "[default: oldest]",
+)
+@click.option(
+    "--turn-end",
+    type=click.Choice(["template", "next"]),
+    help="What ends a turn of the assistant: the template's own mark in it, or, if it has none, the mark with which "
+    "the next message begins.  [default: template]",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse a row of which a column, or a field of a message or tool, is not in its tokens. Without it such "
+    "fields are counted, and named in PREFIX.unused.json.",
+)
+@click.option(
+    "--ignore",
+    multiple=True,
+    metavar="FIELD",
+    help="Column, or field as the count names it (messages.name), that may be left out without a word. May be given "
+    "several times.",
+)
+@click.option(
     "--no-targets",
     type=click.Choice(["error", "drop"]),
     help="What happens to a chat or pair without a token to train on; dropped ones are counted and listed. [default: "
@@ -171,6 +198,7 @@ def command(
         raise click.UsageError("--vocab-size goes with --train-tokenizer.")
     if given["no_eos"] and given["eos"] is not None:
         raise click.UsageError("Give either --eos TOKEN or --no-eos.")
+    _set_standard_columns(inputs, train_tokenizer, given)
     form = _form(**{name: given[f"{name}_column"] for name in _FORM_COLUMNS})
     shared: dict[str, Any] = {"execution": execution, "overwrite": overwrite, "undecodable": given["undecodable"]}
     if form is None:
@@ -183,12 +211,32 @@ def command(
     with stopped_by_signals(_KEPT):
         made = tokenize_fine_tuning(inputs, output, columns, **options, **shared)
     _print_fine_tuning(made)
+    _warn(made)
     if form is PreferenceColumns:
         click.echo(f"next       packhorse prepare --input {made.idx_path} --group-size 2, so that pairs stay together")
 
 
+def _set_standard_columns(inputs: Sequence[str], train_tokenizer: bool, given: dict[str, Any]) -> None:
+    """Names the columns of rows that have a form's standard names, if no flag says what the rows are."""
+    text = ("text_column", "id_column", "documents", "glob", "bos")
+    if train_tokenizer or any(given[name] is not None for name in text):
+        return
+    if any(given[f"{name}_column"] is not None for name in _FORM_COLUMNS):
+        return
+    try:
+        columns = columns_of(inputs)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    for name in _FORM_COLUMNS:
+        given[f"{name}_column"] = getattr(columns, name, None)
+
+
 def _text_options(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the keywords of `tokenize`; refuses flags of chats and pairs."""
+    for name in ("turn_end", "strict", "ignore", "cutoff"):
+        if given[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{flag} goes with --messages-column, --prompt-column or --chosen-column.")
     is_templated = given["tools_column"] is not None or given["chat_template"] is not None or given["template_options"]
     if is_templated or given["train_turns"] is not None:
         raise click.UsageError(
@@ -206,9 +254,9 @@ def _text_options(given: dict[str, Any]) -> dict[str, Any]:
 def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | PreferenceColumns:
     """Returns the columns of the rows."""
     is_chat = form is ChatColumns
-    if is_chat and (given["bos"] is not None or given["eos"] is not None or given["no_eos"]):
+    if is_chat and (given["bos"] is not None or given["no_eos"]):
         raise click.UsageError(
-            "--bos, --eos and --no-eos have no effect with --messages-column: the chat template begins and ends turns."
+            "--bos and --no-eos have no effect with --messages-column: the chat template begins and ends turns."
         )
     if not is_chat and given["train_turns"] is not None:
         raise click.UsageError("--train-turns goes with --messages-column.")
@@ -217,9 +265,13 @@ def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | Pr
         "tools": given["tools_column"],
         "chat_template": given["chat_template"],
         "template_options": dict(map(_template_option, given["template_options"])),
+        "turn_end": given["turn_end"] or "template",
+        "cutoff": given["cutoff"] or "oldest",
+        "strict": given["strict"],
+        "ignore": given["ignore"],
     }
     if is_chat:
-        return ChatColumns(**names, **template, train_turns=given["train_turns"] or "all")
+        return ChatColumns(**names, **template, train_turns=given["train_turns"] or "all", eos=given["eos"])
     ending = not given["no_eos"] if given["eos"] is None else given["eos"]
     return form(**names, **template, eos=ending)
 
@@ -304,16 +356,31 @@ def _print_fine_tuning(summary: FineTuningSummary) -> None:
             "vocabulary": f"{summary.vocab_size:,}",
             "cut": f"{summary.cut_sequences:,} sequences, by {summary.cut_tokens:,} tokens",
             "dropped, no targets": f"{summary.dropped_no_targets:,}",
+            "dropped, too long": f"{summary.dropped_too_long:,}",
             "skipped, empty": f"{summary.skipped_empty:,}",
             "skipped, undecodable": f"{summary.skipped_undecodable:,}",
         },
         {"index": summary.idx_path, "loss mask": summary.loss_mask_idx_path, "tokenizer": summary.tokenizer_path},
         {
             "no targets": summary.dropped_named,
+            "too long": summary.too_long_named,
             "undecodable": summary.undecodable_named,
             "left out": summary.left_out[:5],
         },
     )
+
+
+def _warn(summary: FineTuningSummary) -> None:
+    """Says on stderr what of the rows is not in the tokens, and that turns have no end."""
+    for line in unused_lines(summary.unused):
+        click.echo(line, err=True)
+    if summary.open_turns:
+        click.echo(
+            f"no end     {summary.open_turns:,} trained turns have no token that ends them, e.g. "
+            f"{summary.open_named[0]}. A model learns no end from them. --turn-end next takes the next message's mark, "
+            "--eos TOKEN ends the rows",
+            err=True,
+        )
 
 
 def _print(rows: Mapping[str, str], paths: Mapping[str, Path], named: Mapping[str, Sequence[str]]) -> None:

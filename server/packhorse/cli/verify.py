@@ -25,6 +25,7 @@ from packhorse.dataset import (
     verify_lengths,
     versions_of,
 )
+from packhorse.formats.object_store import is_url
 from packhorse.jobs import Progress, show_progress
 
 _MANY_ENTRIES = 10_000_000
@@ -208,5 +209,10 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
         click.echo(f"{len(manifest.checksums)} files, {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")
     if lengths is not None:
         click.echo(f"{lengths.compared:,} of {lengths.entries:,} lengths compared with {tokens}")
+    if tokens is not None and not is_url(tokens):
+        from packhorse.tokenize import recorded_lines
+
+        for line in recorded_lines(tokens):  # what the rows held and the tokens do not
+            click.echo(line)
     for problem in result.wrong:
         click.echo(f"WRONG: {problem}", err=True)

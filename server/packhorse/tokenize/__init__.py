@@ -4,10 +4,11 @@ Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for r
 """
 
 from packhorse.jobs import Execution
+from packhorse.tokenize._not_used import recorded_lines, unused_lines
 from packhorse.tokenize._rows import Skipped, Undecodable
 from packhorse.tokenize.columns import ChatColumns, PairColumns, PreferenceColumns
 from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
-from packhorse.tokenize.fine_tuning import FineTuningSummary, NoTargets, tokenize_fine_tuning
+from packhorse.tokenize.fine_tuning import FineTuningSummary, NoTargets, columns_of, tokenize_fine_tuning
 from packhorse.tokenize.text import TokenizeSummary, tokenize, tokenize_documents
 from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, SpecialTokens, train_tokenizer
 
@@ -26,9 +27,12 @@ __all__ = [
     "Split",
     "TokenizeSummary",
     "Undecodable",
+    "columns_of",
     "iterate_documents",
+    "recorded_lines",
     "tokenize",
     "tokenize_documents",
     "tokenize_fine_tuning",
     "train_tokenizer",
+    "unused_lines",
 ]

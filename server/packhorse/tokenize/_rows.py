@@ -16,6 +16,7 @@ from packhorse.formats import require
 from packhorse.formats.arrow import open_arrow, read_arrow, record_batches
 from packhorse.formats.object_store import is_url, object_file, without_secrets
 from packhorse.sft.messages import called, json_fault
+from packhorse.tokenize._cells import cells_of
 from packhorse.tokenize._parts import ROW_KINDS, FileRange, Found, Line, find_inputs, lines_of, open_parquet, open_plain
 
 Undecodable = Literal["skip", "error"]
@@ -163,6 +164,8 @@ class Row:
     """File, and line or row, when printed."""
     values: tuple[Any, ...]
     """One for each column; None for a missing optional one."""
+    others: tuple[str, ...] = ()
+    """Further columns that hold something; of a table, all of them."""
 
 
 def row_files(inputs: Sequence[str | os.PathLike[str]]) -> Found:
@@ -186,13 +189,43 @@ def rows_of(
         ValueError: a column or key is missing, or a line is not JSON.
     """
     if source.kind in ("Parquet", "Arrow"):
-        for origin, values in table_rows(source, (*columns, *optional_columns), check):
-            seen.update(optional_columns)
-            yield Row(origin, values)
+        names = column_names(source)
+        there = [column for column in optional_columns if column in names]
+        others = tuple(name for name in names if name not in columns and name not in there)
+        seen.update(there)
+        for origin, values in table_rows(source, (*columns, *there), check):
+            more = dict(zip(there, values[len(columns) :], strict=True))
+            yield Row(origin, (*values[: len(columns)], *map(more.get, optional_columns)), others)
         return
+    known = {*columns, *optional_columns}
     for line, row in json_rows(source, columns, check):
         seen.update(column for column in optional_columns if column in row)
-        yield Row(line, tuple(row.get(column) for column in (*columns, *optional_columns)))
+        others = tuple(key for key, value in row.items() if key not in known and value not in _NOTHING)
+        yield Row(line, tuple(row.get(column) for column in (*columns, *optional_columns)), others)
+
+
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+
+
+def column_names(source: FileRange) -> list[str]:
+    """Returns the names of a table's columns."""
+    if source.kind == "Parquet":
+        with open_parquet(source.path) as file:
+            return list(file.schema_arrow.names)
+    require("pyarrow")
+    reader = read_arrow(object_file(source.path), source.where) if is_url(source.path) else open_arrow(source.path)[1]
+    return list(reader.schema.names)
+
+
+def first_names(source: FileRange) -> list[str]:
+    """Returns the columns of a table, or the keys of a file's first row of JSON; none if it is no object."""
+    if source.kind in ("Parquet", "Arrow"):
+        return column_names(source)
+    try:
+        _, row = next(json_rows(source, (), TextCheck("skip", Skipped())))
+    except (StopIteration, ValueError):  # whoever reads the rows says what is wrong
+        return []
+    return list(row) if isinstance(row, dict) else []
 
 
 def table_rows(
@@ -207,7 +240,7 @@ def table_rows(
     ):
         cells = [batch.column(batch.schema.get_field_index(column)) for column in columns]
         try:
-            rows = list(zip(*(column.to_pylist() for column in cells), strict=True))
+            rows = list(zip(*map(cells_of, cells), strict=True))
         except UnicodeDecodeError:  # neither format checks what it calls a string
             yield from _readable_rows(where, cells, row, check)
         else:

@@ -54,6 +54,8 @@ _SUMMED = (
     "cut_sequences",
     "cut_tokens",
     "dropped",
+    "too_long",
+    "open_turns",
 )
 
 
@@ -73,6 +75,14 @@ class Tally:
     dropped: int = 0
     """Sequences without a token to train on, left out."""
     dropped_named: list[str] = field(default_factory=list)
+    too_long: int = 0
+    """Sequences that the cutoff could not make fit, left out."""
+    too_long_named: list[str] = field(default_factory=list)
+    open_turns: int = 0
+    """Trained turns that no special token ends."""
+    open_named: list[str] = field(default_factory=list)
+    unused: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Field → rows, values, and the first row of which something is not in the tokens."""
     seen: list[str] = field(default_factory=list)
     """Optional columns that some line has."""
 
@@ -88,6 +98,12 @@ class Tally:
         if len(self.dropped_named) < MOST_NAMED:
             self.dropped_named.append(str(origin))
 
+    def note_unused(self, name: str, rows: int, values: int, first: str) -> None:
+        """Counts rows of which a field, or some of it, is not in the tokens."""
+        entry = self.unused.setdefault(name, {"rows": 0, "values": 0, "first": first})
+        entry["rows"] += rows
+        entry["values"] += values
+
     def add(self, other: Self) -> None:
         """Adds the counts of later ones."""
         for name in _SUMMED:
@@ -95,6 +111,10 @@ class Tally:
         self.longest = max(self.longest, other.longest)
         self.seen = sorted({*self.seen, *other.seen})
         self.undecodable_named = [*self.undecodable_named, *other.undecodable_named][:MOST_NAMED]
+        self.too_long_named = [*self.too_long_named, *other.too_long_named][:MOST_NAMED]
+        self.open_named = [*self.open_named, *other.open_named][:MOST_NAMED]
+        for name, entry in other.unused.items():
+            self.note_unused(name, **entry)
         self.dropped_named = [*self.dropped_named, *other.dropped_named][:MOST_NAMED]
 
 

@@ -5,33 +5,47 @@ Owns which columns each form has and what their cells must be. Leaves reading ro
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse.sft import ChatEncoder, ChatTokenizer, EncodedSequence, NoTargetsError, PairEncoder
-from packhorse.sft.messages import Turns, called, json_fault
+from packhorse.sft.chat import TurnEnd
+from packhorse.sft.cutting import Cutoff
+from packhorse.sft.messages import Turns, as_messages, called, json_fault
 from packhorse.sft.pairs import check_pair, common_prompt, pair_messages
 from packhorse.tokenize.tokenizers import end_of_sequence, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateColumns:
-    """The options of rows of messages, whatever else they hold."""
+    """The options of rows of messages, whatever else they hold.
+
+    A column with a field's standard name is read without being named: `tools`, `system`, `developer`,
+    `chat_template_kwargs`.
+    """
 
     tools: str | None = None
-    """Column of the tools that a conversation may call: a list of JSON schemas, or its JSON text."""
+    """Column of the tools that a conversation may call: a list of JSON schemas, or its JSON text. None for `tools`."""
     chat_template: Path | None = None
     """File with the template; None for the tokenizer's own."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
     """What else the template sees, such as `{"enable_thinking": False}`."""
+    turn_end: TurnEnd = "template"
+    """What ends a turn: the template's mark in it, or also the mark with which the next message begins."""
+    cutoff: Cutoff = "oldest"
+    """What happens to rows beyond the cutoff: the oldest exchanges and the begin of the prompt go, or the row."""
+    strict: bool = False
+    """Whether a row of which something is not in its tokens is refused."""
+    ignore: tuple[str, ...] = ()
+    """Columns, and fields of messages such as `messages.name`, that may be left out without a word."""
 
     @property
     def is_templated(self) -> bool:
         """Whether an option is given that only rows of messages have."""
-        return bool(self.tools or self.chat_template or self.template_options)
+        return bool(self.tools or self.chat_template or self.template_options or self.turn_end != "template")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +56,8 @@ class ChatColumns(TemplateColumns):
     """Column of the messages: a list, or its JSON text; also in ShareGPT's form."""
     train_turns: Turns = "all"
     """Whether all turns of the assistant are trained on, or only the last one."""
+    eos: str | None = None
+    """The token that ends a sequence if its last turn has no end; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +65,7 @@ class PairColumns(TemplateColumns):
     """Rows with a prompt and a response: both text, or both lists of messages."""
 
     prompt: str
-    """Column of the prompt."""
+    """Column of the prompt. To Alpaca's `instruction`, an `input` is added after a line break."""
     response: str
     """Column of the response; only responses are trained on."""
     eos: bool | str = True
@@ -64,7 +80,7 @@ class PreferenceColumns(TemplateColumns):
     """
 
     prompt: str | None = None
-    """Column of the prompt; None if both answers begin with it."""
+    """Column of the prompt; None for `prompt`, or if both answers begin with it."""
     chosen: str = "chosen"
     """Column of the better answer."""
     rejected: str = "rejected"
@@ -74,6 +90,43 @@ class PreferenceColumns(TemplateColumns):
 
 
 AnyColumns = ChatColumns | PairColumns | PreferenceColumns
+_Cells = Mapping[str, Any]
+"""Cells of a row, by what they are; None for missing ones."""
+
+
+class _TextPair(NamedTuple):
+    """The item of a prompt and a response that are text."""
+
+    prompt: str
+    response: str
+    unused: list[str]
+    """What of the row is for messages only."""
+
+
+def standard_columns(names: Collection[str]) -> AnyColumns | None:
+    """Returns the columns of rows by their standard names; None if there are none, as in rows of text.
+
+    Example:
+        >>> standard_columns(["id", "conversations", "tools"]).messages
+        'conversations'
+
+    Raises:
+        ValueError: the names are those of several forms.
+    """
+    found: list[AnyColumns] = []
+    found += [ChatColumns(messages=name) for name in ("messages", "conversations") if name in names]
+    if "chosen" in names and "rejected" in names:
+        found.append(PreferenceColumns())
+    for prompt, response in (("prompt", "completion"), ("prompt", "response"), ("instruction", "output")):
+        if prompt in names and response in names:
+            found.append(PairColumns(prompt=prompt, response=response))
+    if len(found) > 1 or (found and "text" in names):
+        raise ValueError(
+            f"the rows have columns of several forms ({', '.join(sorted(set(names)))}); say which to read with "
+            "--messages-column, --prompt-column and --response-column, --chosen-column and --rejected-column, or "
+            "--text-column"
+        )
+    return found[0] if found else None
 
 
 class RowEncoder:
@@ -86,65 +139,134 @@ class RowEncoder:
         cutoff_len: longer sequences are cut to it; None cuts nothing.
     """
 
-    required: list[str]
-    """Columns that every row has, in the order in which `read` takes them."""
-
-    def __init__(self, columns: AnyColumns, tokenizer: ChatTokenizer, path: Path, cutoff_len: int | None) -> None:
-        self.optional = [columns.tools] if columns.tools is not None else []
+    def __init__(
+        self,
+        columns: AnyColumns,
+        tokenizer: ChatTokenizer,
+        path: Path,
+        cutoff_len: int | None,
+        *,
+        own: Mapping[str, str | None],
+        standard: Collection[str] = (),
+    ) -> None:
+        """`own` are the form's columns by what they are; `standard` are further ones, read if they are there."""
         self._columns = columns
         self._tokenizer = tokenizer
         self._path = path
         self._cutoff_len = cutoff_len
+        self._own = {kind: column for kind, column in own.items() if column is not None}
+        named = {"tools": columns.tools} if columns.tools else {}
+        kinds = [*_STANDARD, *standard]
+        self._more = named | {
+            kind: kind
+            for kind in kinds
+            if kind not in named and kind not in self._own.values() and kind not in columns.ignore
+        }
+        self.required = list(self._own.values())
+        """Columns that every row has."""
+        self.optional = list(self._more.values())
+        """Columns that are read if they are there."""
+        self.named = list(named.values())
+        """Those of them that the user named."""
 
-    def read(self, *cells: Any) -> list[Any]:
+    def read(self, *values: Any) -> list[Any]:
         """Returns one item to encode for each sequence of a row, from its required and then its optional cells.
 
         Raises:
             NoTargetsError: the row teaches nothing.
             ValueError: a cell is not what it must be.
         """
+        return self._items(dict(zip([*self._own, *self._more], values, strict=True)))
+
+    def unused(self, items: Sequence[Any], others: Sequence[str]) -> dict[str, int]:
+        """Returns fields of which something is not in the text of a row's items → how many values of each.
+
+        `others` are columns with a value that nobody reads.
+
+        Raises:
+            ValueError: there is one, and `strict` refuses it.
+        """
+        found: dict[str, int] = {f"column {name}": 1 for name in others if name not in self._columns.ignore}
+        for item in items:
+            unused = dict.fromkeys(item.unused, 1) if isinstance(item, _TextPair) else item.unused
+            for name, count in unused.items():
+                if name.partition(",")[0] not in self._columns.ignore:
+                    found[name] = max(count, found.get(name, 0))
+        if found and self._columns.strict:
+            raise ValueError(
+                f"{', '.join(found)} would not be in the tokens; use a template that writes it, take it out of the "
+                "data, or ignore it by name"
+            )
+        return found
+
+    def _items(self, cells: _Cells) -> list[Any]:
         raise NotImplementedError
 
     def encode(self, items: Sequence[Any]) -> list[EncodedSequence]:
         """Encodes the items of some rows, many at once, also those without a token to train on."""
-        is_text = [isinstance(item, tuple) for item in items]
-        texts = iter(self._pairs.encode([item for item in items if isinstance(item, tuple)]) if any(is_text) else ())
-        chats = iter(
-            self.chats.encode([item for item in items if not isinstance(item, tuple)]) if not all(is_text) else ()
-        )
-        return [next(texts if text else chats) for text in is_text]
+        pairs = [(item.prompt, item.response) for item in items if isinstance(item, _TextPair)]
+        chats = [item for item in items if not isinstance(item, _TextPair)]
+        of_pairs = iter(self.pairs.encode(pairs) if pairs else ())
+        of_chats = iter(self.chats.encode(chats) if chats else ())
+        return [next(of_pairs if isinstance(item, _TextPair) else of_chats) for item in items]
 
     @cached_property
     def chats(self) -> ChatEncoder:
         """Encodes messages."""
+        is_chat = isinstance(self._columns, ChatColumns)
         return ChatEncoder(
             self._tokenizer,
             chat_template=self._columns.chat_template,
             max_tokens=self._cutoff_len,
+            cutoff=self._columns.cutoff,
             train_turns=self._columns.train_turns if isinstance(self._columns, ChatColumns) else "all",
             template_options=self._columns.template_options,
+            turn_end=self._columns.turn_end,
+            eos=self._columns.eos if is_chat and isinstance(self._columns.eos, str) else None,
+            ignore=self._columns.ignore,
         )
 
     @cached_property
-    def _pairs(self) -> PairEncoder:
+    def pairs(self) -> PairEncoder:
+        """Encodes prompts and responses that are text."""
         assert not isinstance(self._columns, ChatColumns)
         eos = self._columns.eos
         if eos is True:
             eos = end_of_sequence(load_tokenizer(self._path), self._path, none="eos=False")
-        return PairEncoder(self._tokenizer, max_tokens=self._cutoff_len, eos=eos)
+        return PairEncoder(self._tokenizer, max_tokens=self._cutoff_len, cutoff=self._columns.cutoff, eos=eos)
 
-    def _answered(self, prompt: Any, response: Any, tools: Any, names: tuple[str, str]) -> Any:
+    def _rendered(self, messages: Any, cells: _Cells) -> Any:
+        """Returns the item of a conversation, with what else its row says of it."""
+        messages = as_messages(messages)
+        for role in ("developer", "system"):
+            said = cells.get(role)
+            if said is None or (isinstance(said, str) and not said.strip()):
+                continue
+            if not isinstance(said, str) or not isinstance(messages, Sequence):
+                raise ValueError(f"the column {role} holds {called(said)}, not text")
+            first = messages[0] if messages and isinstance(messages[0], Mapping) else {}
+            if first.get("role") == role and first.get("content") != said:
+                raise ValueError(f"the column {role} and the first message, of the {role}, differ; keep one of them")
+            messages = messages if first.get("role") == role else [{"role": role, "content": said}, *messages]
+        options = _parsed("chat_template_kwargs", cells.get("chat_template_kwargs"))
+        if options is not None and not isinstance(options, Mapping):
+            raise ValueError(
+                f"chat_template_kwargs is {called(options)}; it is an object, such as {{'thinking': true}}"
+            )
+        return self.chats.render(messages, _parsed("tools", cells.get("tools")) or None, options=options)
+
+    def _answered(self, prompt: Any, response: Any, cells: _Cells, names: tuple[str, str]) -> Any:
         """Returns the item of a prompt and one response to it."""
         assert not isinstance(self._columns, ChatColumns)
         is_chat = [not isinstance(cell, str) for cell in (prompt, response)]
         if is_chat == [False, False]:
             if self._columns.is_templated:
                 raise ValueError(
-                    f"the {names[0]} is text, but chat_template, template_options and tools_column are for lists of "
-                    "messages; leave them out"
+                    f"the {names[0]} is text, but chat_template, template_options, turn_end and tools_column are for "
+                    "lists of messages; leave them out"
                 )
-            self._pairs  # noqa: B018 - fails here if nothing ends a sequence
-            return check_pair(prompt, response)
+            self.pairs  # noqa: B018 - fails here if nothing ends a sequence
+            return _TextPair(*check_pair(prompt, response), [f"column {kind}" for kind in _STANDARD if cells.get(kind)])
         if is_chat != [True, True] or not all(isinstance(cell, list) for cell in (prompt, response)):
             kinds = [called(cell) for cell in (prompt, response)]
             raise ValueError(
@@ -153,56 +275,65 @@ class RowEncoder:
             )
         if self._columns.eos is not True:
             raise ValueError("the chat template ends the turns of messages; leave out eos")
-        return self.chats.render(pair_messages(prompt, response), _parsed("tools", tools))
+        return self._rendered(pair_messages(prompt, response), cells)
+
+
+_STANDARD = ("tools", "system", "developer", "chat_template_kwargs")
+"""Columns that belong to a conversation, by their standard names."""
 
 
 class Chats(RowEncoder):
     """Rows of conversations."""
 
     def __init__(self, columns: ChatColumns, *args: Any) -> None:
-        super().__init__(columns, *args)
-        self.required = [columns.messages]
+        super().__init__(columns, *args, own={"messages": columns.messages})
         self.chats  # noqa: B018 - a wrong template fails before any work
 
-    def read(self, messages: Any, tools: Any = None) -> list[Any]:
-        """See `RowEncoder`."""
-        return [self.chats.render(_parsed("messages", messages), _parsed("tools", tools))]
+    def _items(self, cells: _Cells) -> list[Any]:
+        return [self._rendered(_parsed("messages", cells["messages"]), cells)]
 
 
 class Pairs(RowEncoder):
     """Rows of prompts and responses."""
 
     def __init__(self, columns: PairColumns, *args: Any) -> None:
-        super().__init__(columns, *args)
-        self.required = [columns.prompt, columns.response]
+        is_alpaca = columns.prompt == "instruction"
+        own = {"prompt": columns.prompt, "response": columns.response}
+        super().__init__(columns, *args, own=own, standard=("input", "label") if is_alpaca else ("label",))
 
-    def read(self, prompt: Any, response: Any, tools: Any = None) -> list[Any]:
-        """See `RowEncoder`."""
-        return [self._answered(prompt, response, tools, ("prompt", "response"))]
+    def _items(self, cells: _Cells) -> list[Any]:
+        prompt, more = cells["prompt"], cells.get("input")
+        if isinstance(cells.get("label"), bool | int):
+            raise ValueError(
+                "the row has a label, by which KTO tells good answers from bad ones, and a sequence keeps none; leave "
+                "out the rows with false and then the column, or ignore label by name"
+            )
+        if isinstance(more, str) and more.strip() and isinstance(prompt, str):
+            prompt = f"{prompt}\n{more}"
+        return [self._answered(prompt, cells["response"], cells, ("prompt", "response"))]
 
 
 class Preferences(RowEncoder):
     """Rows of a chosen and a rejected answer; each is two sequences."""
 
     def __init__(self, columns: PreferenceColumns, *args: Any) -> None:
-        super().__init__(columns, *args)
-        self.required = [columns.chosen, columns.rejected, *([columns.prompt] if columns.prompt is not None else [])]
+        own = {"chosen": columns.chosen, "rejected": columns.rejected, "prompt": columns.prompt}
+        super().__init__(columns, *args, own=own, standard=() if columns.prompt else ("prompt",))
 
-    def read(self, chosen: Any, rejected: Any, *cells: Any) -> list[Any]:
-        """See `RowEncoder`."""
+    def _items(self, cells: _Cells) -> list[Any]:
         assert isinstance(self._columns, PreferenceColumns)
+        chosen, rejected, prompt = cells["chosen"], cells["rejected"], cells.get("prompt")
         if chosen == rejected:
             raise NoTargetsError("chosen and rejected are the same answer, which prefers nothing")
-        if self._columns.prompt is not None:
-            prompt, *cells = cells  # type: ignore[assignment]
-            if isinstance(chosen, list) and (isinstance(prompt, str) or chosen[: len(prompt)] == prompt):
-                raise ValueError("the chosen answer holds its prompt already; name no column of prompts")
-        else:
-            prompt, chosen, rejected = common_prompt(chosen, rejected)
-        tools = cells[0] if cells else None
+        holds_prompt = isinstance(chosen, list) and (isinstance(prompt, str) or chosen[: len(prompt or ())] == prompt)
+        if prompt is not None and holds_prompt and self._columns.prompt is not None:
+            raise ValueError("the chosen answer holds its prompt already; name no column of prompts")
+        if prompt is None or holds_prompt:
+            is_text = isinstance(chosen, str) and isinstance(rejected, str)
+            prompt, chosen, rejected = (self.pairs.common_prompt if is_text else common_prompt)(chosen, rejected)
         return [
-            self._answered(prompt, chosen, tools, ("prompt", "chosen answer")),
-            self._answered(prompt, rejected, tools, ("prompt", "rejected answer")),
+            self._answered(prompt, chosen, cells, ("prompt", "chosen answer")),
+            self._answered(prompt, rejected, cells, ("prompt", "rejected answer")),
         ]
 
 

@@ -18,8 +18,9 @@ from packhorse.jobs import Execution, show_progress
 from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, listed, whole_files
-from packhorse.tokenize._rows import Row, Skipped, TextCheck, Undecodable, row_files, rows_of
+from packhorse.tokenize._not_used import write_unused
+from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, find_inputs, listed, whole_files
+from packhorse.tokenize._rows import MOST_NAMED, Row, Skipped, TextCheck, Undecodable, first_names, row_files, rows_of
 from packhorse.tokenize._work import (
     Job,
     Tally,
@@ -31,7 +32,7 @@ from packhorse.tokenize._work import (
     prefix_paths,
     saved_tokenizer_path,
 )
-from packhorse.tokenize.columns import AnyColumns, PreferenceColumns, RowEncoder, row_encoder
+from packhorse.tokenize.columns import AnyColumns, PreferenceColumns, RowEncoder, row_encoder, standard_columns
 from packhorse.tokenize.tokenizers import (
     checksum_of,
     find_eos,
@@ -76,6 +77,16 @@ class FineTuningSummary:
     """Sequences without a token to train on, left out."""
     dropped_named: tuple[str, ...]
     """The first few of those: file, and line or row."""
+    dropped_too_long: int
+    """Sequences that do not fit the cutoff, left out by `cutoff="drop"`."""
+    too_long_named: tuple[str, ...]
+    """The first few of those."""
+    open_turns: int
+    """Trained turns that no special token ends: a model learns no end from them."""
+    open_named: tuple[str, ...]
+    """The first few rows with such turns."""
+    unused: Mapping[str, Mapping[str, Any]]
+    """Column or field of messages → "rows", "values" and "first" row of which something is not in the tokens."""
     skipped_empty: int
     """Rows without messages, or without prompt or response."""
     skipped_undecodable: int
@@ -92,6 +103,29 @@ class FineTuningSummary:
     """The loss mask's index; its `.bin` is beside it."""
     tokenizer_path: Path
     """The tokenizer that was used, saved beside the output."""
+
+
+def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> AnyColumns | None:
+    """Returns the columns of files of rows by their standard names; None if they are none of chats, pairs, preferences.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "sums.jsonl")
+        ...     _ = file.write_text('{"prompt": "2 + 2 =", "completion": " 4"}')
+        ...     columns_of(file).response
+        'completion'
+
+    Args:
+        inputs: as those of `tokenize_fine_tuning`; the first file tells.
+
+    Raises:
+        FileNotFoundError: an input is not there.
+        ValueError: the names are those of several forms.
+    """
+    found = find_inputs(listed(inputs))
+    rows = [file for file in found.files if file[1] not in ("text", "folder")]
+    return standard_columns(first_names(whole_files(rows[:1])[0].range)) if rows else None
 
 
 def tokenize_fine_tuning(
@@ -177,6 +211,7 @@ def tokenize_fine_tuning(
             for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(work.prefix(number))
             _refuse_nothing(job, reader, tally)
+            write_unused(output, tally)
             target.save_tokenizer(columns)
     return _summary(target, recipe, writer, tally, found)
 
@@ -213,7 +248,7 @@ class _Target:
 
 def _refuse_nothing(job: Job, reader: RowEncoder, tally: Tally) -> None:
     """Refuses an input without an optional column, or without any sequence."""
-    never_seen = set(reader.optional) - set(tally.seen)
+    never_seen = set(reader.named) - set(tally.seen)
     if never_seen:
         where = job.files[0].range.where
         raise ValueError(f"no line of {where} has the key {min(never_seen)!r}; correct its name, or leave it out")
@@ -238,6 +273,11 @@ def _summary(
         cut_tokens=tally.cut_tokens,
         dropped_no_targets=tally.dropped,
         dropped_named=tuple(tally.dropped_named),
+        dropped_too_long=tally.too_long,
+        too_long_named=tuple(tally.too_long_named),
+        open_turns=tally.open_turns,
+        open_named=tuple(tally.open_named),
+        unused=tally.unused,
         skipped_empty=tally.empty,
         skipped_undecodable=tally.undecodable,
         undecodable_named=tuple(tally.undecodable_named),
@@ -287,7 +327,12 @@ class _Recipe:
             rows = chain.from_iterable(
                 rows_of(source, reader.required, reader.optional, check, seen) for source in ranges
             )
-            for origin, sequences in self._encoded(reader, rows, skipped):
+            for origin, sequences in self._encoded(reader, rows, skipped, tally):
+                is_left_out = "drop" in (self.columns.cutoff, self.no_targets)
+                if is_left_out and any(encoded.is_too_long for encoded in sequences):
+                    tally.too_long += len(sequences)
+                    tally.too_long_named = [*tally.too_long_named, str(origin)][:MOST_NAMED]
+                    continue
                 if self.no_targets == "drop" and not (
                     sequences and all(encoded.num_trained_tokens for encoded in sequences)
                 ):
@@ -295,6 +340,10 @@ class _Recipe:
                     continue
                 for encoded in sequences:
                     _naming(origin, encoded.check_targets)
+                    if encoded.num_open_turns:
+                        tally.open_turns += encoded.num_open_turns
+                        ending = f" ({encoded.open_turn!r})" if encoded.open_turn else ""
+                        tally.open_named = [*tally.open_named, f"{origin}{ending}"][:MOST_NAMED]
                     writer.append(encoded.input_ids, encoded.loss_mask)
                     tally.longest = max(tally.longest, len(encoded))
                     tally.cut_sequences += encoded.num_cut_tokens > 0
@@ -305,7 +354,7 @@ class _Recipe:
         return tally
 
     def _encoded(
-        self, reader: RowEncoder, rows: Iterable[Row], skipped: Skipped
+        self, reader: RowEncoder, rows: Iterable[Row], skipped: Skipped, tally: Tally
     ) -> Iterator[tuple[object, list[EncodedSequence]]]:
         """Yields (file and line, sequences) for each row; encodes batch by batch."""
         batch: list[tuple[object, list[Any]]] = []
@@ -319,6 +368,11 @@ class _Recipe:
                 if self.no_targets == "error":
                     raise
                 items = []
+            for name, count in _naming(row.origin, reader.unused, items, row.others).items():
+                if name in tally.unused:
+                    tally.note_unused(name, 1, count, "")
+                else:
+                    tally.note_unused(name, 1, count, str(row.origin))
             batch.append((row.origin, items))
             if len(batch) >= _BATCH_ROWS:
                 yield from _encoded_batch(reader, batch)
