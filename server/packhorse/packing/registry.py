@@ -28,6 +28,8 @@ Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
 DEFAULT_TIME_LIMIT_SECONDS = 600.0
 """Far beyond the time of a search, so that the clock ends one only on machines that are far too slow."""
 
+_PATIENCE_OF_AUTO = 0.1
+"""Share of the search for the last bins that "auto" makes: some 3 s at most, and most of what is found comes sooner."""
 _FEW_LENGTHS = 2000
 """Distinct lengths for which the balanced packer takes a tenth of a second; its time grows with their square."""
 
@@ -49,7 +51,7 @@ def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_se
     if is_near(start):
         return start
     try:
-        plan = _improved(start, pairs, capacity, limit, time_limit_seconds)
+        plan = _improved(start, pairs, capacity, limit, time_limit_seconds, _PATIENCE_OF_AUTO)
     except ImportError as error:
         plan = replace(start, note=str(error))
     if plan.templates.total() > plan.lower_bound and len(pairs) <= _FEW_LENGTHS:
@@ -60,7 +62,12 @@ def _auto(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_se
 
 
 def _improved(
-    start: Packing, pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float
+    start: Packing,
+    pairs: list[tuple[int, int]],
+    capacity: int,
+    limit: int,
+    time_limit_seconds: float,
+    patience: float = 1.0,
 ) -> Packing:
     """Runs `optimal.improve`, or raises an ImportError that names the extra."""
     try:
@@ -71,7 +78,7 @@ def _improved(
         raise ImportError(
             f'algorithm "optimal" needs highspy and numba ({error}): pip install "packhorse[prepare]"'
         ) from error
-    return improve(pairs, capacity, limit, start, time_limit_seconds)
+    return improve(pairs, capacity, limit, start, time_limit_seconds, patience)
 
 
 PACKERS: dict[str, Packer] = {

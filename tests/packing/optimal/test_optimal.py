@@ -5,6 +5,7 @@ Owns the algorithms "optimal" and "auto"; leaves the knapsack to test_pricing.
 
 import builtins
 import json
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -181,7 +182,8 @@ def test_the_limit_of_work_ends_every_run_at_the_same_plan(monkeypatch):
     plans = [planned(pause) for pause in (0.0, 0.002, 0.01)]
     assert_valid(plans[0], counts, 2048, None)
     assert plans[0] == plans[1] == plans[2]
-    assert (plans[0].cut_off, plans[0].note) == (False, "optimal: stopped at its limit of work")
+    assert not plans[0].cut_off
+    assert plans[0].note.startswith("optimal: stopped at its limit of work; ")
     assert plans[0].num_bins < pack_histogram(counts, 2048, algorithm="best-fit").num_bins
 
 
@@ -190,6 +192,19 @@ def test_every_packer_of_the_registry_is_called(monkeypatch):
         made = registry.Packing(templates=Counter({(3,): 7}), algorithm=name)
         monkeypatch.setitem(registry.PACKERS, name, lambda *_, made=made: made)
         assert pack_histogram({3: 7}, 8, algorithm=name).templates is made.templates
+
+
+def test_the_note_says_what_is_left_and_how_long_more_would_take():
+    counts = lognormal(9600, 16384, 200_000)
+    plan = pack_histogram(counts, 16384, algorithm="optimal", time_limit_seconds=0.3)
+    assert re.search(r"all its work takes about \S+ s; \d+ bins above the bound$", plan.note)
+
+
+def test_no_plan_with_fewer_bins_is_searched_for_if_there_is_none():
+    """19 tokens would fill 2 bins of 10, and no two bins hold them."""
+    plan = pack_histogram({4: 4, 3: 1}, 10, algorithm="optimal")
+    assert (plan.num_bins, plan.lower_bound, plan.proven) == (3, 2, False)
+    assert plan.note == "optimal: branch and bound over all bins found no plan with fewer; 1 bin above the bound"
 
 
 def test_no_limit_of_time():

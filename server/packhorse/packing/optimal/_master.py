@@ -7,6 +7,7 @@ Owns the columns, the warm-started solver, and the budget of a search. Leaves wh
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 
 import highspy
 import numpy as np
@@ -35,7 +36,9 @@ class Budget:
     def __init__(self, steps: int, seconds: float) -> None:
         self.left = steps
         self.reserved = 0
-        self._deadline = time.monotonic() + seconds
+        self._steps = steps
+        self._begin = time.monotonic()
+        self._deadline = self._begin + seconds
 
     def spend(self, steps: int) -> None:
         """Charges steps, before or after the work, at least every few tenths of a second.
@@ -51,14 +54,19 @@ class Budget:
             raise OutOfTimeError
 
     @contextmanager
-    def lent(self, share: float) -> "Iterator[Budget]":
-        """Gives a share of the steps left to a search of its own, and takes back those that it leaves."""
-        part = Budget(int(share * self.left), self.seconds_left())
+    def lent(self, steps: int) -> "Iterator[Budget]":
+        """Gives some of the steps left to a search of its own, and takes back those that it leaves."""
+        part = Budget(min(steps, self.left), self.seconds_left())
         self.left -= part.left
         try:
             yield part
         finally:
             self.left += max(part.left, 0)
+
+    def seconds_of_all(self) -> float:
+        """Returns how long all the work takes at the speed so far; infinite if none is done."""
+        done = self._steps - self.left
+        return (time.monotonic() - self._begin) * self._steps / done if done > 0 else inf
 
     def seconds_left(self) -> float:
         """Seconds until the deadline; not above 0 when it has passed."""

@@ -172,10 +172,12 @@ def enumerate_bins(
     return found if extend(0, capacity, limit, (), capacity + 1) else None
 
 
-def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget) -> list[float] | None:
+def solve_whole(
+    columns: Sequence[Column], counts: Sequence[int], budget: Budget
+) -> tuple[list[float] | None, bool]:
     """Returns how often to use each column, in whole numbers, for the fewest bins that branch and bound finds.
 
-    None where it finds nothing within `_MOST_NODES`.
+    None if it finds nothing within `_MOST_NODES`. The second value says whether these columns allow no fewer bins.
 
     Raises:
         OutOfTimeError: the budget's deadline passed, whether or not something was found.
@@ -223,6 +225,8 @@ def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget
     )
     solver.run()
     values: list[float] = np.round(solver.getSolution().col_value).tolist()
-    if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+    status = solver.getModelStatus()
+    if status == highspy.HighsModelStatus.kTimeLimit:
         raise OutOfTimeError
-    return values if len(values) == num and any(values) else None
+    found = values if len(values) == num and any(values) else None
+    return found, status == highspy.HighsModelStatus.kOptimal

@@ -1,8 +1,8 @@
 """Plans with the fewest bins, or nearly, and a proven bound: Gilmore-Gomory column generation.
 
-Owns the loop between the master problem and pricing, what it proves, when it stops, and the coarse problems that come
-first. Leaves its steps to `_master`, `_pricing` and `_rounding`, and checking proofs to `bounds`. Needs HiGHS and
-Numba, so `registry` imports it only when it is asked for.
+Owns the loop between the master problem and pricing, what it proves, when it stops, the coarse problems that come
+first, and the search for the last bins. Leaves its steps to `_master`, `_pricing`, `_rounding` and `_repacking`, and
+checking proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it only when it is asked for.
 
 A coarse problem has a few classes of neighbouring lengths in place of many lengths. A plan for lengths rounded up to
 the longest of their class is a plan for the lengths themselves; a bound for lengths rounded down is a bound for them.
@@ -21,9 +21,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.packing.best_fit import first_plan
+from packhorse.packing.best_fit import NEAR_GAP, first_plan
 from packhorse.packing.optimal._master import Budget, Column, Master, OutOfTimeError, OutOfWorkError
 from packhorse.packing.optimal._pricing import Pricing, price
+from packhorse.packing.optimal._repacking import MOST_SEQUENCES, Repacking
 from packhorse.packing.optimal._rounding import Packed, dive, enumerate_bins, round_down, solve_whole
 from packhorse.packing.plan import DualCertificate, Packing, Template, canonical_templates
 
@@ -45,6 +46,9 @@ _SHARE_FOR_COARSE = 0.15
 """Of the work, for each coarse problem."""
 _SHARE_FOR_ROUNDING = 0.15
 """Of that, left for rounding when the master problem is not solved before."""
+_STEPS_BEFORE = 10**9
+"""The most work, of all, for repacking before the master problem is solved, and at most as many steps as the cube of
+the number of lengths: a tenth of what that takes."""
 _LARGEST_WHOLE_COUNT = 10**6
 """Counts up to which branch and bound sees the whole problem: above, its tolerances are near one sequence."""
 
@@ -64,6 +68,8 @@ class _Search:
         self.num_bins = start.templates.total()
         self.bound = start.lower_bound
         self.certificate: DualCertificate | None = None
+        self.is_exhausted = False
+        self._repacking: Repacking | None = None
 
     def packed(self) -> Packed:
         return Packed(self.lengths, self.counts, self.capacity, self.limit)
@@ -76,6 +82,27 @@ class _Search:
         """Keeps a plan that has fewer bins than the best."""
         if templates.total() < self.num_bins:
             self.best, self.num_bins = templates, templates.total()
+
+    def repack(self, steps: int, budget: Budget) -> None:
+        """Searches for plans with fewer bins by repacking, and keeps the best; goes on where it ended before.
+
+        Raises:
+            OutOfTimeError: the deadline passed.
+        """
+        if self._repacking is None:
+            divided = {tuple(n // self.divisor for n in template): times for template, times in self.best.items()}
+            self._repacking = Repacking(divided, self.capacity, self.limit)
+        try:
+            with budget.lent(steps) as lent, suppress(OutOfWorkError):
+                self._repacking.search(self.bound, lent)
+        finally:
+            if self._repacking.num_bins < self.num_bins:
+                self.offer(self._repacking.templates())
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one bin more than needed is a share that counts, so that repacking pays."""
+        return sum(self.counts) <= MOST_SEQUENCES and self.gap > NEAR_GAP
 
     def prove(self, pricing: Pricing) -> None:
         """Keeps the bound that a pricing proves, where it is the best."""
@@ -102,7 +129,12 @@ class _Search:
 
 
 def improve(
-    pairs: list[tuple[int, int]], capacity: int, limit: int, start: Packing, time_limit_seconds: float
+    pairs: list[tuple[int, int]],
+    capacity: int,
+    limit: int,
+    start: Packing,
+    time_limit_seconds: float,
+    patience: float = 1.0,
 ) -> Packing:
     """Improves a plan until it is proven optimal, nothing is left to try, or its work is done.
 
@@ -113,6 +145,7 @@ def improve(
         start: a plan of `pairs` with a bound, such as `first_plan` makes; its templates are the first columns.
         time_limit_seconds: a safety net for slow machines, checked every few tenths of a second; a plan that it ends
             is marked as cut off.
+        patience: share of the work that the search for the last bins may do.
 
     Returns:
         The best plan and the best bound, `start`'s own included.
@@ -123,27 +156,41 @@ def improve(
     if search.capacity > _LARGEST_CAPACITY:
         note = f"optimal: max_seq_len {capacity} is beyond {_LARGEST_CAPACITY * search.divisor}; kept as it was"
         return replace(start, note=note)
-    cut_off, note = False, ""
+    cut_off = False
+    budget = Budget(_STEPS, min(time_limit_seconds, 10.0**9))
     try:
-        budget = Budget(_STEPS, min(time_limit_seconds, 10.0**9))
-        _solve_coarsely(search, budget)
-        if not search.done:
-            _run(search, budget)
+        note = _improved(search, budget, patience)
     except OutOfWorkError:
-        note = "optimal: stopped at its limit of work"
+        note = "stopped at its limit of work"
     except OutOfTimeError:
-        cut_off, note = True, f"optimal: ended by the time limit of {time_limit_seconds:g} s"
-    if search.done:
-        cut_off, note = False, ""
-    saved = search.num_bins < start.templates.total()
+        cut_off = not search.done
+        note = f"ended by the time limit of {time_limit_seconds:g} s; all its work takes about "
+        note += f"{max(budget.seconds_of_all(), time_limit_seconds):.2g} s"
+    left = search.num_bins - search.bound
     return Packing(
         templates=search.best,
-        algorithm="optimal" if saved else start.algorithm,
+        algorithm="optimal" if search.num_bins < start.templates.total() else start.algorithm,
         lower_bound=search.bound,
         certificate=search.certificate,
         cut_off=cut_off,
-        note=note,
+        note=f"optimal: {note}; {left} {'bin' if left == 1 else 'bins'} above the bound" if left else "",
     )
+
+
+def _improved(search: _Search, budget: Budget, patience: float) -> str:
+    """Improves a plan, and returns why it stopped."""
+    if search.is_small:
+        search.repack(min(_STEPS_BEFORE, len(search.pairs) ** 3), budget)
+    if not search.done:
+        _solve_coarsely(search, budget)
+    if not search.done:
+        _run(search, budget)
+    if search.is_exhausted:
+        return "branch and bound over all bins found no plan with fewer"
+    if not search.is_small:
+        return f"stopped near the bound, or with more than {MOST_SEQUENCES:,} sequences"
+    search.repack(int(patience * budget.left), budget)
+    return "stopped at its limit of work" if patience == 1 else f"stopped after {patience:.0%} of its work"
 
 
 def _solve_coarsely(search: _Search, budget: Budget) -> None:
@@ -155,11 +202,11 @@ def _solve_coarsely(search: _Search, budget: Budget) -> None:
             return
         parts = coarse_classes(search.pairs, num_classes)
         upper = _coarse_search(search, parts, "up")
-        with budget.lent(_SHARE_FOR_COARSE) as lent, suppress(OutOfWorkError):
+        with budget.lent(int(_SHARE_FOR_COARSE * budget.left)) as lent, suppress(OutOfWorkError):
             _run(upper, lent)
         search.keep(refined(upper.best, parts))
         lower = _coarse_search(search, parts, "down")
-        with budget.lent(_SHARE_FOR_COARSE) as lent, suppress(OutOfWorkError):
+        with budget.lent(int(_SHARE_FOR_COARSE * budget.left)) as lent, suppress(OutOfWorkError):
             for _ in _rounds(lower, _master(lower), lent):
                 pass
         if lower.certificate:
@@ -246,7 +293,9 @@ def _branch(search: _Search, left_after_rounding: Packed, budget: Budget) -> Non
         return
     columns = enumerate_bins(search.lengths, packed.left, search.capacity, search.limit)
     if columns:
-        for column, use in zip(columns, solve_whole(columns, packed.left, budget) or [], strict=False):
+        uses, is_best = solve_whole(columns, packed.left, budget)
+        search.is_exhausted = is_best and not packed.templates
+        for column, use in zip(columns, uses or [], strict=False):
             packed.use_trimmed(column, int(use))
         search.offer(packed.completed())
 
