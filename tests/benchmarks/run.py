@@ -18,6 +18,7 @@ import bench_cold_start
 import bench_context_plans
 import bench_endurance
 import bench_epoch_end
+import bench_few_lengths
 import bench_first_bin
 import bench_gpu
 import bench_locality
@@ -58,6 +59,7 @@ BENCHMARKS = {
     "mixtures": bench_mixtures,
     "locality": bench_locality,
     "epoch-end": bench_epoch_end,
+    "few-lengths": bench_few_lengths,
     "first-bin": bench_first_bin,
     "cold-start": bench_cold_start,
     "streaming": bench_streaming,

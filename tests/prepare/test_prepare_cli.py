@@ -55,6 +55,11 @@ def test_prints_statistics_ledger_digest_and_the_next_command(table: Path, tmp_p
     ).output  # fmt: skip
 
 
+def test_without_a_bins_tokens_the_flag_is_named(table: Path, tmp_path: Path) -> None:
+    result = invoke("--input", table, "--output", tmp_path / "o", "--length-column", "n")
+    assert str(result.exception) == "give max_seq_len: the tokens of a bin, as many as the model's context"
+
+
 def test_index_input_and_seqpack_format(tmp_path: Path) -> None:
     with MegatronWriter(tmp_path / "x", vocab_size=10) as writer:
         for length in (2, 3, 2):

@@ -24,6 +24,8 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
     Raises:
         ValueError: the value is not an integer, or outside [least, most].
     """
+    if type(value) is int and least <= value and (most is None or value <= most):
+        return value
     wanted = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ValueError(f"{name} must be {wanted}, got {quoted(value)}")

@@ -13,18 +13,22 @@ from packhorse.compiling import kernel
 
 
 @kernel
-def _scatter(values: Any, starts: Any, order_out: Any) -> None:
+def count_values(values: NDArray[np.int64], num: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sorts int64 [S] in [0, num) by counting, stably.
+
+    Returns:
+        How many there are up to each value, int64 [num], and all indices by (value, index), int64 [S].
+    """
+    ends = np.zeros(num + 1, np.int64)
+    for value in values:
+        ends[value + 1] += 1
+    for value in range(num):
+        ends[value + 1] += ends[value]
+    order = np.empty(len(values), np.int64)
     for i in range(len(values)):
-        slot = starts[values[i]]
-        order_out[slot] = i
-        starts[values[i]] = slot + 1
-
-
-def order_by_value(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns all indices ascending by (value, index), from how many values are below each of [0, V): int64 [S]."""
-    order = np.empty(len(values), dtype=np.int64)
-    _scatter(values, starts.copy(), order)
-    return order
+        order[ends[values[i]]] = i
+        ends[values[i]] += 1
+    return ends[:num], order
 
 
 @kernel
@@ -158,25 +162,31 @@ def shuffle_pools(order: Any, pool_ends: Any, seed: Any) -> None:
 
 @kernel
 def draw_templates(
-    multiplicity: Any, first_repeat: Any, slots: Any, copies: Any, cursors: Any, order: Any, indices_out: Any
+    sizes: Any, flat: Any, distinct: Any, counts: Any, order: Any, indices_out: Any, ends_out: Any
 ) -> None:
     """Writes out every bin of a plan, each length's sequences in the order of its pool.
 
     Args:
-        multiplicity: int64 [T].
-        first_repeat: int64 [T + 1], where each template's repeats of lengths begin.
-        slots: int64 [R], which distinct length a repeat is of.
-        copies: int64 [R], how many sequences it has.
-        cursors: int64 [D], where each distinct length's pool begins in `order`; advanced.
+        sizes: int64 [T, 2], each template's sequences and bins.
+        flat: int64, the lengths of all templates, one after the other.
+        distinct: int64 [D], the lengths, ascending.
+        counts: int64 [D], sequences of each.
         order: int64 [S], pool after pool.
         indices_out: int64 [S].
+        ends_out: int64 [N], receives where each bin ends.
     """
+    cursors = np.cumsum(counts) - counts
+    slots = np.searchsorted(distinct, flat)
     at = 0
-    for t in range(len(multiplicity)):
-        for _ in range(multiplicity[t]):
-            for repeat in range(first_repeat[t], first_repeat[t + 1]):
-                cursor = cursors[slots[repeat]]
-                for j in range(copies[repeat]):
-                    indices_out[at] = order[cursor + j]
-                    at += 1
-                cursors[slots[repeat]] = cursor + copies[repeat]
+    b = 0
+    first = 0
+    for t in range(len(sizes)):
+        end = first + sizes[t, 0]
+        for _ in range(sizes[t, 1]):
+            for slot in slots[first:end]:
+                indices_out[at] = order[cursors[slot]]
+                cursors[slot] += 1
+                at += 1
+            ends_out[b] = at
+            b += 1
+        first = end

@@ -11,7 +11,7 @@ and the most sequences in a bin, and returns template → multiplicity.
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Packing, Template
@@ -132,14 +132,6 @@ def is_near(plan: Packing) -> bool:
     return plan.templates.total() - plan.lower_bound <= NEAR_GAP * plan.lower_bound
 
 
-class _Contents(NamedTuple):
-    """The content of a bin, as a list from its last repeat of a length to its first."""
-
-    earlier: Optional["_Contents"]
-    length: int
-    copies: int
-
-
 class Group(NamedTuple):
     """Equal bins, opened one after the other."""
 
@@ -152,7 +144,7 @@ class Group(NamedTuple):
     num_bins: int
     size: int
     """Sequences in each."""
-    contents: _Contents | None
+    contents: _Chain
 
 
 Key = Callable[[Group], tuple[int, int]]
@@ -195,13 +187,13 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
             stamp += 1
             num_full = min(num_bins, count // copies)
             if num_full:
-                filled = _Contents(contents, length, copies)
+                filled = (contents, length, copies)
                 put_back(Group(room - copies * length, first, stamp, num_full, size + copies, filled), length)
                 count -= num_full * copies
             num_used = num_full
             if num_used < num_bins and count:
                 stamp += 1
-                filled = _Contents(contents, length, count)
+                filled = (contents, length, count)
                 put_back(Group(room - count * length, first + num_used, stamp, 1, size + count, filled), length)
                 num_used += 1
                 count = 0
@@ -228,7 +220,7 @@ class Dealer:
     def open_bins(self, num_bins: int, capacity: int, length: int = 0, copies: int = 0) -> None:
         """Opens equal bins of `capacity` tokens, with `copies` sequences of a length in each."""
         self._stamp += 1
-        contents = _Contents(None, length, copies) if copies else None
+        contents = (None, length, copies) if copies else None
         self._put_back(Group(capacity - copies * length, self._num_opened, self._stamp, num_bins, copies, contents))
         self._num_opened += num_bins
 
@@ -239,10 +231,10 @@ class Dealer:
             group = heapq.heappop(self._open)[1]
             num_used = min(group.num_bins, count)
             contents = group.contents
-            if contents is not None and contents.length == length:
-                contents = contents._replace(copies=contents.copies + 1)
+            if contents is not None and contents[1] == length:
+                contents = (contents[0], length, contents[2] + 1)
             else:
-                contents = _Contents(contents, length, 1)
+                contents = (contents, length, 1)
             self._put_back(Group(group.room - length, group.first, self._stamp, num_used, group.size + 1, contents))
             if num_used < group.num_bins:
                 self._put_back(group._replace(first=group.first + num_used, num_bins=group.num_bins - num_used))
@@ -284,8 +276,8 @@ def _templates(groups: Iterable[Group]) -> Counter[Template]:
         template: list[int] = []
         contents = group.contents
         while contents is not None:
-            template.extend([contents.length] * contents.copies)
-            contents = contents.earlier
+            contents, length, copies = contents
+            template.extend([length] * copies)
         templates[tuple(reversed(template))] += group.num_bins
     return templates
 

@@ -43,7 +43,10 @@ def bound_of_pairs(pairs: list[tuple[int, int]], capacity: int, limit: int) -> i
         return 0
     tokens = sum(length * count for length, count in pairs)
     sequences = sum(count for _, count in pairs)
-    return max(-(-tokens // capacity), -(-sequences // limit), _martello_toth(pairs, capacity, tokens))
+    simple = max(-(-tokens // capacity), -(-sequences // limit))
+    if pairs[0][0] <= capacity // 2:  # with no long sequence, L2 is the continuous bound
+        return simple
+    return max(simple, _martello_toth(pairs, capacity, tokens))
 
 
 def _martello_toth(pairs: list[tuple[int, int]], capacity: int, tokens: int) -> int:

@@ -19,6 +19,10 @@ _SPARSE = 1 << 16
 """Counting by table pays if the longest length is below this, or below a few times the number of sequences."""
 
 
+_FEW = 1024
+"""Sorting fewer than this by comparing takes less time than a table of all lengths."""
+
+
 def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArray[np.int64]:
     """Returns `lengths` as int64 [S].
 
@@ -118,13 +122,14 @@ def sort_indices_by_length(lengths_arr: ArrayLike, tolerance: int = 1, seed: int
     Raises:
         ValueError: a bad length, tolerance or seed.
     """
-    lengths = checked_lengths(lengths_arr)
+    return order_by_length(checked_lengths(lengths_arr), tolerance, seed)
+
+
+def order_by_length(lengths: NDArray[np.int64], tolerance: int, seed: int | None) -> NDArray[np.int64]:
+    """As `sort_indices_by_length`, of checked lengths: int64 [S]."""
     buckets = lengths // checked_integer("tolerance", tolerance, 1)
     if seed is None:
-        distinct, counts, order = sorted_by_value(buckets)
-        starts = np.cumsum(counts) - counts
-        descending = [order[start : start + count] for start, count in zip(starts[::-1], counts[::-1], strict=True)]
-        return np.concatenate(descending) if len(distinct) else order
+        return sorted_indices(buckets.max(initial=0) - buckets)
     ties = np.random.default_rng(checked_integer("seed", seed, 0)).random(len(lengths))
     return np.lexsort((ties, -buckets)).astype(np.int64, copy=False)
 
@@ -166,16 +171,29 @@ def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
         The D distinct values, ascending; how often each occurs; all indices, ascending by (value, index): int64 [D],
         [D], [S].
     """
-    if not len(values):
-        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
-    if int(values.max()) >= max(_SPARSE, 4 * len(values)):
-        distinct, counts = np.unique(values, return_counts=True)
-        return distinct, counts, np.argsort(values, kind="stable")
-    from packhorse.packing._list_kernels import order_by_value  # Numba is an extra: histograms do without
+    order = sorted_indices(values)
+    ascending = values[order]
+    is_first = np.ones(len(values), dtype=bool)
+    np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
+    counts = np.empty_like(starts)
+    if len(starts):
+        np.subtract(starts[1:], starts[:-1], out=counts[:-1])
+        counts[-1] = len(values) - starts[-1]
+    return ascending[starts], counts, order
 
-    table = np.bincount(values)
-    distinct = np.flatnonzero(table)
-    return distinct, table[distinct], order_by_value(values, np.cumsum(table) - table)
+
+def sorted_indices(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the indices of int64 [S] of at least 0, ascending by (value, index), by counting if there are many."""
+    if len(values) < _FEW:
+        return values.argsort(kind="stable")
+    most = int(values.max())
+    if most >= max(_SPARSE, 4 * len(values)):
+        return values.argsort(kind="stable")
+    from packhorse.packing._list_kernels import count_values  # Numba is an extra: histograms do without
+
+    _, order = count_values(values, most + 1)
+    return order
 
 
 def checked_rule(max_seq_len: object, align: object, extra_tokens: object) -> RoomRule:

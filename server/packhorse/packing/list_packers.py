@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.lengths import checked_lengths, sort_indices_by_length
+from packhorse.packing.lengths import checked_lengths, order_by_length
 from packhorse.packing.plan import MAX_SEQ_LEN
 from packhorse.topology import checked_integer
 
@@ -65,12 +65,11 @@ def in_bins(
     packer: ListPacker, lengths: NDArray[np.int64], order: NDArray[np.int64], capacity: int, limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Packs `lengths` in `order`: returns indices bin after bin, int64 [S], and each bin's exclusive end, int64 [N]."""
-    from packhorse.packing._list_kernels import order_by_value
+    from packhorse.packing._list_kernels import count_values
 
     bin_of, num_bins = packer(lengths[order], capacity, limit)
-    sizes = np.bincount(bin_of, minlength=num_bins)
-    ends = np.cumsum(sizes)
-    return order[order_by_value(bin_of, ends - sizes)], ends
+    ends, by_bin = count_values(bin_of, num_bins)
+    return order[by_bin], ends
 
 
 def split_bins(indices: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> list[list[int]]:
@@ -149,7 +148,7 @@ def _by_length(
     capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
     limit = capacity if most is None else checked_integer("max_sequences_per_bin", most, 1)
     array = checked_lengths(lengths, capacity)
-    order = sort_indices_by_length(array, tolerance, seed)
+    order = order_by_length(array, tolerance, seed)
     return split_bins(*in_bins(packer, array, order, capacity, min(limit, capacity)))
 
 

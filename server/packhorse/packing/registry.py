@@ -29,7 +29,7 @@ DEFAULT_TIME_LIMIT_SECONDS = 600.0
 """Far beyond the time of a search, so that the clock ends one only on machines that are far too slow."""
 
 _PATIENCE_OF_AUTO = 0.1
-"""Share of the search for the last bins that "auto" makes: some 3 s at most, and most of what is found comes sooner."""
+"""Share of the search for the last bins that "auto" makes: a second at most, and most of what is found comes sooner."""
 _FEW_LENGTHS = 2000
 """Distinct lengths for which the balanced packer takes a tenth of a second; its time grows with their square."""
 
@@ -112,6 +112,17 @@ def checked_algorithm(algorithm: str, *, list_only: bool = False) -> None:
     raise ValueError(f"unknown algorithm {algorithm!r}; there are: auto, {', '.join(names)}")
 
 
+def check_time_limit(time_limit_seconds: float) -> None:
+    """Refuses what is no time above 0."""
+    if not isinstance(time_limit_seconds, int | float) or not time_limit_seconds > 0:
+        raise ValueError(f"time_limit_seconds must be above 0, got {time_limit_seconds!r}")
+
+
+def packer(algorithm: str) -> Packer:
+    """Returns the packer of a name, "auto" included, that `checked_algorithm` has checked."""
+    return _auto if algorithm == "auto" else PACKERS[algorithm]
+
+
 def pack_histogram(
     counts: Mapping[int, int],
     max_seq_len: int,
@@ -152,8 +163,7 @@ def pack_histogram(
         ValueError: a length is above max_seq_len or below 1, a count is negative, or the algorithm is unknown.
         ImportError: "optimal" without highspy and Numba, which `packhorse[prepare]` installs.
     """
-    if not isinstance(time_limit_seconds, int | float) or not time_limit_seconds > 0:
-        raise ValueError(f"time_limit_seconds must be above 0, got {time_limit_seconds!r}")
+    check_time_limit(time_limit_seconds)
     checked_algorithm(algorithm)
     rule = checked_rule(max_seq_len, align, extra_tokens)
     capacity = rule.max_seq_len
@@ -161,7 +171,7 @@ def pack_histogram(
     if not rule.is_plain:
         pairs = sorted(rooms_of_counts(dict(pairs), rule).items(), reverse=True)
     begin = time.perf_counter()
-    packing = (_auto if algorithm == "auto" else PACKERS[algorithm])(pairs, capacity, limit, time_limit_seconds)
+    packing = packer(algorithm)(pairs, capacity, limit, time_limit_seconds)
     return PackingPlan(
         templates=packing.templates,
         max_seq_len=capacity,

@@ -5,10 +5,8 @@ given order to `list_packers`.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import groupby
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +19,13 @@ from packhorse.packing.lengths import (
 )
 from packhorse.packing.list_packers import collector_paused, first_fit, in_bins, next_fit, split_bins
 from packhorse.packing.plan import Template, canonical_templates
-from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, checked_algorithm, pack_histogram
+from packhorse.packing.registry import (
+    DEFAULT_TIME_LIMIT_SECONDS,
+    LIST_ONLY,
+    check_time_limit,
+    checked_algorithm,
+    packer,
+)
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes
 from packhorse.topology import checked_integer
@@ -108,6 +112,7 @@ def pack_sequences(
     if seed is not None:
         seed = checked_integer("seed", seed, 0, 2**64 - 1)
     checked_algorithm(algorithm, list_only=True)
+    check_time_limit(time_limit_seconds)
     rooms = rooms_of_lengths(checked_lengths(lengths, capacity), rule)
     if algorithm in LIST_ONLY:
         if algorithm == "next-fit":
@@ -118,14 +123,9 @@ def pack_sequences(
         name = algorithm
     else:
         distinct, counts, order = sorted_by_value(rooms)
+        pairs = list(zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True))
         with nullcontext() if algorithm in ("auto", "optimal") else collector_paused():  # those two run for seconds
-            plan = pack_histogram(
-                dict(zip(distinct.tolist(), counts.tolist(), strict=True)),
-                capacity,
-                algorithm=algorithm,
-                max_sequences_per_bin=max_sequences_per_bin,
-                time_limit_seconds=time_limit_seconds,
-            )
+            plan = packer(algorithm)(pairs, capacity, limit, time_limit_seconds)
             indices, ends = _drawn(plan.templates, distinct, counts, order, seed)
         name = plan.algorithm
     return PackedSequences(
@@ -169,7 +169,7 @@ def pack_sizes(sizes: NDArray[np.int64], capacities: NDArray[np.int64], *, seed:
 
 
 def _drawn(
-    templates: Mapping[Template, int],
+    templates: Counter[Template],
     distinct: NDArray[np.int64],
     counts: NDArray[np.int64],
     order: NDArray[np.int64],
@@ -178,16 +178,12 @@ def _drawn(
     """Fills a plan's slots; returns the indices bin after bin, int64 [S], and the bins' exclusive ends, int64 [N]."""
     from packhorse.packing._list_kernels import draw_templates, shuffle_pools
 
-    pool_ends = np.cumsum(counts)
     if seed is not None:
-        shuffle_pools(order, pool_ends, np.uint64(seed))
-    slot_of = {length: slot for slot, length in enumerate(distinct.tolist())}
+        shuffle_pools(order, np.cumsum(counts), np.uint64(seed))
     canonical = canonical_templates(templates)
-    repeats = [[(slot_of[n], len(list(same))) for n, same in groupby(template)] for template, _ in canonical]
-    flat = np.array([repeat for template in repeats for repeat in template], dtype=np.int64).reshape(-1, 2)
-    first_repeat = np.cumsum([0, *map(len, repeats)])
-    multiplicity = np.array([number for _, number in canonical], dtype=np.int64)
-    sizes = np.array([len(template) for template, _ in canonical], dtype=np.int64)
+    sizes = np.array([(len(template), number) for template, number in canonical], dtype=np.int64).reshape(-1, 2)
+    flat = np.array([n for template, _ in canonical for n in template], dtype=np.int64)
     indices = np.empty(len(order), dtype=np.int64)
-    draw_templates(multiplicity, first_repeat, flat[:, 0].copy(), flat[:, 1].copy(), pool_ends - counts, order, indices)
-    return indices, np.cumsum(np.repeat(sizes, multiplicity))
+    ends = np.empty(templates.total(), dtype=np.int64)
+    draw_templates(sizes, flat, distinct, counts, order, indices, ends)
+    return indices, ends

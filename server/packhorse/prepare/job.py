@@ -263,6 +263,8 @@ def checked_options(options: PlanOptions) -> PlanOptions:
         raise ValueError(f"keep 'tail' is for over_length 'truncate'; with {options.over_length!r} nothing is cut off")
     if options.algorithm != "auto" and options.algorithm not in PACKERS:
         raise ValueError(f"unknown algorithm {options.algorithm!r}; there are: auto, {', '.join(sorted(PACKERS))}")
+    if options.max_seq_len is None:  # a command's flag without a value
+        raise ValueError("give max_seq_len: the tokens of a bin, as many as the model's context")
     context = _checked_context(options)
     most = options.max_sequences_per_bin
     rooms = checked_rule(options.max_seq_len, options.align, options.extra_tokens)

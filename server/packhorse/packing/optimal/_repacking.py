@@ -8,6 +8,7 @@ Shape letters: S sequences, B bins.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ MOST_SEQUENCES = 20_000
 _MOST_OF_A_KIND = 6
 """Bins of each kind, with room and full, that are repacked together. 4 and 8 missed more of the published optima."""
 _RANDOM_FIRST = 90
-"""How often, in percent, a random sequence goes into a bin first instead of the longest. 50 took several times as long."""
+"""How often, in percent, a random sequence goes into a bin first instead of the longest. 50 took much longer."""
 _MOST_TO_FILL = 2**28
 """Sequences × bins × words of a bitset up to which all bins are filled anew before the search: a second at most."""
 _STEPS_PER_CALL = 50_000_000
@@ -215,7 +216,7 @@ def _fill(
 
 
 @kernel_part
-def _below(most: int, random: NDArray[np.uint64]) -> int:
+def _below(most: int, random: NDArray[np.uint64]) -> Any:
     """Returns a number in [0, most), by a xorshift generator, the same on every machine."""
     bits = random[0]
     bits ^= bits << np.uint64(13)

@@ -172,9 +172,7 @@ def enumerate_bins(
     return found if extend(0, capacity, limit, (), capacity + 1) else None
 
 
-def solve_whole(
-    columns: Sequence[Column], counts: Sequence[int], budget: Budget
-) -> tuple[list[float] | None, bool]:
+def solve_whole(columns: Sequence[Column], counts: Sequence[int], budget: Budget) -> tuple[list[float] | None, bool]:
     """Returns how often to use each column, in whole numbers, for the fewest bins that branch and bound finds.
 
     None if it finds nothing within `_MOST_NODES`. The second value says whether these columns allow no fewer bins.

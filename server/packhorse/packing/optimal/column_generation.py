@@ -46,9 +46,11 @@ _SHARE_FOR_COARSE = 0.15
 """Of the work, for each coarse problem."""
 _SHARE_FOR_ROUNDING = 0.15
 """Of that, left for rounding when the master problem is not solved before."""
-_STEPS_BEFORE = 10**9
-"""The most work, of all, for repacking before the master problem is solved, and at most as many steps as the cube of
-the number of lengths: a tenth of what that takes."""
+_SHARE_FOR_REPACKING = 0.025
+"""Of the work, the most for repacking before the master problem is solved, and at most as many steps as the cube of the
+number of lengths: a tenth of what that takes."""
+_STEPS_AFTER = 8 * 10**9
+"""The most work for repacking afterwards, about 10 s: few instances that it solves at all take more than 2 s."""
 _LARGEST_WHOLE_COUNT = 10**6
 """Counts up to which branch and bound sees the whole problem: above, its tolerances are near one sequence."""
 
@@ -145,7 +147,7 @@ def improve(
         start: a plan of `pairs` with a bound, such as `first_plan` makes; its templates are the first columns.
         time_limit_seconds: a safety net for slow machines, checked every few tenths of a second; a plan that it ends
             is marked as cut off.
-        patience: share of the work that the search for the last bins may do.
+        patience: share of `_STEPS_AFTER` that the search for the last bins may take.
 
     Returns:
         The best plan and the best bound, `start`'s own included.
@@ -180,7 +182,7 @@ def improve(
 def _improved(search: _Search, budget: Budget, patience: float) -> str:
     """Improves a plan, and returns why it stopped."""
     if search.is_small:
-        search.repack(min(_STEPS_BEFORE, len(search.pairs) ** 3), budget)
+        search.repack(min(int(_SHARE_FOR_REPACKING * budget.left), len(search.pairs) ** 3), budget)
     if not search.done:
         _solve_coarsely(search, budget)
     if not search.done:
@@ -189,8 +191,8 @@ def _improved(search: _Search, budget: Budget, patience: float) -> str:
         return "branch and bound over all bins found no plan with fewer"
     if not search.is_small:
         return f"stopped near the bound, or with more than {MOST_SEQUENCES:,} sequences"
-    search.repack(int(patience * budget.left), budget)
-    return "stopped at its limit of work" if patience == 1 else f"stopped after {patience:.0%} of its work"
+    search.repack(int(patience * _STEPS_AFTER), budget)
+    return "stopped at its limit of work"
 
 
 def _solve_coarsely(search: _Search, budget: Budget) -> None:

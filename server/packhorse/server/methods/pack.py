@@ -120,6 +120,8 @@ class Items:
             items: of all bins, end to end: int64 [M].
             bin_ends: exclusive end of every bin among them: int64 [N].
         """
+        if len(self.ends) == len(self.sequences):  # each is a sequence
+            return self.sequences[items], bin_ends
         sizes = np.diff(self.ends, prepend=0)[items]
         ends = np.concatenate(([0], np.cumsum(sizes)))
         sequences = self.sequences[np.repeat(self.ends[items] - ends[1:], sizes) + np.arange(int(ends[-1]))]
@@ -209,18 +211,20 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         else:
             parts.append(_packed(request, algorithm, of_kind[:, 0], capacity, limit, MAX_PACK_SECONDS / len(kinds)))
         yield num_bytes
-    sizes = np.concatenate([np.diff(part.bin_ends, prepend=0) for part in parts])
     indices = np.concatenate([kind.members[part.indices] for kind, part in zip(kinds, parts, strict=True)])
+    first = np.cumsum([0, *(len(part.indices) for part in parts[:-1])])
+    ends = np.concatenate([start + part.bin_ends for start, part in zip(first, parts, strict=True)])
     try:
         indices, ends = split_to_multiple(
-            indices, np.cumsum(sizes), items.sizes[:, 0], ranks.world_size, allow_empty=request.allow_empty
+            indices, ends, items.sizes[:, 0], ranks.world_size, allow_empty=request.allow_empty
         )
     except ValueError as error:
         raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
     indices, ends = items.members(indices, ends)
-    order = order_of_bins(lengths[indices], ends, ranks)
-    sizes = np.diff(ends, prepend=0)
-    indices, ends = laid_end_to_end(indices, (ends - sizes)[order], sizes[order])
+    if ranks.balance is not Balance.NONE:
+        order = order_of_bins(lengths[indices], ends, ranks)
+        sizes = np.diff(ends, prepend=0)
+        indices, ends = laid_end_to_end(indices, (ends - sizes)[order], sizes[order])
     return pb.PackSequencesResponse(
         indices=indices.astype("<u4").tobytes(),
         bin_ends=ends.astype("<u4").tobytes(),
