@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.packing import online, pack_histogram
-from packhorse.packing.online import PATIENCE_LOOKAHEADS, OnlinePacker, fullest_bin, fullest_subset
+from packhorse.packing.online import PATIENCE_LOOKAHEADS, OnlinePacker, fullest_bin
+from packhorse.packing.optimal.subset_sum import fullest_subset
 
 
 def run(packer, lengths):

@@ -196,8 +196,8 @@ def test_every_packer_of_the_registry_is_called(monkeypatch):
 
 def test_the_note_says_what_is_left_and_how_long_more_would_take():
     counts = lognormal(9600, 16384, 200_000)
-    plan = pack_histogram(counts, 16384, algorithm="optimal", time_limit_seconds=0.3)
-    assert re.search(r"all its work takes about \S+ s; \d+ bins above the bound$", plan.note)
+    plan = pack_histogram(counts, 16384, algorithm="optimal", time_limit_seconds=2)
+    assert re.search(r"all its work takes at most about \S+ s; \d+ bins? above the bound$", plan.note)
 
 
 def test_no_plan_with_fewer_bins_is_searched_for_if_there_is_none():

@@ -64,9 +64,9 @@ class Budget:
             self.left += max(part.left, 0)
 
     def seconds_of_all(self) -> float:
-        """Returns how long all the work takes at the speed so far; infinite if none is done."""
+        """Returns how long all the work takes at the speed so far; infinite before a hundredth of it is done."""
         done = self._steps - self.left
-        return (time.monotonic() - self._begin) * self._steps / done if done > 0 else inf
+        return (time.monotonic() - self._begin) * self._steps / done if 100 * done >= self._steps else inf
 
     def seconds_left(self) -> float:
         """Seconds until the deadline; not above 0 when it has passed."""

@@ -1,7 +1,7 @@
 """Repacking a few bins at a time, until all sequences fit into as many bins as the lower bound allows.
 
 Owns the local search and its compiled loop. It closes the last gap of a plan in whose bins hardly a token may stay
-free. Leaves filling one bin to `online`, bounds to `column_generation`.
+free. Leaves filling one bin to `subset_sum`, bounds to `column_generation`.
 
 Shape letters: S sequences, B bins.
 """
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.compiling import kernel, kernel_part
-from packhorse.packing.online import fullest_subset
 from packhorse.packing.optimal._master import Budget
+from packhorse.packing.optimal.subset_sum import fullest_subset
 from packhorse.packing.plan import Template
 
 MOST_SEQUENCES = 20_000
