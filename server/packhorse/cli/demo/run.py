@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -130,8 +131,9 @@ _TRAIN_STEPS = 12
 _KILL_AT_STEP = 5
 _DRY_SECONDS = 2.0
 """The server stays dead until the ranks have run out of bins, and made no step for this long."""
-_PATIENCE_SECONDS = 300.0
-_START_SECONDS = 120.0
+_PATIENCE_SECONDS = 1800.0
+"""On a busy machine ranks need minutes to import torch; whoever sees nothing happen can stop the demo."""
+_START_SECONDS = 600.0
 _END_SECONDS = 10.0
 
 
@@ -320,13 +322,16 @@ def _train(
     )
     counts: list[list[EpochCount]] = [[] for _ in range(_WORLD_SIZE)]
     alive, killed, steps_without = True, False, 0
-    with _ranks(options) as events:
+    with _ranks(options) as (events, ranks):
+        heard = time.monotonic()
         while any(len(epochs) < _EPOCHS for epochs in counts):
             try:
-                rank, kind, fact = events.get(timeout=_PATIENCE_SECONDS if alive else _DRY_SECONDS)
+                rank, kind, fact = events.get(timeout=_DRY_SECONDS)
+                heard = time.monotonic()
             except queue.Empty:
                 if alive:
-                    raise RuntimeError(f"no rank did anything for {_PATIENCE_SECONDS:.0f} s; see above") from None
+                    _check_alive(ranks, silent_seconds=time.monotonic() - heard)
+                    continue
                 console.print(
                     f"the ranks took {steps_without} more steps from prefetched bins, and now wait", highlight=False
                 )
@@ -346,16 +351,25 @@ def _train(
     return counts
 
 
+def _check_alive(ranks: list[SpawnProcess], *, silent_seconds: float) -> None:
+    """Raises a RuntimeError where a rank was ended, or none reported anything for too long."""
+    for rank, process in enumerate(ranks):
+        if process.exitcode:
+            raise RuntimeError(f"rank {rank} ended with status {process.exitcode}; see above")
+    if silent_seconds > _PATIENCE_SECONDS:
+        raise RuntimeError(f"no rank did anything for {_PATIENCE_SECONDS:.0f} s; see above")
+
+
 @contextmanager
-def _ranks(options: TrainerOptions) -> Iterator[Any]:
-    """Starts every rank, and yields the queue of their reports."""
+def _ranks(options: TrainerOptions) -> Iterator[tuple[Any, list[SpawnProcess]]]:
+    """Starts every rank, and yields the queue of their reports, and the processes."""
     spawn = multiprocessing.get_context("spawn")
     events = spawn.Queue()
     ranks = [spawn.Process(target=run_rank, args=(rank, options, events)) for rank in range(options.world_size)]
     for process in ranks:
         process.start()
     try:
-        yield events
+        yield events, ranks
         for process in ranks:
             process.join(timeout=60)
     finally:
