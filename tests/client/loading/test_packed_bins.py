@@ -328,7 +328,6 @@ def test_arguments_out_of_range_are_refused(make_bins, corpus):
         ({"num_epochs": "2"}, "num_epochs must be an integer"),
         ({"num_bins_multiple_of": 2.5}, "num_bins_multiple_of must be an integer of at least 1"),
         ({"seed": 2**64}, "seed must be an integer in"),
-        ({"seed": None}, "seed must be an integer in"),
         ({"epoch": -1}, "epoch must be an integer of at least 0, got -1"),
         ({"name": ""}, "dataset must be the dataset's name, got ''"),
         ({"output": "jax"}, "output must be 'torch' or 'numpy', got 'jax'"),
