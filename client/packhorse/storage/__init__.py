@@ -1,9 +1,10 @@
-"""How both sides keep files: replaced as a whole, locked, read again when they change, and kept in bounded memory.
+"""How both sides keep files: replaced as a whole, locked, read without waiting and again when they change, and cached.
 
 Only re-exports. It knows nothing of packing.
 """
 
 from packhorse.storage.caches import BoundedCache, Stamp, Watched, stamp_of
+from packhorse.storage.plain_files import open_plain, read_plain, read_text, within
 from packhorse.storage.replacing import (
     AtomicFiles,
     JobRecord,
@@ -28,12 +29,16 @@ __all__ = [
     "Stamp",
     "Watched",
     "hold_lock",
+    "open_plain",
+    "read_plain",
     "read_record",
+    "read_text",
     "refuse_existing",
     "refuse_url",
     "replace_bytes",
     "stamp_of",
     "sync",
     "try_lock",
+    "within",
     "write_record",
 ]

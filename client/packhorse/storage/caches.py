@@ -7,14 +7,21 @@ is wrong. Leaves the content of files to its reader.
 import logging
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from packhorse.storage.plain_files import within
+
 _LOG = logging.getLogger(__name__)
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
+
+
+PATIENCE_SECONDS = 1.0
+"""How long whoever needs a watched file waits for its file system: calls to a server wait meanwhile."""
 
 
 def _one(value: Any) -> int:
@@ -97,8 +104,8 @@ def stamp_of(path: Path | str) -> Stamp | None:
 class Watched(Generic[_Value]):
     """What some files say now. Safe to be used by many threads.
 
-    Files that changed into something unusable (half copied, say) leave the value before them in use. The log says so
-    once, and `trouble` as long as it lasts.
+    Files that changed into something unusable (half copied, say), or whose file system hangs, leave the value before
+    them in use. The log says so once, and `trouble` as long as it lasts.
 
     Example:
         >>> import tempfile
@@ -115,41 +122,70 @@ class Watched(Generic[_Value]):
         name: of the content in the log, such as "the certificates".
         paths: of the files; they need not exist.
         read: reads them. A ValueError or an OSError says that they cannot be used.
+        fresh_seconds: files are looked at again when the last look is older.
 
     Raises:
         ValueError, OSError: whatever `read` raises the first time.
     """
 
-    def __init__(self, name: str, paths: Sequence[Path], read: Callable[[], _Value]) -> None:
+    def __init__(
+        self, name: str, paths: Sequence[Path], read: Callable[[], _Value], *, fresh_seconds: float = 0.0
+    ) -> None:
         self._name = name
         self._paths = paths
         self._read = read
+        self._fresh_seconds = fresh_seconds
+        self._key = ", ".join(map(str, paths))
         self._lock = threading.Lock()
         self._trouble = ""
-        self._stamps = self._now()  # before the files are read, so that no change in between is missed
+        self._hangs = False  # they did not answer when they were last looked at
+        self._stamps = within(self._key, self._now)  # before the files are read, so that no change between is missed
         self._value = read()
+        self._looked_at = time.monotonic()
 
     def get(self) -> _Value:
-        """Returns what the files say, or said when they were last usable."""
+        """Returns what the files say, or said when they were last usable; waits PATIENCE_SECONDS for them at most."""
         with self._lock:
-            stamps = self._now()
-            if stamps != self._stamps:
-                self._stamps = stamps
-                try:
-                    self._value = self._read()
-                except (ValueError, OSError) as error:
-                    self._trouble = f"{error}; what was read before stays in use"
-                    _LOG.error("%s changed and cannot be used: %s", self._name, self._trouble)
-                else:
-                    self._trouble = ""
-                    _LOG.info("%s changed: read again", self._name)
+            if time.monotonic() - self._looked_at >= self._fresh_seconds:
+                self._look_in_time()
             return self._value
 
     @property
     def trouble(self) -> str:
         """What is wrong with the files now; empty where nothing is."""
-        self.get()
-        return self._trouble
+        with self._lock:
+            self._look_in_time()
+            return self._trouble
+
+    def _look_in_time(self) -> None:
+        self._looked_at = time.monotonic()
+        try:
+            within(self._key, self._look, PATIENCE_SECONDS)
+        except TimeoutError as error:
+            self._hangs = True
+            self._fail(error)
+
+    def _look(self) -> None:
+        stamps = self._now()
+        if stamps == self._stamps:
+            if self._hangs:
+                self._hangs, self._trouble = False, ""
+                _LOG.info("%s can be looked at again", self._name)
+            return
+        self._stamps, self._hangs = stamps, False
+        try:
+            self._value = self._read()
+        except (ValueError, OSError) as error:
+            self._fail(error)
+        else:
+            self._trouble = ""
+            _LOG.info("%s changed: read again", self._name)
+
+    def _fail(self, error: ValueError | OSError) -> None:
+        trouble = f"{error}; what was read before stays in use"
+        if trouble != self._trouble:
+            self._trouble = trouble
+            _LOG.error("%s %s: %s", self._name, "cannot be looked at" if self._hangs else "changed and cannot be used", trouble)
 
     def _now(self) -> list[Stamp | None]:
         return [stamp_of(path) for path in self._paths]

@@ -8,6 +8,8 @@ import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 
+from packhorse.storage import read_plain
+
 _UNIX = ("unix:", "unix-abstract:")
 
 
@@ -52,7 +54,7 @@ def end_of(path: str | Path) -> datetime:
         ValueError: it holds none.
         OSError: it cannot be read.
     """
-    _, begin, rest = Path(path).read_text("ascii", errors="replace").partition(_BEGIN)
+    _, begin, rest = read_plain(path).decode("ascii", errors="replace").partition(_BEGIN)
     try:
         data = ssl.PEM_cert_to_DER_cert(begin + rest.partition(_END)[0] + _END)
         certificate, *_ = _elements(data)

@@ -13,8 +13,13 @@ import click
 
 from packhorse.server.access.config import ServeConfig
 from packhorse.server.base.logs import LEVELS, fields, set_up_logging
+from packhorse.server.base.output import never_wait_for_stderr
+from packhorse.storage import within
 
 _LOG = logging.getLogger(__name__)
+
+_STDOUT_SECONDS = 1.0
+"""How long a server that starts or ends waits for whoever reads its stdout."""
 
 
 def _option(flag: str, **options: Any) -> Callable[..., Any]:
@@ -40,7 +45,7 @@ _PATH = click.Path(path_type=Path)
 @_option(
     "--status-page/--no-status-page",
     default=True,
-    help="Whether --metrics-listen also has /status, a page for people. Needs one process.",
+    help="Whether --metrics-listen also has /status, a page for people: of all processes together.",
 )
 @_option("--grace-seconds", default=30.0, help="How long open streams may take to end after SIGTERM.")
 @_option("--max-streams", default=4096, help="Streams open at once; further ones are refused with a retry delay.")
@@ -91,6 +96,7 @@ def command(**options: Any) -> None:
     """Serve prepared datasets over gRPC until SIGTERM."""
     config = ServeConfig(**options)
     set_up_logging(config.log_format, config.log_level)
+    never_wait_for_stderr()
     ready = _announce if config.log_format == "text" else _log_announcement
     status = 0
     if config.processes == 1:
@@ -103,18 +109,20 @@ def command(**options: Any) -> None:
         status = asyncio.run(serve_in_processes(config, ready=ready))
     logging.shutdown()
     with suppress(OSError):
-        sys.stdout.flush()
+        within("stdout", sys.stdout.flush, _STDOUT_SECONDS)
     os._exit(status)  # without waiting for threads that are inside kernels
 
 
 def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> None:
     """Prints it on stdout; where stdout cannot be written (a full disk, a closed pipe), logs it."""
     metrics = [] if metrics_url is None else [f"metrics at {metrics_url}"]
-    lines = (f"serving {', '.join(datasets)}", *metrics, f"listening on {address}")
+    names = ", ".join(name if name.isprintable() else repr(name) for name in datasets)
+    lines = (f"serving {names}", *metrics, f"listening on {address}")
     try:
-        click.echo("\n".join(f"packhorse: {line}" for line in lines))
+        within("stdout", lambda: click.echo("\n".join(f"packhorse: {line}" for line in lines)), _STDOUT_SECONDS)
     except OSError as error:
-        _LOG.warning("stdout cannot be written: %s", error.strerror)
+        why = "nobody reads it" if isinstance(error, TimeoutError) else error.strerror
+        _LOG.warning("stdout cannot be written: %s", why)
         _log_announcement(address, metrics_url, datasets)
 
 

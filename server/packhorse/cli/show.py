@@ -24,6 +24,7 @@ from packhorse.cli.shared.service import asking_for, timeout_option
 from packhorse.client import Client
 from packhorse.client.pictures import ExplainedStep, Picture, draw_bins, explain_step
 from packhorse.formats.keys import ids_and_keys, shown_key
+from packhorse.storage import read_text
 
 _LEFT_OUT = -1
 """The position of a bin that is skipped."""
@@ -154,7 +155,7 @@ def command(
 def _read_cursor(text: str) -> tuple[int, int, int]:
     """Returns epoch, seed and position of a cursor, given as JSON or as a file of JSON."""
     try:
-        cursor = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+        cursor = json.loads(text if text.lstrip().startswith("{") else read_text(text))
         return int(cursor["epoch"]), int(cursor["seed"]), int(cursor["position"])
     except (KeyError, TypeError, ValueError) as error:
         raise click.UsageError(

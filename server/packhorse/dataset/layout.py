@@ -6,15 +6,15 @@ manifest to `manifest`, arrays to `arrays`, and the folder as a whole to `load`.
 
 import errno
 import hashlib
-import io
 import json
 import os
-import stat
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from packhorse.packing import Template, canonical_templates
+from packhorse.storage import open_plain
 
 MANIFEST, COUNTS, TEMPLATES, POOLS = "manifest.json", "counts.json", "templates.json", "pools.npy"
 
@@ -130,6 +130,7 @@ def _json(content: object) -> bytes:
     return (json.dumps(content, separators=(",", ":")) + "\n").encode()
 
 
+_NO_PLAIN_FILE = (errno.EINVAL, errno.EISDIR)
 _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 
 
@@ -138,14 +139,14 @@ def named(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def open_file(path: Path) -> io.BufferedReader:
+def open_file(path: Path) -> BinaryIO:
     """Opens a plain file for reading.
 
     Raises:
         PreparedDatasetError: it is missing, cannot be read, or is something else, such as a folder or a fifo.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a fifo would wait otherwise
+        return open_plain(path)
     except (FileNotFoundError, NotADirectoryError):
         below = datasets_below(path.parent) if path.name == MANIFEST else []
         if below:
@@ -154,13 +155,11 @@ def open_file(path: Path) -> io.BufferedReader:
             ) from None
         raise PreparedDatasetError(f"{named(path)} is missing; prepare the dataset again") from None
     except OSError as error:
+        if error.errno in _NO_PLAIN_FILE:
+            raise PreparedDatasetError(f"{named(path)} is not a plain file; prepare the dataset again") from None
         if error.errno not in _ABOUT_THE_FILE:
             raise
         raise PreparedDatasetError(f"{named(path)} cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise PreparedDatasetError(f"{named(path)} is not a plain file; prepare the dataset again")
-    return os.fdopen(descriptor, "rb")
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:

@@ -9,6 +9,11 @@ import pytest
 from packhorse.server.access.tls import Certificates, TlsFiles
 
 
+@pytest.fixture(autouse=True)
+def _looks_every_time(monkeypatch):
+    monkeypatch.setattr("packhorse.server.access.tls.FRESH_SECONDS", 0.0)
+
+
 @pytest.fixture
 def files(authority, tmp_path):
     """Function: puts a certificate of that name where the server looks."""

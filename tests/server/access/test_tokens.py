@@ -14,6 +14,11 @@ TOKEN = "packhorse_" + 43 * "x"  # the same in every worker of pytest, whose nam
 HASH = hash_of(TOKEN)
 
 
+@pytest.fixture(autouse=True)
+def _looks_every_time(monkeypatch):
+    monkeypatch.setattr("packhorse.server.access.tokens.FRESH_SECONDS", 0.0)
+
+
 @pytest.fixture
 def tokens(tmp_path):
     """Function: a TokenFile of these lines."""

@@ -209,7 +209,7 @@ class Busy:
 def test_a_drain_that_ends_a_probe_leaves_no_trace(caplog):
     async def drain():
         lanes = (Busy(), Busy())
-        probing = asyncio.create_task(probe(lanes, None))
+        probing = asyncio.create_task(probe(lanes, None, None))
         await until(lambda: all(lane.asked for lane in lanes))
         probing.cancel()
         for lane in lanes:

@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc
 
 from packhorse.client.transport.requests import invalid, shortened
+from packhorse.storage import read_plain
 from packhorse.wire import is_local
 
 LOOKUP_SECONDS = 3.0
@@ -271,6 +272,6 @@ def _read(name: str, path: str | Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return Path(path).read_bytes()
+        return read_plain(path)
     except OSError as error:
         raise ValueError(f"{name} {path} cannot be read: {error.strerror}") from None

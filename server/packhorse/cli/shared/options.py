@@ -25,6 +25,7 @@ from click.core import ParameterSource
 
 from packhorse.cli import in_flags
 from packhorse.formats.retry_policy import TIMEOUT_VARIABLE
+from packhorse.storage import read_text
 from packhorse.topology import Skips, Topology
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def read_profile(name: str) -> dict[str, Any]:
     """
     path = Path(os.environ.get(_PROFILES_VARIABLE) or _PROFILES).expanduser()
     try:
-        profiles = tomllib.loads(path.read_text(encoding="utf-8"))
+        profiles = tomllib.loads(read_text(path))
     except FileNotFoundError:
         raise click.UsageError(
             f'there is no {path} for --profile {name}; write one with [{name}] and target = "HOST:PORT", or set '

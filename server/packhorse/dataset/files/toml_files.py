@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
+from packhorse.storage import read_plain
+
 _Value = TypeVar("_Value")
 
 
@@ -29,15 +31,14 @@ def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
         ValueError: of type `error`: the file cannot be read, is too large, or is not text.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(most_bytes + 1)
+        data = read_plain(path, most_bytes + 1)
         if len(data) > most_bytes:
             raise error(f"{path.name} has more than {most_bytes:,} bytes")
         return data.decode("utf-8-sig")  # some editors mark a text by a first character that TOML refuses
     except UnicodeDecodeError as caught:
         raise error(f"{path.name} is not text in UTF-8: {caught}") from None
     except OSError as caught:
-        raise error(f"{path.name} cannot be read: {caught.strerror}") from None
+        raise error(f"{path.name} cannot be read: {caught.strerror}") from caught
 
 
 class FieldError(ValueError):

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import grpc
 
-from packhorse.storage import Watched
+from packhorse.storage import Watched, read_plain
 from packhorse.wire.addresses import end_of
+
+
+FRESH_SECONDS = 0.25
+"""Files are looked at again when the last look is older: thousands of connections may open at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +51,7 @@ class Certificates:
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._current = Watched("the certificates", files.paths, self._read)
+        self._current = Watched("the certificates", files.paths, self._read, fresh_seconds=FRESH_SECONDS)
 
     @property
     def trouble(self) -> str:
@@ -111,6 +115,6 @@ class Certificates:
 
 def _bytes_of(option: str, path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_plain(path)
     except OSError as error:
         raise ValueError(f"{option} {path} cannot be read: {error.strerror}") from None

@@ -22,7 +22,7 @@ from pathlib import Path
 from google.protobuf.message import Message
 
 from packhorse.server.base.faults import ServiceError
-from packhorse.storage import Watched
+from packhorse.storage import Watched, read_plain
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -48,6 +48,9 @@ MOST_BYTES = 1 << 20
 GONE_SECONDS = 10.0
 """A file that has been gone or without tokens for this long withdraws all of them. Editors, and `>` of shells, leave
 it so for a moment, which must not end runs."""
+
+FRESH_SECONDS = 0.25
+"""The file is looked at again when the last look is older: thousands of calls may come at once."""
 
 _ADD_ONE = "`packhorse token new` adds one"
 
@@ -177,7 +180,7 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._read = Watched("the token file", [path], lambda: _grants_in(path))
+        self._read = Watched("the token file", [path], lambda: _grants_in(path), fresh_seconds=FRESH_SECONDS)
         self._gone_since: float | None = None
         grants = self._read.get()
         if grants is None:
@@ -246,8 +249,7 @@ class TokenFile:
 def _grants_in(path: Path) -> tuple[Grant, ...] | None:
     """Returns the grants of a file; None if it is gone, a ValueError if it cannot be used."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = read_plain(path, MOST_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -1,23 +1,30 @@
 """Whether this server can serve, and the errors of the files that it watches.
 
-Owns the reasons for which health is NOT_SERVING, and the two loops that look for them: whether lanes answer, and
-whether there is a dataset. Leaves gRPC's health service itself to `running`.
+Owns the reasons for which health is NOT_SERVING, and the two loops that look for them: whether lanes answer and blocks
+are made, and whether there is a dataset. Leaves gRPC's health service itself to `running`.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 
 from grpc_health.v1 import health, health_pb2
 
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
+from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.methods.backend import Backend
 from packhorse.server.service.lanes import Lane
 from packhorse.server.watching.calls import SERVICE
 from packhorse.server.watching.metrics import EXPIRY, UNUSABLE_FILES, Metrics, Values
+from packhorse.storage import within
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,6 +35,9 @@ PROBE_SECONDS = 10.0
 """How long a lane of streams may take to answer before health turns NOT_SERVING; it is probed again at once."""
 
 PROBE_EVERY_SECONDS = 2.0
+
+ANSWER_SECONDS = 5.0
+"""How long the event loop may take to say whether this server serves. Most probes give up earlier."""
 
 _WATCH_EVERY_SECONDS = 10.0
 
@@ -46,7 +56,22 @@ class Condition:
     def __init__(self, servicer: health.aio.HealthServicer, metrics: Metrics) -> None:  # type: ignore[name-defined]
         self._servicer = servicer
         self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
         self._reasons: dict[str, str] = {}
+
+    def ask(self, seconds: float = ANSWER_SECONDS) -> bool:
+        """Asks the event loop whether this server serves, from another thread; one that does not answer serves nobody."""
+        answer = asyncio.run_coroutine_threadsafe(self._show(), self._loop)
+        try:
+            return answer.result(seconds)
+        except (TimeoutError, CancelledError):
+            answer.cancel()
+            self._metrics.serving.set(0)
+            return False
+
+    async def _show(self) -> bool:
+        self._metrics.serving.set(not self._reasons)
+        return not self._reasons
 
     async def set(self, cause: str, reason: str) -> None:
         """Sets one reason why this server cannot serve, and logs a change of health.
@@ -70,17 +95,75 @@ class Condition:
         self._metrics.serving.set(not self._reasons)
 
 
-async def probe(lanes: Sequence[Lane], condition: Condition) -> None:
-    """Sets health by whether all lanes answer, until it is cancelled."""
+class Blocks:
+    """Looks up each dataset in turn and makes one of its blocks, as a client's request would.
+
+    Args:
+        catalog: of the datasets.
+        backend: makes the blocks.
+    """
+
+    def __init__(self, catalog: Catalog, backend: Backend) -> None:
+        self._catalog = catalog
+        self._backend = backend
+        self._last = ""
+        self._hanging: set[str] = set()
+
+    def make(self) -> None:
+        """Makes one; those of a dataset that hangs are left out until it answers.
+
+        Raises:
+            TimeoutError: no dataset answers.
+        """
+        names = sorted(dataset.name for dataset in self._catalog.opened())
+        for name in [*(name for name in names if name > self._last), *(name for name in names if name <= self._last)]:
+            self._last = name
+            try:
+                within(f"a block of {name}", partial(self._make, name), PROBE_SECONDS)
+            except TimeoutError:
+                if name not in self._hanging:
+                    _LOG.error("no block of %s can be made: its files have not answered for some seconds", name)
+                self._hanging.add(name)
+                continue
+            except ServiceError:  # it is not served, which `watch` and its clients are told
+                self._hanging.discard(name)
+                continue
+            if name in self._hanging:
+                self._hanging.discard(name)
+                _LOG.info("blocks of %s can be made again", name)
+            return
+        if self._hanging.intersection(names):
+            raise TimeoutError
+
+    def _make(self, name: str) -> None:
+        self._backend.get_bins(pb.GetBinsRequest(dataset=name, positions=[0], wire_version=WIRE_VERSION, is_whole=True))
+
+
+async def probe(lanes: Sequence[Lane], make_block: Callable[[], None], condition: Condition) -> None:
+    """Sets health by whether all lanes answer and a block is made, until it is cancelled."""
     while True:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 for answer in [lane.submit(int) for lane in lanes]:
                     await answer
-            await condition.set(NO_BLOCKS, "")
-            await asyncio.sleep(PROBE_EVERY_SECONDS)
         except TimeoutError:
             await condition.set(NO_BLOCKS, f"no block could be made for {PROBE_SECONDS:g} seconds")
+            continue
+        await condition.set(NO_BLOCKS, "")
+        await condition.set("a block", await asyncio.to_thread(_why_no_block, make_block))
+        await asyncio.sleep(PROBE_EVERY_SECONDS)
+
+
+def _why_no_block(make: Callable[[], None]) -> str:
+    """Makes a block, and returns why that is not possible; empty where it is. A restart would not help."""
+    try:
+        make()
+    except TimeoutError:
+        return "the files of no dataset answer"
+    except Exception as error:
+        _LOG.exception("a block that health asks for could not be made")
+        return f"a block could not be made: {type(error).__name__}"
+    return ""
 
 
 async def watch(catalog: Catalog, mixtures: Mixtures, look_now: asyncio.Event, condition: Condition) -> None:
@@ -88,15 +171,21 @@ async def watch(catalog: Catalog, mixtures: Mixtures, look_now: asyncio.Event, c
 
     While nothing can be served, health is NOT_SERVING: clients then wait, or go elsewhere, instead of failing.
     """
+    trouble = ""
     while True:
         with suppress(TimeoutError):
             await asyncio.wait_for(look_now.wait(), _WATCH_EVERY_SECONDS)
         look_now.clear()
+        before, trouble = trouble, ""
         try:
             await asyncio.to_thread(catalog.refresh)
             await asyncio.to_thread(mixtures.warn_of_unknown_ids)
         except OSError as error:
-            _LOG.error("the data root cannot be read: %s", error)
+            trouble = str(error)
+        if trouble and trouble != before:
+            _LOG.error("the data root cannot be read: %s", trouble)
+        elif before and not trouble:
+            _LOG.info("the data root can be read again")
         names = await asyncio.to_thread(mixtures.names)
         await condition.set("datasets", "" if names else why_nothing_is_served(mixtures))
 

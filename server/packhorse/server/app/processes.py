@@ -30,8 +30,9 @@ from prometheus_client.multiprocess import mark_process_dead
 from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
-from packhorse.server.app.sibling import METRICS, REACHED, STATUS, STREAMS, ProcessSettings, Sibling
+from packhorse.server.app.sibling import METRICS, REACHED, SERVING, STATUS, STREAMS, ProcessSettings, Sibling
 from packhorse.server.base.logs import set_up_logging
+from packhorse.server.base.output import never_wait_for_stderr
 from packhorse.server.datasets.mixtures import make_shared_table
 from packhorse.server.service.limits import make_shared_limit
 from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
@@ -40,7 +41,7 @@ from packhorse.server.watching.status_page import Look, StatusPage
 _LOG = logging.getLogger("packhorse.server.app.processes")  # a process of several runs this file as __main__
 
 FIRST_DELAY_SECONDS = 0.1
-"""How long after its death a process is replaced; each further death doubles it, as long as another one serves."""
+"""How long after its death another process is started; each further death doubles it, as long as another one serves."""
 
 MOST_DELAY_SECONDS = 30.0
 
@@ -50,6 +51,9 @@ STEADY_SECONDS = 60.0
 _ANSWER_SECONDS = 5.0
 """How long a process may take to answer."""
 
+_HEALTH_SECONDS = 1.0
+"""How long each process may take to say whether it serves: probes wait for the answer."""
+
 _SHARED_MEMORY = "/dev/shm"
 
 
@@ -58,6 +62,7 @@ def main() -> None:
     parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
     settings: ProcessSettings = parent.recv()
     set_up_logging(settings.config.log_format, settings.config.log_level)
+    never_wait_for_stderr()
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.folder)
     # before any metric is made
     values.ValueClass = values.MultiProcessValue(lambda: settings.slot)  # type: ignore[no-untyped-call]
@@ -102,7 +107,7 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
         registry = CollectorRegistry()
         registry.register(SumOfProcesses(folder, parent.families))
         page = StatusPage(parent.looks) if config.status_page else None
-        metrics = listen_for_metrics(config, registry, certificates, tokens, page)
+        metrics = listen_for_metrics(config, registry, parent.is_serving, certificates, tokens, page)
         try:
             datasets = await parent.begin()
             if datasets is not None:
@@ -153,11 +158,13 @@ class _Process:
             raise answer
         return answer
 
-    def ask(self, question: str) -> Any:
+    def ask(self, question: str, seconds: float = _ANSWER_SECONDS) -> Any:
         """Returns its answer; None if it does not answer."""
-        with self._lock:
+        deadline = time.monotonic() + seconds
+        if not self._lock.acquire(timeout=seconds):
+            return None
+        try:
             self._num_requests += 1
-            deadline = time.monotonic() + _ANSWER_SECONDS
             try:
                 self._connection.send((self._num_requests, question))
                 while self._connection.poll(max(0.0, deadline - time.monotonic())):
@@ -167,6 +174,8 @@ class _Process:
             except (EOFError, OSError):
                 pass
             return None
+        finally:
+            self._lock.release()
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, if it is alive."""
@@ -220,6 +229,10 @@ class _Parent:
         """Returns the metrics of every process's registry."""
         return [self._processes[slot].ask(METRICS) or [] for slot in sorted(self._serving)]
 
+    def is_serving(self) -> bool:
+        """Asks the processes whether they serve, until one does."""
+        return any(self._processes[slot].ask(SERVING, _HEALTH_SECONDS) for slot in sorted(self._serving))
+
     def looks(self) -> list[Look]:
         """Returns what every process tells for the status page; the first tells of the datasets."""
         questions = zip(sorted(self._serving), chain([STATUS], repeat(STREAMS)), strict=False)
@@ -251,7 +264,8 @@ class _Parent:
             if time.monotonic() - process.started >= STEADY_SECONDS:
                 delay_seconds = FIRST_DELAY_SECONDS
             _LOG.error(
-                "process %d of %d (pid %d) %s; starting another in %.1f s, or as soon as no other serves",
+                "process %d of %d (pid %d) %s; starting another in %.1f s, or as soon as no other serves; "
+                "it serves some seconds after its start",
                 slot,
                 self._config.processes,
                 process.process.pid,

@@ -23,12 +23,12 @@ from packhorse.dataset import PreparedDatasetError
 from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
-from packhorse.server.app.health import NO_BLOCKS, Condition, file_values, probe, watch, why_nothing_is_served
+from packhorse.server.app.health import NO_BLOCKS, Blocks, Condition, file_values, probe, watch, why_nothing_is_served
 from packhorse.server.app.sibling import Sibling
 from packhorse.server.base import kernels
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.logs import GRPC_LOGGER, Sparing
-from packhorse.server.base.machine import allow_descriptors
+from packhorse.server.base.machine import allow_descriptors, most_connections
 from packhorse.server.base.workarounds import Accepting, Listening, survive_shrinking_files
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures, RunProgress
@@ -107,12 +107,14 @@ class Server:
         version = installed_version()
         self.activity = Activity(self.metrics, version, config.max_streams, config.processes, self.measuring.activity)
         self.own_status = OwnStatus(self.mixtures, self.activity, self.metrics, self.certificates)
+        self.condition: Condition | None = None
         backend = Backend(
             self.mixtures,
             saw_run=self.metrics.waiting.saw,
             num_streams=lambda: limit.num_open,
             reached=RunProgress() if sibling is None else sibling.reached,
         )
+        self.blocks = Blocks(self.catalog, backend)
         self.servicer = PackingServicer(backend, self.metrics, self.lanes, limit, self.activity.answer)
         self.health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self.tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, version)
@@ -124,7 +126,7 @@ class Server:
     def bound(self, address: str) -> tuple[grpc.aio.Server, str]:
         """Returns a gRPC server of our services that is bound to an address and not started, and the real address."""
         config = self.config
-        connections = config.max_streams + _MORE_CONNECTIONS
+        connections = most_connections(config.max_streams + _MORE_CONNECTIONS, kept=MOST_CONNECTIONS)
         server = grpc.aio.server(
             options=(
                 *_OPTIONS,
@@ -145,10 +147,17 @@ class Server:
     def listen_for_metrics(self) -> MetricsServer | None:
         """Starts the metrics' port, if there is to be one."""
         page = StatusPage(lambda: [self.own_status.look()]) if self.config.status_page else None
-        return listen_for_metrics(self.config, self.metrics.registry, self.certificates, self.tokens, page)
+        return listen_for_metrics(
+            self.config, self.metrics.registry, self.is_serving, self.certificates, self.tokens, page
+        )
+
+    def is_serving(self) -> bool:
+        """Asks the event loop whether this server serves; from another thread."""
+        return self.condition is not None and self.condition.ask()
 
     async def drain(self, listening: Listening, hurrying: asyncio.Event) -> None:
         """Ends all streams at a block; at once when a second signal comes, or when only unread streams are left."""
+        self.condition = None
         self.metrics.serving.set(0)
         await self.health.enter_graceful_shutdown()
         self.servicer.drain()
@@ -195,16 +204,16 @@ async def serve(
     await listening.begin()
     gc.set_threshold(_COLLECT_EVERY)
     gc.freeze()  # no collection walks over what is there now while streams wait
-    condition = Condition(server.health, server.metrics)
+    server.condition = condition = Condition(server.health, server.metrics)
     await condition.set(NO_BLOCKS, "")
     looks = (
-        asyncio.create_task(probe((server.lanes.streams, server.lanes.small_blocks), condition)),
+        asyncio.create_task(probe((server.lanes.streams, server.lanes.small_blocks), server.blocks.make, condition)),
         asyncio.create_task(watch(server.catalog, server.mixtures, look_now, condition)),
         asyncio.create_task(server.measuring.keep_looking()),
     )
     ready(listening.address, None if metrics_server is None else metrics_server.url, server.mixtures.names())
     if sibling is not None:
-        sibling.begin(server.metrics.registry, server.own_status, server.mixtures.names())
+        sibling.begin(server.metrics.registry, server.own_status, server.mixtures.names(), server.is_serving)
     try:
         keeping, signalled = asyncio.ensure_future(listening.keep()), asyncio.ensure_future(stopping.wait())
         await asyncio.wait((keeping, signalled), return_when=asyncio.FIRST_COMPLETED)

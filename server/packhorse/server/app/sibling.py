@@ -25,8 +25,8 @@ _LOG = logging.getLogger(__name__)
 REACHED = "reached"
 """The file in which processes keep how far runs have come."""
 
-METRICS, STATUS, STREAMS = "metrics", "status", "streams"
-"""What the parent asks its processes: all metrics, all of the status page, and that without the datasets."""
+METRICS, STATUS, STREAMS, SERVING = "metrics", "status", "streams", "serving"
+"""What the parent asks its processes: all metrics, all of the status page, that without the datasets, and health."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +64,20 @@ class Sibling:
         self.is_orphan = False
         self._parent = parent
 
-    def begin(self, registry: CollectorRegistry, status: OwnStatus, datasets: Sequence[str]) -> None:
+    def begin(
+        self,
+        registry: CollectorRegistry,
+        status: OwnStatus,
+        datasets: Sequence[str],
+        is_serving: Callable[[], bool],
+    ) -> None:
         """Tells the parent that this process serves these datasets, and from then on answers its questions."""
         self._parent.send(list(datasets))
         answers: dict[str, Callable[[], Any]] = {
             METRICS: lambda: list(registry.collect()),
             STATUS: status.look,
             STREAMS: lambda: status.look(with_datasets=False),
+            SERVING: is_serving,
         }
         threading.Thread(target=self._answer, args=(answers,), name="parent", daemon=True).start()
 

@@ -15,6 +15,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from packhorse.server.base.output import STDERR, LineHandler
+
 GRPC_LOGGER = "grpc._cython.cygrpc"
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -33,7 +35,7 @@ def fields(**values: Any) -> dict[str, dict[str, Any]]:
 
 def set_up_logging(form: str, level: str) -> None:
     """Sends the log to stderr, as text or, for "json", an object a line. Other packages are logged from info on."""
-    handler = logging.StreamHandler()
+    handler = LineHandler(STDERR)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=max(logging.INFO, _number(level)), handlers=[handler])
     logging.getLogger("packhorse").setLevel(_number(level))

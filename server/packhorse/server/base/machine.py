@@ -4,6 +4,7 @@ Owns reading /proc and control groups. Leaves the metrics of these numbers to `w
 threads to `lanes`.
 """
 
+import errno
 import logging
 import math
 import os
@@ -86,12 +87,23 @@ def allow_descriptors(wanted: int) -> None:
         )
 
 
+def most_connections(wanted: int, kept: int) -> int:
+    """Returns how many connections, at most `wanted`, leave the process OWN_FILES and `kept` other descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, soft - kept - max(OWN_FILES, len(open_descriptors()) + OWN_FILES // 2)))
+
+
 def open_descriptors() -> list[int]:
-    """Returns the open descriptors, including the one that lists them; empty where the system does not list them."""
+    """Returns the open descriptors, including the one that lists them; empty where the system does not list them.
+
+    If there is none left to list them with, every number below the limit is returned.
+    """
     try:
         return [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:
-        return []
+    except OSError as error:
+        return list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])) if error.errno == errno.EMFILE else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from packhorse.dataset import (
@@ -30,6 +31,7 @@ from packhorse.server.datasets.stamps import (
     Stamps,
     stamps_of,
 )
+from packhorse.storage import within
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -74,9 +76,11 @@ class Catalog:
         self._refused: dict[str, RefusedFolder] = {}
         self._opening: dict[str, threading.Lock] = {}
         self._older: dict[str, list[OlderVersion]] = {}
-        if not self._root.is_dir():
+        self._gone: dict[str, str] = {}  # datasets that are served and whose folder is not there, with the reason
+        self._hanging: set[str] = set()  # folders whose file system did not answer when it was last asked
+        if not within(str(self._root), self._root.is_dir):
             raise PreparedDatasetError(f"data root {root} is not a folder")
-        if next(self._folders(), None) is None:
+        if not self._folders():
             raise PreparedDatasetError(
                 f"no prepared dataset below {root}; `packhorse prepare --output {root}/NAME …` writes one"
             )
@@ -91,14 +95,29 @@ class Catalog:
 
     def refresh(self) -> None:
         """Opens prepared folders that are not known yet, or that changed since they were opened or refused."""
-        folders = list(self._folders())
-        for folder in folders:
-            self._open(folder)
-        names = {folder.name for folder in folders}
+        try:
+            found = self._folders()
+        except OSError as error:
+            self._note_gone({name: f"the data root cannot be read: {error.strerror}" for name in self._current})
+            raise
+        for folder, stamps in found.items():
+            self._open(folder, stamps)
+        names = {folder.name for folder in found} | self._hanging
+        gone = [name for name in self._current if name not in names and not aside_of(self._root / name).exists()]
+        self._note_gone(dict.fromkeys(gone, "its folder is gone"))
         with self._lock:
             self._refused = {name: refused for name, refused in self._refused.items() if name in names}
             kept = {name: [older for older in olders if not older.is_gone()] for name, olders in self._older.items()}
             self._older = {name: olders for name, olders in kept.items() if olders}
+
+    def _note_gone(self, gone: dict[str, str]) -> None:
+        """Notes which datasets are served from files that a restart would not find, and logs what is new."""
+        before, self._gone = self._gone, gone
+        for name, why in gone.items():
+            if name not in before:
+                _LOG.error("%s: %s%s", name, why, _STILL_SERVED)
+        for name in before.keys() - gone.keys():
+            _LOG.info("%s: its folder is there again", name)
 
     def names(self) -> list[str]:
         """Returns the names of the datasets, ascending; of those that are open, if the root is unreadable."""
@@ -117,10 +136,8 @@ class Catalog:
         A dataset that was loaded before its folder was damaged is still served, until a restart.
         """
         with self._lock:
-            return {
-                name: f"{refused.reason}{_STILL_SERVED if name in self._current else ''}"
-                for name, refused in self._refused.items()
-            }
+            wrong = self._gone | {name: refused.reason for name, refused in self._refused.items()}
+            return {name: f"{why}{_STILL_SERVED if name in self._current else ''}" for name, why in wrong.items()}
 
     @property
     def root(self) -> Path:
@@ -144,9 +161,12 @@ class Catalog:
                     return dataset
         if current is not None:
             return self._version(current.dataset, digest)
-        folders = {folder.name: folder for folder in self._folders()}
+        try:
+            folders = {folder.name: (folder, stamps) for folder, stamps in self._folders().items()}
+        except OSError:  # `watch` in `app.health` logs it
+            folders = {}
         if name in folders:
-            self._open(folders[name])
+            self._open(*folders[name])
         with self._lock:
             current, refused = self._current.get(name), self._refused.get(name)
             names = sorted({*folders, *self._current} - {*self._refused})
@@ -194,18 +214,46 @@ class Catalog:
         with self._lock:
             return [current.dataset for current in self._current.values()]
 
-    def _folders(self) -> Iterator[Path]:
-        for folder in [self._root] if has_manifest(self._root) else sorted(self._root.iterdir()):
-            if not folder.name.startswith(".") and folder.name != _OF_THE_FILE_SYSTEM and has_manifest(folder):
-                yield folder
-            elif (crashed := left_aside(folder)) and crashed.name not in self._current and has_manifest(folder):
-                yield crashed  # refused, with the way out
+    def _folders(self) -> dict[Path, Stamps]:
+        """Returns every folder that is, or should be, a dataset, with the stamps of its files.
 
-    def _open(self, folder: Path) -> None:
+        Raises:
+            OSError: the root cannot be read.
+        """
+        try:
+            found = within(f"{self._root}/*", lambda: dict(self._seen(self._entries())))
+        except TimeoutError:  # an entry's file system may hang: each is asked by itself, which takes longer
+            return self._answering(within(str(self._root), self._entries))
+        self._hanging = set()
+        return found
+
+    def _entries(self) -> list[Path]:
+        return [self._root] if has_manifest(self._root) else sorted(self._root.iterdir())
+
+    def _answering(self, entries: Sequence[Path]) -> dict[Path, Stamps]:
+        """Returns the same of the entries that answer; the others are refused until they do."""
+        found: dict[Path, Stamps] = {}
+        hanging = set()
+        for entry in entries:
+            try:
+                found |= within(str(entry), partial(dict, self._seen([entry])))
+            except TimeoutError as error:
+                hanging.add(entry.name)
+                self._refuse(entry, error, ())
+        self._hanging = hanging
+        return found
+
+    def _seen(self, entries: Iterable[Path]) -> Iterator[tuple[Path, Stamps]]:
+        for folder in entries:
+            if not folder.name.startswith(".") and folder.name != _OF_THE_FILE_SYSTEM and has_manifest(folder):
+                yield folder, stamps_of(folder)
+            elif (crashed := left_aside(folder)) and crashed.name not in self._current and has_manifest(folder):
+                yield crashed, stamps_of(crashed)  # refused, with the way out
+
+    def _open(self, folder: Path, stamps: Stamps) -> None:
         with self._lock:
             opening = self._opening.setdefault(folder.name, threading.Lock())
         with opening:  # only those who ask for the same folder meanwhile wait
-            stamps = stamps_of(folder)
             refused, before = self._refused.get(folder.name), self._current.get(folder.name)
             if (before is not None and stamps == before.stamps) or (refused is not None and refused.stays(stamps)):
                 return
@@ -230,7 +278,8 @@ class Catalog:
                     self._older.setdefault(folder.name, []).append(OlderVersion(before))
                     _warn_of_new_version(before.dataset, dataset)
                 self._current[folder.name] = opened
-                self._refused.pop(folder.name, None)
+                if self._refused.pop(folder.name, None) is not None:
+                    _LOG.info("%s is right now: it is served with digest %s", folder.name, dataset.manifest.digest)
         if not is_checked and not is_same:
             threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
 
@@ -271,7 +320,11 @@ class Catalog:
         Raises:
             PreparedDatasetError: it is such a link.
         """
-        if not path.resolve().is_relative_to(self._root):
+        try:
+            target = within(str(path), path.resolve)
+        except TimeoutError as error:
+            raise PreparedDatasetError(f"{name} cannot be looked at: {error.strerror}") from error
+        if not target.is_relative_to(self._root):
             raise PreparedDatasetError(
                 f"{name} is a link that leads out of the data root; move its target there, or mount it"
             )

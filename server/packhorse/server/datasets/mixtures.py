@@ -31,7 +31,7 @@ from packhorse.server.base.faults import ServiceError, invalid_field
 from packhorse.server.datasets.catalog import Catalog, has_manifest, no_mixture, not_served
 from packhorse.server.datasets.protocols import Dataset, StreamProgress
 from packhorse.server.datasets.takedowns import Takedowns
-from packhorse.storage import Stamp, stamp_of
+from packhorse.storage import Stamp, stamp_of, within
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Mixtures:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._lock = threading.Lock()
+        self._reading: dict[str, threading.RLock] = {}  # by name: only those who ask for the same wait
         self._read: dict[str, _Read] = {}
         self._logged: dict[str, Stamp] = {}
         self._wrong: dict[str, str] = {}  # name → why its file is refused
@@ -76,13 +76,14 @@ class Mixtures:
 
     def troubles(self) -> dict[tuple[str, str], str]:
         """Returns what is wrong with files below the root: (dataset, mixture or takedown, its name) → why."""
-        wrong = {name: why for name, why in self._wrong.items() if self._path(name) is not None}
+        wrong = {name: why for name, why in list(self._wrong.items()) if self._is_there(name)}
         kinds = {"dataset": self._catalog.troubles(), "mixture": wrong, "takedown": self._takedowns.troubles()}
         return {(kind, name): why for kind, whys in kinds.items() for name, why in sorted(whys.items())}
 
     def older_digests(self, name: str) -> list[str]:
         """As of Datasets; a mixture has none: its chain of digests says whether a run may continue."""
-        return [] if self._path(name) is not None else self._catalog.older_digests(name)
+        is_dataset = self._catalog.has(name) or not self._is_there(name)
+        return self._catalog.older_digests(name) if is_dataset else []
 
     def warn_of_unknown_ids(self) -> None:
         """Warns of ids in takedowns that their dataset does not have; see `Takedowns`."""
@@ -90,14 +91,21 @@ class Mixtures:
 
     def get(self, name: str, digest: str = "") -> Dataset:
         """As of Datasets."""
-        path = None if self._catalog.has(name) else self._path(name)  # a dataset comes before a mixture of its name
-        stamp = None if path is None else stamp_of(path)
-        if path is None or stamp is None:
-            return self._catalog.get(name, digest, besides=self._files())
         read = self._read.get(name)
+        try:
+            found = None if self._catalog.has(name) else self._look(name)  # a dataset comes before a mixture of its name
+        except TimeoutError as error:
+            why = f"{name}{MIXTURE_SUFFIX} cannot be looked at: {error.strerror}"
+            if read is None:
+                raise not_served(name, why) from None
+            self._note(name, f"{why}; it stays as it was")
+            return read.mixture
+        if found is None:
+            return self._catalog.get(name, digest, besides=self._files())
+        path, stamp = found
         if read is not None and stamp in (read.stamp, self._logged.get(name)):
             return read.mixture
-        with self._lock:
+        with self._reading.setdefault(name, threading.RLock()):
             return self._reread(name, path, stamp)
 
     def append_stage(
@@ -158,8 +166,8 @@ class Mixtures:
         except ServiceError as error:
             self._log(name, error.message)
             return False
-        read, path = self._read.get(name), self._path(name)
-        if read is not None and path is not None and read.stamp == stamp_of(path):  # right again, without being read
+        read = self._read.get(name)
+        if read is not None and read.stamp == self._stamp(name):  # right again, without being read
             self._wrong.pop(name, None)
             self._logged.pop(name, None)
         return True
@@ -174,7 +182,11 @@ class Mixtures:
         except PreparedDatasetError as error:
             if before is None:
                 raise not_served(name, str(error)) from None
-            self._log(name, f"{error}; it stays as it was, digest {before.manifest.digest}", stamp)
+            why = f"{error}; it stays as it was, digest {before.manifest.digest}"
+            if isinstance(error.__cause__, OSError):  # it is read again, though it stays the same: the disk may answer
+                self._note(name, why)
+            else:
+                self._log(name, why, stamp)
             return before
         if before is not None and before.file == mixture.file:  # only touched
             mixture = before
@@ -210,7 +222,7 @@ class Mixtures:
         Raises:
             MixtureError: it is a mixture itself, or there is no dataset of that name.
         """
-        if self._path(name) is not None:
+        if not self._catalog.has(name) and self._is_there(name):
             raise MixtureError(f"{name} is a mixture itself; name its components")
         try:
             return self._catalog.get(name)
@@ -219,15 +231,25 @@ class Mixtures:
 
     def _log(self, name: str, reason: str, stamp: Stamp | None = None) -> None:
         """Logs, once for each state of the file, why it is refused."""
-        path = self._path(name)
-        stamp = stamp or (None if path is None else stamp_of(path))
+        stamp = stamp or self._stamp(name)
         if stamp is not None and self._logged.get(name) != stamp:
             self._logged[name] = stamp
+            self._note(name, reason)
+
+    def _note(self, name: str, reason: str) -> None:
+        """Notes, and logs once, what is wrong with a file."""
+        if self._wrong.get(name) != reason:
             self._wrong[name] = reason
             _LOG.error("mixture %s: %s", name, reason)
 
-    def _files(self) -> Iterator[str]:
-        """Yields the names of the mixtures' files, right or wrong."""
+    def _files(self) -> list[str]:
+        """Returns the names of the mixtures' files, right or wrong; without an answer of the disk, of those read."""
+        try:
+            return within(f"{self._catalog.root}/*{MIXTURE_SUFFIX}", lambda: list(self._found()))
+        except TimeoutError:
+            return sorted(self._read)
+
+    def _found(self) -> Iterator[str]:
         if not has_manifest(self._catalog.root):
             for path in sorted(self._catalog.root.glob(f"*{MIXTURE_SUFFIX}")):
                 name = path.name.removesuffix(MIXTURE_SUFFIX)
@@ -236,6 +258,30 @@ class Mixtures:
                 elif name not in self._hidden and has_manifest(path.parent / name):
                     self._hidden.add(name)
                     _LOG.error("mixture %s: a dataset has that name and is served instead; rename one of them", name)
+
+    def _look(self, name: str) -> tuple[Path, Stamp] | None:
+        """Returns the path and stamp of a mixture's file, or None; a TimeoutError if the disk does not answer."""
+
+        def look() -> tuple[Path, Stamp] | None:
+            path = self._path(name)
+            stamp = None if path is None else stamp_of(path)
+            return None if path is None or stamp is None else (path, stamp)
+
+        return within(f"{self._catalog.root}/{name}{MIXTURE_SUFFIX}", look)
+
+    def _is_there(self, name: str) -> bool:
+        """Whether a mixture has a file; also as long as the disk does not say."""
+        try:
+            return self._look(name) is not None
+        except TimeoutError:
+            return name in self._read
+
+    def _stamp(self, name: str) -> Stamp | None:
+        try:
+            found = self._look(name)
+        except TimeoutError:
+            return None
+        return None if found is None else found[1]
 
     def _path(self, name: str) -> Path | None:
         """Returns the path of a mixture's file; None if there is none, or a dataset has that name."""

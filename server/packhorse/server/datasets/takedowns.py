@@ -30,7 +30,7 @@ from packhorse.dataset import (
 from packhorse.formats.keys import shown_key
 from packhorse.server.datasets.catalog import not_served
 from packhorse.server.datasets.protocols import Dataset, StreamProgress
-from packhorse.storage import Stamp, stamp_of
+from packhorse.storage import Stamp, stamp_of, within
 
 _LOG = logging.getLogger(__name__)
 
@@ -101,7 +101,8 @@ class Takedowns:
         is_dataset = (root / MANIFEST).exists()
         self._folder = root.parent if is_dataset else root
         self._refuse_link = (lambda path, name: None) if is_dataset else refuse_link
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held to look up and note, never while files are read
+        self._reading: dict[str, threading.RLock] = {}  # by dataset or mixture: only those who ask for it wait
         self._read: dict[str, _Read] = {}
         self._in_force: weakref.WeakKeyDictionary[Dataset, _InForce] = weakref.WeakKeyDictionary()
         self._streams: weakref.WeakSet[StreamProgress] = weakref.WeakSet()
@@ -111,15 +112,17 @@ class Takedowns:
     def of(self, dataset: Dataset, *, is_open: bool = False) -> Takedown:
         """Returns what is taken away from a dataset or mixture now; see `Datasets.takedown`."""
         with self._lock:
-            kept = self._in_force.get(dataset)
-            if kept is None:
-                kept = self._in_force[dataset] = _InForce()
+            kept = self._in_force.setdefault(dataset, _InForce())
+            reading = self._reading.setdefault(dataset.name, threading.RLock())
+        if is_open and time.monotonic() - kept.looked_at < FRESH_SECONDS:
+            return kept.takedown
+        with reading:
             now = time.monotonic()
             if is_open and now - kept.looked_at < FRESH_SECONDS:
                 return kept.takedown
             datasets = dataset.datasets if isinstance(dataset, MixtureDataset) else ()
             try:
-                files = tuple(self._file(each.name, each) for each in (dataset, *datasets))
+                files = self._files([dataset, *datasets])
                 if files != kept.files and not (kept.takedown is NOTHING and not any(map(_says, files))):
                     kept.takedown = put_together(dataset, files)
             except PreparedDatasetError as error:
@@ -129,8 +132,7 @@ class Takedowns:
 
     def troubles(self) -> dict[str, str]:
         """Returns what is wrong with files at the last look, by the name of their dataset or mixture."""
-        with self._lock:
-            return {name: read.why for name, read in self._read.items() if read.why}
+        return {name: read.why for name, read in list(self._read.items()) if read.why}
 
     def follow(self, progress: StreamProgress) -> None:
         """Follows an open stream while its progress is held."""
@@ -161,14 +163,50 @@ class Takedowns:
                         *(name, TAKEDOWN_SUFFIX, number, names, name),
                     )
 
-    def _file(self, name: str, dataset: Dataset) -> TakedownFile:
+    def _files(self, datasets: Sequence[Dataset]) -> tuple[TakedownFile, ...]:
+        """Returns the content in force of the files of a dataset, or of a mixture and its components.
+
+        Raises:
+            TakedownError: one is wrong, or cannot be looked at, and there was none before.
+        """
+
+        def look() -> list[tuple[bool, Stamps]]:
+            paths = [self._path(each.name) for each in datasets]
+            reads = [self._read.get(each.name) for each in datasets]
+            return [(_is_missing(path), self._stamps(path, read)) for path, read in zip(paths, reads, strict=True)]
+
+        name = datasets[0].name
+        try:
+            looks = within(str(self._path(name)), look)
+        except TimeoutError as error:
+            why = f"{name}{TAKEDOWN_SUFFIX} cannot be looked at: {error.strerror}"
+            own = self._read.setdefault(name, _Read())
+            own.refuse(((self._path(name), None),), why, name)
+            reads = [self._read.get(each.name) for each in datasets]
+            before = tuple(read.file for read in reads if read is not None and read.file is not None)
+            if len(before) < len(datasets):
+                raise TakedownError(why) from None
+            return before
+        return tuple(
+            self._file(each.name, each, *look) for each, look in zip(datasets, looks, strict=True)
+        )
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}{TAKEDOWN_SUFFIX}"
+
+    def _file(self, name: str, dataset: Dataset, is_missing: bool, stamps: Stamps) -> TakedownFile:
         """Returns a file's content in force; a TakedownError if it is wrong and there was none before."""
-        path = self._folder / f"{name}{TAKEDOWN_SUFFIX}"
+        with self._lock:
+            reading = self._reading.setdefault(name, threading.RLock())
+        with reading:  # a component's file is also its own dataset's
+            return self._current(name, dataset, is_missing, stamps)
+
+    def _current(self, name: str, dataset: Dataset, is_missing: bool, stamps: Stamps) -> TakedownFile:
+        path = self._path(name)
         if name not in self._read:
             # Without a file, nothing is taken away until a right file says otherwise.
-            self._read[name] = _Read(_NO_FILE, ((path, None),)) if _is_missing(path) else _Read()
+            self._read[name] = _Read(_NO_FILE, ((path, None),)) if is_missing else _Read()
         read = self._read[name]
-        stamps = self._stamps(path, read)
         if stamps == read.stamps:
             read.why = ""
         if stamps not in (read.stamps, read.refused):
@@ -188,6 +226,8 @@ class Takedowns:
             put_together(dataset, (file,))
         except PreparedDatasetError as error:
             read.refuse(stamps, str(error), name)
+            if isinstance(error.__cause__, OSError):
+                read.refused = ()  # it is tried again, though it stays the same: the disk may answer then
             return
         if before is not None and (passed := self._passed(name, before, file)):
             read.refuse(stamps, f"{path.name}: {passed}", name)
@@ -201,8 +241,8 @@ class Takedowns:
         if before is None or not before.is_same(file):
             _LOG.info("%s is in force: redactions: %d, skips: %d", path.name, len(file.redactions), len(file.skips))
 
-    def _stamps(self, path: Path, read: _Read) -> Stamps:
-        ids_files = read.file.ids_files if read.file is not None else ()
+    def _stamps(self, path: Path, read: _Read | None) -> Stamps:
+        ids_files = read.file.ids_files if read is not None and read.file is not None else ()
         paths = [path, *(path.with_name(name) for name in ids_files)]
         return tuple((each, stamp_of(each)) for each in paths)
 

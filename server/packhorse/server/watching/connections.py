@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from packhorse.server.base.logs import Sparing, fields
 from packhorse.server.base.machine import Resources, open_descriptors
+from packhorse.server.base.output import STDERR
 from packhorse.server.watching.calls import Call, Watcher
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
@@ -112,6 +113,7 @@ class Measuring:
         self._connections = connections
         self._seen = Resources()
         self._bytes_without_request = 0
+        self._num_left_out = 0
 
     async def keep_looking(self) -> None:
         """Looks, in a thread, until it is cancelled."""
@@ -125,6 +127,7 @@ class Measuring:
         metrics, connections = self._metrics, self._connections
         connections.look()
         before, now = self._seen, Resources.now()
+        num_left_out = STDERR.num_left_out
         metrics.processor_seconds.inc(now.processor_seconds - before.processor_seconds)
         metrics.memory.set(now.memory_bytes)
         metrics.memory_limit.set(now.memory_limit_bytes)
@@ -132,8 +135,10 @@ class Measuring:
         metrics.open_files_limit.set(now.most_open_files)
         metrics.connections.set(connections.num_open)
         metrics.connections_without_request.set(connections.num_without_request)
+        metrics.lines_left_out.inc(num_left_out - self._num_left_out)
         metrics.bytes_without_request.inc(connections.bytes_without_request - self._bytes_without_request)
         self._seen, self._bytes_without_request = now, connections.bytes_without_request
+        self._num_left_out = num_left_out
 
     def activity(self) -> pb.ProcessActivity:
         """Returns what the last look saw."""

@@ -62,9 +62,6 @@ RESOURCE_LABELS = ("dataset", "resource")
 
 UNUSABLE_FILES, EXPIRY = "packhorse_unusable_files", "packhorse_expiry_timestamp_seconds"
 
-SERVING = "packhorse_serving"
-"""The metric that /healthz shows."""
-
 FILE_GAUGES = {
     UNUSABLE_FILES: (
         "Invalid files, 1 for each: a dataset, mixture or takedown of that name, the token file, the certificates. "
@@ -179,7 +176,7 @@ class Metrics:
         )
 
     def _add_process(self) -> None:
-        self.serving = self._gauge(SERVING, "Processes that serve: 0 while health is NOT_SERVING")
+        self.serving = self._gauge("packhorse_serving", "Processes that serve: 0 while health is NOT_SERVING")
         self.connections = self._gauge("packhorse_connections", "Open connections to the address of --listen")
         self.connections_without_request = self._gauge(
             "packhorse_connections_without_request", "Open connections from which no request has come"
@@ -205,6 +202,9 @@ class Metrics:
         )
         self.open_files_limit = self._gauge(
             "packhorse_open_files_limit", "Files and connections that a process may open", over_processes="livemin"
+        )
+        self.lines_left_out = self._counter(
+            "packhorse_log_lines_left_out", "Lines of the log that were left out because nobody read them in time"
         )
         self.processor_seconds = self._counter("packhorse_processor_seconds", "Processor time, in seconds")
 

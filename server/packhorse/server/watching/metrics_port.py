@@ -23,7 +23,6 @@ from packhorse.server.access.config import ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import METRICS, TokenFile
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.watching.metrics import SERVING
 from packhorse.server.watching.status_page import DOCUMENT, StatusPage
 from packhorse.v1 import packing_pb2 as pb
 
@@ -66,6 +65,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         host: to listen on.
         port: 0 for a free one.
         registry: of the metrics.
+        is_serving: asked by whoever asks /healthz; may take some seconds.
         certificates: for HTTPS; None for HTTP.
         tokens: those for METRICS may scrape; None if everyone may.
         page: the status page; None for none.
@@ -81,6 +81,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         host: str,
         port: int,
         registry: CollectorRegistry,
+        is_serving: Callable[[], bool],
         certificates: Certificates | None = None,
         tokens: TokenFile | None = None,
         page: StatusPage | None = None,
@@ -94,7 +95,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
         scheme, shown = "http" if certificates is None else "https", f"[{host}]" if is_ipv6 else host
         self.url = f"{scheme}://{shown}:{self.server_port}/metrics"
-        self.set_app(_by_path(make_wsgi_app(registry), page, registry, tokens))
+        self.set_app(_by_path(make_wsgi_app(registry), page, is_serving, tokens))
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -150,6 +151,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 def listen_for_metrics(
     config: ServeConfig,
     registry: CollectorRegistry,
+    is_serving: Callable[[], bool],
     certificates: Certificates | None,
     tokens: TokenFile | None,
     page: StatusPage | None = None,
@@ -163,12 +165,14 @@ def listen_for_metrics(
         return None
     host, port = split_address("metrics_listen", config.metrics_listen)
     try:
-        return MetricsServer(host, port, registry, certificates, tokens, page)
+        return MetricsServer(host, port, registry, is_serving, certificates, tokens, page)
     except OSError as error:
         raise OSError(f"metrics_listen {config.metrics_listen}: {error.strerror}") from None
 
 
-def _by_path(metrics: _App, page: StatusPage | None, registry: CollectorRegistry, tokens: TokenFile | None) -> _App:
+def _by_path(
+    metrics: _App, page: StatusPage | None, is_serving: Callable[[], bool], tokens: TokenFile | None
+) -> _App:
     """Returns an application that answers each path.
 
     /healthz answers everyone, as gRPC's health does; so does the page without its document, which has no figure.
@@ -188,25 +192,15 @@ def _by_path(metrics: _App, page: StatusPage | None, registry: CollectorRegistry
                 "404 Not Found",
                 "here are /metrics, for Prometheus, /healthz" + ("" if page is None else ", /status"),
             )
-        elif _is_serving(registry):
+        elif is_serving():
             status, line = "200 OK", "SERVING"
         else:
             status = "503 Service Unavailable"
-            line = "NOT_SERVING: it starts, drains, makes no blocks, or has no dataset to serve; its log says which"
+            line = "NOT_SERVING: it starts, drains, is stuck, or has no dataset to serve; its log says which"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")])
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [f"{line}\n".encode()]
 
     return answered
-
-
-def _is_serving(registry: CollectorRegistry) -> bool:
-    """Whether this process, or one of several, serves; collects no slow metric if it can."""
-    for collected in (registry.restricted_registry([SERVING]).collect(), registry.collect()):
-        for family in collected:
-            for sample in family.samples:
-                if sample.name == SERVING:
-                    return bool(sample.value > 0)
-    return False
 
 
 def _guarded(app: _App, tokens: TokenFile) -> _App:

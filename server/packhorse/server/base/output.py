@@ -1,0 +1,145 @@
+"""Lines on stdout and stderr that nobody waits for: a pipe whose reader has stopped stops no request.
+
+Owns the queue of lines, and counting those that find no room in it. Leaves their form to `logs`.
+"""
+
+import io
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+MOST_LINES = 10_000
+"""Lines that wait to be written; more are left out. A large run that starts logs some thousands within a second."""
+
+LAST_LINES_SECONDS = 2.0
+"""How long the end of the process waits for lines to be written."""
+
+
+class Lines:
+    """Writes lines to a descriptor, in a thread of its own and in their order. Safe to be used by many threads.
+
+    Args:
+        descriptor: of the stream; it stays the caller's.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.num_left_out = 0
+        self.told: Callable[[str], str] = str
+        """Gives a sentence about lines that were left out the form of a line."""
+        self._descriptor = descriptor
+        self._lines: queue.Queue[str] = queue.Queue(MOST_LINES)
+        self._untold = 0  # lines left out since one had room
+        self._counting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, line: str) -> None:
+        """Adds a line, which may have line ends inside; leaves it out, and counts it, where there is no room."""
+        if self._thread is None or not self._thread.is_alive():  # a fork has none
+            self._begin()
+        with self._counting:
+            if self._untold:
+                what = f"{self._untold:,} lines are left out here: nobody read in time what this process writes"
+                line = f"{self.told(what)}\n{line}"
+            try:
+                self._lines.put_nowait(line)
+            except queue.Full:
+                self.num_left_out += 1
+                self._untold += 1
+            else:
+                self._untold = 0
+
+    def flush(self, seconds: float = LAST_LINES_SECONDS) -> None:
+        """Waits until what was put is written, for `seconds` at most."""
+        until = time.monotonic() + seconds
+        with self._lines.all_tasks_done:
+            while self._lines.unfinished_tasks and (left := until - time.monotonic()) > 0:
+                self._lines.all_tasks_done.wait(left)
+
+    def _begin(self) -> None:
+        with self._counting:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._write, name="lines", daemon=True)
+                self._thread.start()
+
+    def _write(self) -> None:
+        while True:
+            line = self._lines.get()
+            try:
+                self._write_whole(f"{line}\n".encode(errors="backslashreplace"))
+            except OSError:  # nobody reads any more, or the disk is full
+                with self._counting:
+                    self.num_left_out += 1
+            finally:
+                self._lines.task_done()
+
+    def _write_whole(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+class LineHandler(logging.Handler):
+    """Sends log records to `Lines`, and never raises for one that cannot be formatted."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__()
+        self.lines = lines
+        lines.told = self._line_of
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Adds the record's line."""
+        try:
+            line = self.format(record)
+        except Exception as error:
+            line = f"a record of {record.name} cannot be formatted: {error!r}"
+        self.lines.put(line)
+
+    def flush(self) -> None:
+        """Waits a moment for what was logged; the process ends soon."""
+        self.lines.flush()
+
+    def _line_of(self, sentence: str) -> str:
+        return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, sentence, (), None))
+
+
+class LineStream(io.TextIOBase):
+    """A text stream whose lines go to `Lines`: what Python itself and other packages print, such as warnings."""
+
+    def __init__(self, lines: Lines, descriptor: int) -> None:
+        super().__init__()
+        self._lines = lines
+        self._descriptor = descriptor
+        self._rest = ""
+        self._lock = threading.Lock()
+
+    encoding, errors = "utf-8", "backslashreplace"
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor of the stream that it stands for."""
+        return self._descriptor
+
+    def write(self, text: str) -> int:
+        """Adds the lines that are complete."""
+        with self._lock:
+            *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._lines.put(line)
+        return len(text)
+
+
+STDERR = Lines(2)
+"""What this process writes to stderr."""
+
+
+def never_wait_for_stderr() -> None:
+    """From now on, nobody in this process who prints to stderr waits for whoever reads it."""
+    if sys.stderr is sys.__stderr__ and sys.stderr is not None:
+        sys.stderr.flush()
+        sys.stderr = LineStream(STDERR, 2)
