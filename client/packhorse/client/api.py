@@ -14,6 +14,7 @@ from packhorse.client.options import NO_SKIPS
 from packhorse.client.packing import PackingClient
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.stream import BinStream
+from packhorse.client.transport.one_dataset import OneDataset, run_id_of
 from packhorse.client.transport.requests import (
     APPEND_STAGE,
     GET_BINS,
@@ -21,6 +22,7 @@ from packhorse.client.transport.requests import (
     LIST_DATASETS,
     LOCATE_SEQUENCES,
     SequenceLocation,
+    Transport,
     integers,
     message,
     read_locations,
@@ -28,6 +30,7 @@ from packhorse.client.transport.requests import (
     texts,
     topology_message,
 )
+from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Skips, Topology
 from packhorse.types import DatasetInfo
 from packhorse.v1 import packing_pb2 as pb
@@ -49,12 +52,19 @@ class Client(PackingClient):
     `stream_bins`, `get_bins` and `locate` read prepared datasets; `pack_sequences` and `pack_stream` pack lengths
     without a dataset, all at once or as they arrive.
 
+    The first answer about a dataset binds all later ones: where replicas serve different data under one name, or a folder
+    is replaced, a client never mixes them. Versions that a server keeps go on; connect again to read a newer one.
+
     Example:
         >>> from packhorse.client import connect
         >>> with connect("embedded:datasets") as client:
         ...     client.target
         'embedded:datasets'
     """
+
+    def __init__(self, transport: Transport, retry: RetryPolicy) -> None:
+        super().__init__(transport, retry)
+        self._one_dataset = OneDataset()
 
     def list_datasets(self) -> list[DatasetInfo]:
         """Returns every dataset that is served, by ascending name.
@@ -77,7 +87,31 @@ class Client(PackingClient):
             ...     client.get_dataset("corpus").max_seq_len
             8
         """
-        return DatasetInfo.from_proto(self._ask(GET_DATASET, message(pb.GetDatasetRequest, name=name)).dataset)
+        bound = self._one_dataset.digest_of(name) if isinstance(name, str) else ""
+        request = message(pb.GetDatasetRequest, name=name, dataset_digest=bound)
+        info = DatasetInfo.from_proto(self._ask(GET_DATASET, request).dataset)
+        self._one_dataset.bind(name, info.digest, may_change=bool(info.stages))
+        return info
+
+    def bind(self, dataset: str, digest: str) -> None:
+        """Lets this client read a dataset of this digest only, as its first answer about it does otherwise.
+
+        Calls with `expected_digest` say themselves what they want. A mixture may have more stages than the one of the
+        digest.
+
+        Example:
+            >>> from packhorse.client import connect
+            >>> with connect("embedded:datasets") as client:
+            ...     client.bind("corpus", "of another")
+            ...     client.get_dataset("corpus")
+            Traceback (most recent call last):
+                ...
+            packhorse.client.errors.DigestMismatchError: dataset 'corpus' is not the one that answered this client ...
+
+        Raises:
+            DigestMismatchError: it is bound to another one.
+        """
+        self._one_dataset.bind(dataset, digest)
 
     def append_stage(
         self,
@@ -188,9 +222,13 @@ class Client(PackingClient):
             skip=skip_message(skip),
             first_step=first_step,
             expected_digest=expected_digest,
+            dataset_digest=self._bound(dataset, expected_digest),
+            run_id=run_id_of(),
             wire_version=WIRE_VERSION,
         )
-        return BinStream(self._transport, request, topology, self._retry)
+        return BinStream(
+            self._transport, request, topology, self._retry, None if expected_digest else self._one_dataset
+        )
 
     def get_bins(
         self,
@@ -231,12 +269,18 @@ class Client(PackingClient):
             expected_digest=expected_digest,
             wire_version=WIRE_VERSION,
             is_whole=is_whole,
+            dataset_digest=self._bound(dataset, expected_digest),
         )
 
         def read(answer: pb.GetBinsResponse) -> BinBlock:
             context = get_bins_context(request, answer.digest, answer.id_type)
             wanted = np.array(request.positions, dtype=np.int64)
-            return decode_bins(answer.bins, answer.id_type, context=context, positions=lambda _: wanted)
+            block = decode_bins(answer.bins, answer.id_type, context=context, positions=lambda _: wanted)
+            if not expected_digest:
+                self._one_dataset.bind(
+                    dataset, answer.digest, may_change=True
+                )  # it does not say whether it is a mixture
+            return block
 
         return self._read(GET_BINS, request, read)
 
@@ -285,9 +329,20 @@ class Client(PackingClient):
             topology=None if topology is None else topology_message(topology),
             skip=skip_message(skip),
             expected_digest=expected_digest,
+            dataset_digest=self._bound(dataset, expected_digest),
         )
 
-        return self._read(LOCATE_SEQUENCES, request, lambda answer: read_locations(answer, request))
+        def read(answer: pb.LocateSequencesResponse) -> list[SequenceLocation]:
+            locations = read_locations(answer, request)
+            if not expected_digest:
+                self._one_dataset.bind(dataset, answer.digest, may_change=True)
+            return locations
+
+        return self._read(LOCATE_SEQUENCES, request, read)
+
+    def _bound(self, dataset: str, expected_digest: str) -> str:
+        """The digest that a request must name; none where the caller said what it expects."""
+        return "" if expected_digest or not isinstance(dataset, str) else self._one_dataset.digest_of(dataset)
 
     def keys(self, dataset: str, ids: Iterable[int], *, component: str = "") -> list[str]:
         """Returns the keys of ids, such as URLs.

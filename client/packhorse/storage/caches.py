@@ -185,7 +185,9 @@ class Watched(Generic[_Value]):
         trouble = f"{error}; what was read before stays in use"
         if trouble != self._trouble:
             self._trouble = trouble
-            _LOG.error("%s %s: %s", self._name, "cannot be looked at" if self._hangs else "changed and cannot be used", trouble)
+            _LOG.error(
+                "%s %s: %s", self._name, "cannot be looked at" if self._hangs else "changed and cannot be used", trouble
+            )
 
     def _now(self) -> list[Stamp | None]:
         return [stamp_of(path) for path in self._paths]

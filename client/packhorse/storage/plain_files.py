@@ -10,7 +10,6 @@ import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 _Answer = TypeVar("_Answer")

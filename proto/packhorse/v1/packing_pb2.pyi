@@ -364,10 +364,12 @@ class ListDatasetsResponse(_message.Message):
     def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., server_version: _Optional[str] = ..., token_expires_seconds: _Optional[int] = ...) -> None: ...
 
 class GetDatasetRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "dataset_digest")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    DATASET_DIGEST_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    dataset_digest: str
+    def __init__(self, name: _Optional[str] = ..., dataset_digest: _Optional[str] = ...) -> None: ...
 
 class GetDatasetResponse(_message.Message):
     __slots__ = ("dataset",)
@@ -376,7 +378,7 @@ class GetDatasetResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
 
 class StreamBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest", "wire_version")
+    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest", "wire_version", "dataset_digest", "run_id")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -387,6 +389,8 @@ class StreamBinsRequest(_message.Message):
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DATASET_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -397,7 +401,9 @@ class StreamBinsRequest(_message.Message):
     first_step: int
     expected_digest: str
     wire_version: int
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    dataset_digest: str
+    run_id: str
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ..., wire_version: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
 
 class StreamBinsResponse(_message.Message):
     __slots__ = ("header", "block")
@@ -458,7 +464,7 @@ class StreamBlock(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class GetBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip", "wire_version", "is_whole")
+    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip", "wire_version", "is_whole", "dataset_digest")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -467,6 +473,7 @@ class GetBinsRequest(_message.Message):
     SKIP_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
+    DATASET_DIGEST_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -475,7 +482,8 @@ class GetBinsRequest(_message.Message):
     skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
     wire_version: int
     is_whole: bool
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., wire_version: _Optional[int] = ..., is_whole: _Optional[bool] = ...) -> None: ...
+    dataset_digest: str
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., wire_version: _Optional[int] = ..., is_whole: _Optional[bool] = ..., dataset_digest: _Optional[str] = ...) -> None: ...
 
 class GetBinsResponse(_message.Message):
     __slots__ = ("digest", "id_type", "bins")
@@ -488,7 +496,7 @@ class GetBinsResponse(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., id_type: _Optional[_Union[IdType, str]] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ...) -> None: ...
 
 class LocateSequencesRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "ids", "topology", "expected_digest", "skip", "keys", "with_keys")
+    __slots__ = ("dataset", "epoch", "seed", "ids", "topology", "expected_digest", "skip", "keys", "with_keys", "dataset_digest")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -498,6 +506,7 @@ class LocateSequencesRequest(_message.Message):
     SKIP_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     WITH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    DATASET_DIGEST_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -507,7 +516,8 @@ class LocateSequencesRequest(_message.Message):
     skip: _containers.RepeatedCompositeFieldContainer[PositionRange]
     keys: _containers.RepeatedScalarFieldContainer[str]
     with_keys: bool
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., keys: _Optional[_Iterable[str]] = ..., with_keys: _Optional[bool] = ...) -> None: ...
+    dataset_digest: str
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., keys: _Optional[_Iterable[str]] = ..., with_keys: _Optional[bool] = ..., dataset_digest: _Optional[str] = ...) -> None: ...
 
 class LocateSequencesResponse(_message.Message):
     __slots__ = ("digest", "locations", "checksum")

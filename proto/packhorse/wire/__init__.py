@@ -22,8 +22,11 @@ from packhorse.wire.streams import (
     KEPT_TEMPLATES,
     MASKED_TOKEN,
     PLAIN_WIRE_VERSION,
+    REDACTING,
+    SKIPPING,
     WIRE_VERSION,
     EpochKey,
+    own_digest,
     steps_of_ranks,
     stream_positions,
 )
@@ -34,6 +37,8 @@ __all__ = [
     "KEPT_TEMPLATES",
     "MASKED_TOKEN",
     "PLAIN_WIRE_VERSION",
+    "REDACTING",
+    "SKIPPING",
     "WIRE_VERSION",
     "EpochKey",
     "HeaderChecksums",
@@ -48,6 +53,7 @@ __all__ = [
     "is_local",
     "is_of_version_1",
     "keep_freed_memory",
+    "own_digest",
     "steps_of_ranks",
     "stream_positions",
 ]

@@ -31,6 +31,20 @@ MASKED_TOKEN = (1 << 32) - 1
 """Means "no token": the sequence keeps its own tokens, and is masked from the loss."""
 
 
+SKIPPING, REDACTING = "+skip=", "+redact="
+"""What follows a dataset's own digest in that of a stream: before the ranges that are skipped, and before redactions."""
+
+
+def own_digest(digest: str) -> str:
+    """Returns a dataset's own part of a digest, without what is skipped and redacted.
+
+    Example:
+        >>> own_digest("11-22-33-44+skip=5:6+redact=aa")
+        '11-22-33-44'
+    """
+    return digest.partition(REDACTING)[0].partition(SKIPPING)[0]
+
+
 def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: int) -> NDArray[np.int64]:
     """Returns the positions that a rank visits in order, without a balance: int64 [num_bins].
 

@@ -135,7 +135,7 @@ def test_a_pipe_in_the_place_of_any_file_stops_nothing(root, make_server, wait_u
         assert count(client, "named") == 600
         assert healthz(server) == "SERVING"
         os.unlink(root / "few.takedown.toml")
-        (root / "few.takedown.toml").write_text('[[redact]]\nids = [3]\n')
+        (root / "few.takedown.toml").write_text("[[redact]]\nids = [3]\n")
         assert count(client, "few") == 7
         server.terminate()
         assert server.wait() == 0

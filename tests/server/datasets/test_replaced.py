@@ -159,13 +159,21 @@ def test_a_server_looks_again_at_sighup_and_runs_go_on(
         old = running.header.digest
         replace("rows")
         server.process.send_signal(signal.SIGHUP)
-        info = wait_until(lambda: (found := client.get_dataset("data")).num_sequences == 2000 and found)
+
+        def newest():  # of a client that nothing binds yet
+            with connect(server.target) as another:
+                return another.get_dataset("data")
+
+        info = wait_until(lambda: (found := newest()).num_sequences == 2000 and found)
         assert info.older_digests == (old,)
+        assert client.get_dataset("data").digest == old, "the first answer binds"
         expected = list(embedded.stream_bins("few", topology=topology))
         assert joined([first, *running]) == joined(expected)
         again = client.stream_bins("data", topology=topology, expected_digest=old)  # as a cursor does
         assert joined(again) == joined(expected)
-        assert client.stream_bins("data").header.digest == info.digest
+        assert client.stream_bins("data").header.digest == old
+        with connect(server.target) as another:
+            assert another.stream_bins("data").header.digest == info.digest
         with pytest.raises(DigestMismatchError):
             client.get_bins("data", positions=[0], expected_digest=old[:-1] + "x")
         (listed,) = packhorse_lines("inspect", "--target", server.target)

@@ -6,6 +6,7 @@ process chooses reaches it through a block of shared memory, and that an epoch h
 """
 
 import atexit
+import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,13 +17,17 @@ from weakref import WeakSet
 import torch
 from torch.utils.data import get_worker_info
 
+from packhorse.client.errors import DigestMismatchError
 from packhorse.client.streams.cursor import Facts, Resume, State, as_worker_state, is_of_worker, topology_facts
 from packhorse.topology import Topology
+from packhorse.wire import own_digest
 
 _Batch = TypeVar("_Batch")
 
 _DIGEST_BYTES = 16 << 10  # a digest names every range that is skipped
 _CHOICE, _ITERATION, _ENDED, _EXITING = 4, 5, 6, 7
+_BOUND_BYTES = 1 << 10
+_MOST_WORKERS = 1024
 
 
 class Progress:
@@ -37,6 +42,8 @@ class Progress:
         self._topology = topology
         self._numbers = torch.zeros(8, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._digest = torch.zeros(_DIGEST_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        self._bound = torch.zeros(_BOUND_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        self._seen = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._own: Resume | None = None  # what a StatefulDataLoader gave to this worker alone
         self._last: tuple[int, Mapping[str, Any]] | None = None  # of which choice, and the state after its last batch
         self._iterations = 0  # in this process; only the last one goes on
@@ -98,6 +105,37 @@ class Progress:
         self._own = None
         return resume
 
+    @property
+    def bound(self) -> str:
+        """Digest of the dataset that all processes of this run read; empty before anything answered."""
+        return self._bound.numpy().tobytes().rstrip(b"\0").decode()
+
+    def bind(self, digest: str) -> None:
+        """Binds all processes to the dataset of a digest, unless they are bound already."""
+        data = own_digest(digest).encode()
+        if not self.bound and len(data) <= _BOUND_BYTES:
+            self._bound.copy_(torch.frombuffer(bytearray(data.ljust(_BOUND_BYTES, b"\0")), dtype=torch.uint8))
+
+    def agree(self, dataset: str, digest: str) -> None:
+        """Compares what answered this process with what answered the others of its loader, and binds all to it.
+
+        Each writes down its own before it looks at the others: of two that open at once, one sees the other.
+
+        Raises:
+            DigestMismatchError: another dataset of the same name answered another worker.
+        """
+        worker, _ = worker_of_process()
+        number = int.from_bytes(hashlib.sha256(own_digest(digest).encode()).digest()[:7]) + 1
+        self._seen[worker % _MOST_WORKERS] = number
+        self.bind(digest)
+        others = self._seen[self._seen != 0]
+        if bool((others != number).any()):
+            raise DigestMismatchError(
+                f"the workers of one loader got different datasets named {dataset!r}, this one digest "
+                f"{own_digest(digest)}: replicas serve different data under one name, or it was replaced just now; serve "
+                "the same everywhere, and begin again"
+            )
+
     def read(self, state: Mapping[str, Any]) -> Resume:
         """Reads a state of this run; see `Resume.from_state`."""
         return Resume.from_state(state, seed=self._seed, topology=self._topology)
@@ -107,6 +145,8 @@ class Progress:
         resume = self.read(state)
         info = get_worker_info()
         if info is None:
+            self._bound.zero_()  # the cursor says which dataset it is
+            self._seen.zero_()
             self.choose(replace(resume, steps_ahead=None))  # workers, if any, are new ones
             return
         saved = state["num_workers"] if is_of_worker(state) else info.num_workers

@@ -18,6 +18,7 @@ from packhorse.client.api import Client
 from packhorse.client.batches.batch import BatchAssembler, MixedComponent, in_rows
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
+from packhorse.client.loading._agreement import digest_of_ranks
 from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress, worker_of_process
 from packhorse.client.loading.ranks import find_rank, refuse_dispatching
@@ -185,6 +186,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     Raises:
         ValueError: an argument is out of range, or is given twice.
+        DigestMismatchError: there is a process group, and another dataset of this name answered another rank. With one,
+            each rank asks for the dataset when this is made.
     """
 
     @with_hints
@@ -211,6 +214,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         if self.maker.preset is not None:
             self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)
         self.progress = Progress(self.run.epoch, self.run.seed, self.topology)
+        self.progress.bind(digest_of_ranks(self._server, self.run, world_size))
         self._num_steps: tuple[Resume, int] | None = None  # of the epoch that was counted last
 
     @property
@@ -311,6 +315,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
         with self._server.open() as client, self._stream(client, resume, worker, num_workers) as stream:
             self.run.check_skips(resume.epoch, stream.header)
+            if not stream.header.components:  # a mixture's digest changes with its stages
+                self.progress.agree(self.run.dataset, stream.header.digest)
             pin_memory = get_worker_info() is None and torch.cuda.is_available()
             for step, batch in self.maker.batches(stream, pin_memory=pin_memory):
                 cursor = cursor_after(step, stream.topology.steps_into_optimizer_step(step, stream.header.num_bins))
@@ -324,6 +330,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
     def _count_steps(self, resume: Resume) -> int:
         with self._server.open() as client, self._stream(client, resume, 0, 1) as stream:
             self.run.check_skips(resume.epoch, stream.header)
+            self.progress.bind(resume.digest or stream.header.digest)
             return stream.header.num_steps - resume.first_step
 
     @property
@@ -334,6 +341,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
         if not self._is_independent:
             steps_ahead = worker if resume.steps_ahead is None else resume.steps_ahead
             worker = (resume.first_step + steps_ahead) % num_workers
+        if bound := self.progress.bound:
+            client.bind(self.run.dataset, bound)
         return client.stream_bins(
             self.run.dataset,
             epoch=resume.epoch,

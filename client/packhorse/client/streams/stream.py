@@ -15,6 +15,7 @@ from packhorse.client.errors import (
     TransientError,
 )
 from packhorse.client.streams.blocks import BinBlock, Templates, decode_bins
+from packhorse.client.transport.one_dataset import OneDataset
 from packhorse.client.transport.requests import STREAM_BINS, Transport
 from packhorse.client.transport.retries import Attempts
 from packhorse.formats.retry_policy import RetryPolicy
@@ -47,11 +48,18 @@ class BinStream:
         request: the stream wanted.
         topology: as in the request; once the stream is open, `topology` is `of_epoch`.
         retry: how long to try again.
+        one_dataset: is bound by the header; None where the request says what it expects.
     """
 
     def __init__(
-        self, transport: Transport, request: pb.StreamBinsRequest, topology: Topology, retry: RetryPolicy
+        self,
+        transport: Transport,
+        request: pb.StreamBinsRequest,
+        topology: Topology,
+        retry: RetryPolicy,
+        one_dataset: OneDataset | None = None,
     ) -> None:
+        self._one_dataset = one_dataset
         self._transport = transport
         self._request = request
         self.topology = topology
@@ -131,6 +139,8 @@ class BinStream:
             raise ServerUnavailableError(f"{self._transport.target} ended the stream before its header")
         if header_checksum(self._request, first.header) != first.header.checksum:
             raise DamagedAnswerError("the stream's header does not match its checksum: bytes changed on the way")
+        if self._one_dataset is not None:
+            self._one_dataset.bind(self._request.dataset, first.header.digest, may_change=bool(first.header.components))
         if self._header is None:
             self.topology = self.topology.of_epoch(
                 self._request.epoch, num_bins=first.header.num_bins, max_seq_len=first.header.max_seq_len

@@ -14,7 +14,6 @@ import grpc
 from packhorse.storage import Watched, read_plain
 from packhorse.wire.addresses import end_of
 
-
 FRESH_SECONDS = 0.25
 """Files are looked at again when the last look is older: thousands of connections may open at once."""
 

@@ -43,6 +43,7 @@ from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Traci
 from packhorse.server.watching.connections import Connections, Measuring
 from packhorse.server.watching.metrics import Metrics
 from packhorse.server.watching.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
+from packhorse.server.watching.runs import RunDigests
 from packhorse.server.watching.status_page import Activity, OwnStatus, StatusPage
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import give_back_freed_memory, keep_freed_memory
@@ -118,7 +119,13 @@ class Server:
         self.servicer = PackingServicer(backend, self.metrics, self.lanes, limit, self.activity.answer)
         self.health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self.tracing = None if config.otlp_endpoint is None else Tracing(config.otlp_endpoint, version)
-        watchers: list[Watcher] = [CallMetrics(self.metrics), self.activity, CallLog(), self.connections]
+        watchers: list[Watcher] = [
+            CallMetrics(self.metrics),
+            self.activity,
+            CallLog(),
+            self.connections,
+            RunDigests(self.metrics),
+        ]
         if self.tracing is not None:
             watchers.append(self.tracing)
         self.interceptor = Interceptor(watchers, self.tokens, self._refused, writes_to_end=config.workarounds)

@@ -98,7 +98,7 @@ class Catalog:
         try:
             found = self._folders()
         except OSError as error:
-            self._note_gone({name: f"the data root cannot be read: {error.strerror}" for name in self._current})
+            self._note_gone(dict.fromkeys(self._current, f"the data root cannot be read: {error.strerror}"))
             raise
         for folder, stamps in found.items():
             self._open(folder, stamps)

@@ -93,7 +93,9 @@ class Mixtures:
         """As of Datasets."""
         read = self._read.get(name)
         try:
-            found = None if self._catalog.has(name) else self._look(name)  # a dataset comes before a mixture of its name
+            found = (
+                None if self._catalog.has(name) else self._look(name)
+            )  # a dataset comes before a mixture of its name
         except TimeoutError as error:
             why = f"{name}{MIXTURE_SUFFIX} cannot be looked at: {error.strerror}"
             if read is None:

@@ -187,9 +187,7 @@ class Takedowns:
             if len(before) < len(datasets):
                 raise TakedownError(why) from None
             return before
-        return tuple(
-            self._file(each.name, each, *look) for each, look in zip(datasets, looks, strict=True)
-        )
+        return tuple(self._file(each.name, each, *look) for each, look in zip(datasets, looks, strict=True))
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}{TAKEDOWN_SUFFIX}"

@@ -70,10 +70,10 @@ class Backend:
 
     def get_dataset(self, request: pb.GetDatasetRequest) -> pb.GetDatasetResponse:
         """Describes one dataset."""
-        return pb.GetDatasetResponse(dataset=self._described(request.name))
+        return pb.GetDatasetResponse(dataset=self._described(request.name, request.dataset_digest))
 
-    def _described(self, name: str) -> pb.Dataset:
-        dataset = self._catalog.get(name)
+    def _described(self, name: str, digest: str = "") -> pb.Dataset:
+        dataset = requests.get_dataset(self._catalog, name, digest)
         message = dataset_message(dataset)
         if takedown := self._catalog.takedown(dataset):
             message.takedown.CopyFrom(takedown_message(takedown))
@@ -100,7 +100,7 @@ class Backend:
 
     def get_bins_in_slices(self, request: pb.GetBinsRequest) -> TimeSlices[pb.GetBinsResponse]:
         """As `get_bins`, in time slices."""
-        dataset = self._catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
+        dataset = requests.get_dataset(self._catalog, request.dataset, request.dataset_digest, request.expected_digest)
         takedown = self._catalog.takedown(dataset)
         requests.check_reads(dataset, takedown, request.wire_version)
         skips = requests.skips(request.skip)

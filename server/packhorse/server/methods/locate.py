@@ -53,7 +53,7 @@ def locate_in_slices(
     catalog: Datasets, epochs: Epochs, request: pb.LocateSequencesRequest
 ) -> TimeSlices[pb.LocateSequencesResponse]:
     """Locates each id and key of a request; a ServiceError if it is out of range, or asks for too much."""
-    dataset = catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
+    dataset = requests.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
     takedown = catalog.takedown(dataset)
     skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
     requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)

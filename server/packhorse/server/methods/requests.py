@@ -27,7 +27,7 @@ from packhorse.topology import (
     checked_integer,
 )
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import PLAIN_WIRE_VERSION, WIRE_VERSION
+from packhorse.wire import PLAIN_WIRE_VERSION, REDACTING, SKIPPING, WIRE_VERSION, own_digest
 
 MAX_MESSAGE_BYTES = 64 << 20
 """No response may be larger; clients accept as much."""
@@ -48,7 +48,6 @@ _KEPT_TOPOLOGIES, _KEPT_TOPOLOGY_BYTES = 64, 1 << 10
 """Checked topologies that are kept, because all ranks and workers of a run send the same one, and the longest message
 of these: strangers choose what is in it."""
 
-_SKIPPING, _REDACTING = "+skip=", "+redact="
 """Precede, in a digest, the skipped ranges and the digest of the redactions."""
 
 BYTES_PER_LENGTH = 4
@@ -258,13 +257,35 @@ def skips(ranges: Collection[pb.PositionRange]) -> Skips:
 
 def digest_of(dataset: Dataset, skips: Skips, takedown: Takedown) -> str:
     """Returns the digest of a dataset with skipped ranges and redactions."""
-    digest = f"{dataset.manifest.digest}{_SKIPPING}{skips}" if skips else dataset.manifest.digest
-    return f"{digest}{_REDACTING}{takedown.digest}" if takedown.digest else digest
+    digest = f"{dataset.manifest.digest}{SKIPPING}{skips}" if skips else dataset.manifest.digest
+    return f"{digest}{REDACTING}{takedown.digest}" if takedown.digest else digest
 
 
-def digest_of_dataset(digest: str) -> str:
-    """Returns the dataset's own part of a digest from `digest_of`."""
-    return digest.partition(_REDACTING)[0].partition(_SKIPPING)[0]
+def get_dataset(catalog: Datasets, name: str, dataset_digest: str, expected_digest: str = "") -> Dataset:
+    """Returns the dataset or mixture that a request is about.
+
+    Args:
+        catalog: of the datasets.
+        name: of it.
+        dataset_digest: that the client's earlier answers named; empty for any.
+        expected_digest: of its run, see `check_digest`; empty for any.
+
+    Raises:
+        ServiceError: there is none of that name, or another one than the client's.
+    """
+    dataset = catalog.get(name, dataset_digest or own_digest(expected_digest))
+    actual = dataset.manifest.digest
+    if not dataset_digest or actual == dataset_digest:
+        return dataset
+    if isinstance(dataset, MixtureDataset) and parts_at(dataset_digest, dataset.chain) != 0:
+        return dataset
+    differs = ["stages"] if isinstance(dataset, MixtureDataset) else _differing(dataset_digest, actual)
+    raise ServiceError(
+        pb.ERROR_REASON_DIGEST_MISMATCH,
+        f"dataset {name!r} is not the one that answered this client before: {', '.join(differs)} differ; replicas must "
+        "serve the same data under one name. Connect again to read the other, or serve the earlier one everywhere",
+        {"expected": dataset_digest, "actual": actual, "dataset": name, "differs": ",".join(differs)},
+    )
 
 
 def check_digest(
@@ -294,7 +315,7 @@ def check_digest(
     if not expected:
         return
     facts = {"expected": expected, "actual": digest_of(dataset, skips, takedown), "dataset": dataset.name}
-    expected_dataset, _, skipped = expected.partition(_REDACTING)[0].partition(_SKIPPING)
+    expected_dataset, _, skipped = expected.partition(REDACTING)[0].partition(SKIPPING)
     if isinstance(dataset, MixtureDataset):
         _check_stages(dataset, skips, expected_dataset, epoch, end if begin is None else begin, facts)
     elif differs := _differing(expected_dataset, dataset.manifest.digest):

@@ -175,7 +175,7 @@ class StreamRequest:
     @classmethod
     def of(cls, request: pb.StreamBinsRequest, catalog: Datasets, epochs: Epochs) -> "StreamRequest":
         """Checks a request; raises a ServiceError if it is refused."""
-        dataset = catalog.get(request.dataset, requests.digest_of_dataset(request.expected_digest))
+        dataset = requests.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
         takedown = catalog.takedown(dataset)
         run = _run_of(request, dataset, takedown, epochs)
         topology, skips, num_bins = run.topology, run.skips, run.header.num_bins
@@ -236,7 +236,7 @@ def _run_of(request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown,
     """Returns the run of a request, kept unless every stream has an epoch of its own."""
     shared = pb.StreamBinsRequest()
     shared.CopyFrom(request)
-    for field in ("rank", "worker", "first_step", "expected_digest"):
+    for field in ("rank", "worker", "first_step", "expected_digest", "dataset_digest", "run_id"):
         shared.ClearField(field)
     data = shared.SerializeToString()
     is_kept = request.topology.mode != pb.STREAM_MODE_INDEPENDENT and len(data) <= LONG_REQUEST_BYTES

@@ -141,6 +141,13 @@ class Metrics:
             "dataset",
             over_processes="livemax",
         )
+        self.run_digest = self._gauge(
+            "packhorse_run_digest",
+            "1 for each digest with which streams of a training run were opened in the last hour; a run with two of one "
+            "dataset mixes data. Runs are those that their launcher names, under a hash",
+            *("dataset", "run", "digest"),
+            over_processes="livemax",
+        )
         self.lane_waiting = self._gauge(
             "packhorse_lane_waiting", "Time slices of work that wait for a thread of their lane", "lane"
         )

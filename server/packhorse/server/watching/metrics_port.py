@@ -170,9 +170,7 @@ def listen_for_metrics(
         raise OSError(f"metrics_listen {config.metrics_listen}: {error.strerror}") from None
 
 
-def _by_path(
-    metrics: _App, page: StatusPage | None, is_serving: Callable[[], bool], tokens: TokenFile | None
-) -> _App:
+def _by_path(metrics: _App, page: StatusPage | None, is_serving: Callable[[], bool], tokens: TokenFile | None) -> _App:
     """Returns an application that answers each path.
 
     /healthz answers everyone, as gRPC's health does; so does the page without its document, which has no figure.

@@ -1,0 +1,62 @@
+"""Which dataset each training run reads: two digests in one run mean that replicas serve different data.
+
+Owns remembering the digests of the runs that stream here, and their metric. Leaves noticing it over several servers to
+Prometheus (`deploy/prometheus/alerts.yml`): each server sees its own.
+"""
+
+import re
+import time
+from collections import OrderedDict
+from typing import Any
+
+from packhorse.server.watching.calls import Call, Watcher
+from packhorse.server.watching.metrics import Metrics
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import own_digest
+
+MOST_RUNS = 64
+"""Digests of runs that are remembered: those that opened a stream last."""
+
+KEEP_SECONDS = 3600.0
+"""How long a digest is shown after a stream of its run last opened with it or ended."""
+
+_RUN_ID = re.compile(r"[\w.:-]{1,64}")
+"""Others are not shown: strangers choose them."""
+
+
+class RunDigests(Watcher):
+    """Follows streams that say which run they belong to. Used from one event loop only.
+
+    Args:
+        metrics: `run_digest` is set here.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._runs: OrderedDict[tuple[str, str, str], float] = OrderedDict()  # when it was last seen
+        self._of_call: dict[Call, tuple[str, str, str]] = {}
+
+    def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
+        """Remembers the digest of a stream's header; a mixture's changes with its stages, and is not shown."""
+        if not isinstance(message, pb.StreamBinsResponse) or not message.HasField("header"):
+            return
+        run = getattr(call.request, "run_id", "")
+        if message.header.components or not _RUN_ID.fullmatch(run):
+            return
+        key = (getattr(call.request, "dataset", ""), run, own_digest(message.header.digest))
+        self._of_call[call] = key
+        self._saw(key)
+
+    def ended(self, call: Call) -> None:
+        """Remembers it for some time from now on."""
+        key = self._of_call.pop(call, None)
+        if key is not None:
+            self._saw(key)
+
+    def _saw(self, key: tuple[str, str, str]) -> None:
+        now = time.monotonic()
+        self._runs[key] = now
+        self._runs.move_to_end(key)
+        self._metrics.run_digest.labels(*key).set(1)
+        while len(self._runs) > MOST_RUNS or now - next(iter(self._runs.values())) > KEEP_SECONDS:
+            self._metrics.run_digest.labels(*self._runs.popitem(last=False)[0]).set(0)
