@@ -193,3 +193,9 @@ def test_pickle_carries_the_index_and_no_tokens():
 def test_reads_in_a_spawned_process():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(MdsShards.integers, (MdsShards(DATA / "mds"), "doc_id")).tolist() == [100, 99, 98, 97, 96]
+
+
+def test_an_index_that_is_nested_deeply_is_no_index(shards):
+    (shards / "index.json").write_text('{"version": 2, "shards": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(ValueError, match="is not an index of MDS shards"):
+        MdsShards(shards)

@@ -52,7 +52,7 @@ class Client(PackingClient):
     `stream_bins`, `get_bins` and `locate` read prepared datasets; `pack_sequences` and `pack_stream` pack lengths
     without a dataset, all at once or as they arrive.
 
-    The first answer about a dataset binds all later ones: where replicas serve different data under one name, or a folder
+    The first answer about a dataset binds all later ones: if replicas serve different data under one name, or a folder
     is replaced, a client never mixes them. Versions that a server keeps go on; connect again to read a newer one.
 
     Example:
@@ -277,9 +277,7 @@ class Client(PackingClient):
             wanted = np.array(request.positions, dtype=np.int64)
             block = decode_bins(answer.bins, answer.id_type, context=context, positions=lambda _: wanted)
             if not expected_digest:
-                self._one_dataset.bind(
-                    dataset, answer.digest, may_change=True
-                )  # it does not say whether it is a mixture
+                self._one_dataset.bind(dataset, answer.digest, may_change=True)  # it may be a mixture's
             return block
 
         return self._read(GET_BINS, request, read)

@@ -303,7 +303,7 @@ def _entries(path: Path | str) -> list[dict[str, Any]]:
         if version == 2 and formats == {"mds"}:
             for entry in entries:
                 _columns_of(entry), entry["raw_data"]["basename"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{where} is not an index of MDS shards: {error!r}") from None
     if version != 2:
         raise ValueError(f"{where} has version {version}; only version 2 of MDS can be read")

@@ -5,12 +5,13 @@ Leaves what a file says to its reader, and noticing that it changed to `caches`.
 """
 
 import errno
+import io
 import os
 import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 _Answer = TypeVar("_Answer")
 
@@ -30,7 +31,7 @@ _UNANSWERED: "dict[str, Future[object]]" = {}
 os.register_at_fork(after_in_child=_UNANSWERED.clear)
 
 
-def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
+def open_plain(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Opens a plain file for reading, and nothing else: opening a pipe would wait for a writer, or a device do harm.
 
     Example:
@@ -87,7 +88,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS) -> _Answer:
-    """Returns what `ask` returns or raises; it runs in a thread of its own, which is left behind when it takes too long.
+    """Returns what `ask` returns or raises, which runs in a thread of its own that is left behind if it takes too long.
 
     A thread that waits for a file system that hangs cannot be ended. So while one waits, nothing else is asked under
     its key.

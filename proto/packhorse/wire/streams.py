@@ -32,7 +32,7 @@ MASKED_TOKEN = (1 << 32) - 1
 
 
 SKIPPING, REDACTING = "+skip=", "+redact="
-"""What follows a dataset's own digest in that of a stream: before the ranges that are skipped, and before redactions."""
+"""What follows a dataset's own digest in a stream's: before the ranges that are skipped, and before redactions."""
 
 
 def own_digest(digest: str) -> str:

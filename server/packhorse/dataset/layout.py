@@ -6,12 +6,12 @@ manifest to `manifest`, arrays to `arrays`, and the folder as a whole to `load`.
 
 import errno
 import hashlib
+import io
 import json
 import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 from packhorse.packing import Template, canonical_templates
 from packhorse.storage import open_plain
@@ -139,7 +139,7 @@ def named(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> io.BufferedReader:
     """Opens a plain file for reading.
 
     Raises:

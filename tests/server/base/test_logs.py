@@ -201,3 +201,7 @@ def test_lines_of_streams_have_a_limit(caplog, monkeypatch):
         for _ in range(100):
             log.sent(call, None, 0.0)
     assert [record.getMessage() for record in caplog.records] == ["stream opened"] * 4
+
+
+def test_a_name_with_a_line_end_stays_in_its_line():
+    assert "\n" not in logs.TextLines().format(record("not serving odd\nname"))

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import urllib.request
+from contextlib import suppress
 
 import pytest
 from tests.servers import START_SECONDS, warm
@@ -32,10 +33,8 @@ def read_lines(reading, wait_until, until):
 
     def more():
         nonlocal data
-        try:
+        with suppress(BlockingIOError):
             data += os.read(reading, 1 << 20)
-        except BlockingIOError:
-            pass
         return until in data and data.endswith(b"\n")
 
     wait_until(more)

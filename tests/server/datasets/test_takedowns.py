@@ -429,3 +429,15 @@ def test_a_server_notices_the_file_and_gives_what_an_embedded_client_gets(
         take_away(root, "staged", "[[redact]]\nids = [1")
         wait_until(lambda: served.get_dataset("staged") and "staged.takedown.toml is not TOML" in server.log())
         assert redacted(whole(served, "staged")) == redacted(theirs)
+
+
+def test_a_skip_beyond_the_end_is_told_of(root, client, caplog):
+    num_bins = client.get_dataset("rows").num_bins
+    take_away(root, "rows", f'[[skip]]\npositions = "{num_bins}:{num_bins + 5}"\n[[skip]]\npositions = "0:1"\n')
+    with caplog.at_level("WARNING", "packhorse"):
+        assert client.stream_bins("rows").header.num_bins == num_bins - 1
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"rows.takedown.toml: skip[0] skips nothing: positions {num_bins}:{num_bins + 5} are beyond the end of an "
+        f"epoch, which has {num_bins} bins"
+    )

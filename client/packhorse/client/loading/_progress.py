@@ -132,8 +132,8 @@ class Progress:
         if bool((others != number).any()):
             raise DigestMismatchError(
                 f"the workers of one loader got different datasets named {dataset!r}, this one digest "
-                f"{own_digest(digest)}: replicas serve different data under one name, or it was replaced just now; serve "
-                "the same everywhere, and begin again"
+                f"{own_digest(digest)}: replicas serve different data under one name, or it was replaced just now; "
+                "serve the same everywhere, and begin again"
             )
 
     def read(self, state: Mapping[str, Any]) -> Resume:

@@ -51,8 +51,8 @@ class OneDataset:
         bound = self._digests.setdefault(name, own)
         if bound != own and not may_change:
             raise DigestMismatchError(
-                f"dataset {name!r} had digest {bound} in an earlier answer, and now has {own}: replicas serve different "
-                "data under one name, or the dataset was replaced; serve the same everywhere, or connect again",
+                f"dataset {name!r} had digest {bound} in an earlier answer, and now has {own}: replicas serve "
+                "different data under one name, or it was replaced; serve the same everywhere, or connect again",
                 {"expected": bound, "actual": own, "dataset": name},
             )
 

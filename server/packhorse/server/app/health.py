@@ -60,7 +60,7 @@ class Condition:
         self._reasons: dict[str, str] = {}
 
     def ask(self, seconds: float = ANSWER_SECONDS) -> bool:
-        """Asks the event loop whether this server serves, from another thread; one that does not answer serves nobody."""
+        """Asks the event loop, from another thread, whether this server serves; without an answer it does not."""
         answer = asyncio.run_coroutine_threadsafe(self._show(), self._loop)
         try:
             return answer.result(seconds)

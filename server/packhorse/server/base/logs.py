@@ -49,7 +49,8 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         """The line without a traceback."""
-        return " ".join([super().formatMessage(record), *(f"{k}={_word(v)}" for k, v in _fields_of(record).items())])
+        line = super().formatMessage(record).replace("\n", "\\n")  # names of files may hold line ends
+        return " ".join([line, *(f"{k}={_word(v)}" for k, v in _fields_of(record).items())])
 
 
 class JsonLines(logging.Formatter):

@@ -236,6 +236,13 @@ class Takedowns:
         read.stamps = (stamps[0], *self._stamps(path, read)[1:])
         if before is not None and (late := self._late(name, before, file)):
             _LOG.warning("%s: %s", path.name, late)
+        num_bins = dataset.manifest.n_bins
+        for number, entry in enumerate(file.skips):
+            if entry.positions.ranges[0][0] >= num_bins:
+                _LOG.warning(
+                    "%s: skip[%d] skips nothing: positions %s are beyond the end of an epoch, which has %d bins",
+                    *(path.name, number, entry.positions, num_bins),
+                )
         if before is None or not before.is_same(file):
             _LOG.info("%s is in force: redactions: %d, skips: %d", path.name, len(file.redactions), len(file.skips))
 

@@ -15,7 +15,7 @@ import numpy as np
 from packhorse.dataset import MixtureDataset, StageEntry, Takedown, differing_parts, parts_at
 from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP, Source, WeightsBy
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
-from packhorse.server.datasets.protocols import Dataset
+from packhorse.server.datasets.protocols import Dataset, Datasets
 from packhorse.topology import (
     Balance,
     BatchPhase,

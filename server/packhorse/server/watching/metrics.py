@@ -143,8 +143,8 @@ class Metrics:
         )
         self.run_digest = self._gauge(
             "packhorse_run_digest",
-            "1 for each digest with which streams of a training run were opened in the last hour; a run with two of one "
-            "dataset mixes data. Runs are those that their launcher names, under a hash",
+            "1 for each digest with which streams of a training run were opened in the last hour; a run with two of "
+            "one dataset mixes data. Runs are those that their launcher names, under a hash",
             *("dataset", "run", "digest"),
             over_processes="livemax",
         )
