@@ -201,8 +201,8 @@ def test_the_note_says_what_is_left_and_how_long_more_would_take():
 
 
 def test_no_plan_with_fewer_bins_is_searched_for_if_there_is_none():
-    """19 tokens would fill 2 bins of 10, and no two bins hold them."""
-    plan = pack_histogram({4: 4, 3: 1}, 10, algorithm="optimal")
+    """259 tokens would fit into 2 bins of 132, and fractions of bins pack them; no two whole bins do."""
+    plan = pack_histogram({44: 2, 33: 3, 12: 6}, 132, algorithm="optimal")
     assert (plan.num_bins, plan.lower_bound, plan.proven) == (3, 2, False)
     assert plan.note == "optimal: branch and bound over all bins found no plan with fewer; 1 bin above the bound"
 
