@@ -17,7 +17,7 @@ from packhorse.client.errors import (
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport import retries as retry_module
 from packhorse.client.transport.requests import topology_message
-from packhorse.client.transport.retries import NoMessageError, next_message
+from packhorse.client.transport.watchdog import NoMessageError, next_message
 from packhorse.formats import retry_policy
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb

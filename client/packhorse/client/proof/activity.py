@@ -14,11 +14,12 @@ from packhorse.client.transport.access import (
     Address,
     Credentials,
     addresses_of,
-    host_and_port,
+    endpoint_of,
     hosts_of,
 )
 from packhorse.client.transport.grpc_channels import MAX_MESSAGE_BYTES
-from packhorse.client.transport.retries import exception_of, refusal_of
+from packhorse.client.transport.handshake import refusal_of
+from packhorse.client.transport.retries import exception_of
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -180,7 +181,7 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
                 pb.GetActivityRequest(), timeout=timeout_seconds, metadata=credentials.metadata
             )
         except grpc.RpcError as error:
-            failure = exception_of(error, address.target)
+            failure = exception_of(error, address.target, address.proxy)
             if isinstance(failure, ServerUnavailableError):
                 failure = refusal_at(address, credentials) or failure
             raise failure from None
@@ -206,8 +207,5 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
 
 def refusal_at(address: Address, credentials: Credentials) -> PackhorseError | None:
     """Returns why an address refuses the connection, where certificates are the reason; else None."""
-    endpoint = host_and_port(address)
-    if endpoint is None:
-        return None
-    host, port, server_name = endpoint
-    return refusal_of(host, port, server_name, credentials.access, uses_tls=credentials.uses_tls)
+    endpoint = endpoint_of(address)
+    return None if endpoint is None else refusal_of(endpoint, credentials.access, uses_tls=credentials.uses_tls)

@@ -22,15 +22,17 @@ from packhorse.client.proof.activity import refusal_at
 from packhorse.client.transport.access import (
     NO_ACCESS,
     Access,
-    Address,
     Credentials,
-    host_and_port,
+    Endpoint,
+    address_of,
+    endpoint_of,
     hosts_of,
     variable_of,
 )
 from packhorse.client.transport.grpc_channels import GrpcTransport
+from packhorse.client.transport.handshake import days_left, refusal_of
 from packhorse.client.transport.requests import LIST_DATASETS
-from packhorse.client.transport.retries import days_left, exception_of, refusal_of
+from packhorse.client.transport.retries import exception_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
@@ -97,7 +99,7 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
         raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}")
     hosts = hosts_of(target)
     credentials = Credentials(access.or_environment(), hosts)
-    address = Address(hosts[0])
+    address = address_of(hosts[0])
     timeout = None if math.isinf(timeout_seconds) else timeout_seconds
     with credentials.open_channel(address) as channel:
         try:
@@ -105,7 +107,7 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout
             )
         except grpc.RpcError as error:
-            raise refusal_at(address, credentials) or exception_of(error, target) from None
+            raise refusal_at(address, credentials) or exception_of(error, target, address.proxy) from None
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
@@ -147,7 +149,7 @@ class _Examination:
         self._dataset = dataset
         self._seconds = timeout_seconds
         self._credentials = Credentials(access, (host,))
-        self._endpoint = host_and_port(Address(host))
+        self._endpoint = endpoint_of(address_of(host))
         self._addresses: list[str] = []
         self._listed: pb.ListDatasetsResponse | None = None
 
@@ -172,7 +174,10 @@ class _Examination:
     def _dns(self) -> Finding:
         if self._endpoint is None:
             return Finding("DNS", f"{self._host} needs no name to be looked up here")
-        name = self._endpoint[0]
+        name = self._endpoint.host
+        if self._endpoint.proxy is not None:
+            self._addresses = [name]
+            return Finding("DNS", f"{name} is left to the proxy {self._endpoint.proxy}")
         started = time.perf_counter()
         try:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -200,7 +205,9 @@ class _Examination:
                     "this user open it?"
                 ) from None
             return Finding("TCP", f"{path} answers ({_since(started)})")
-        _, port, _ = self._endpoint
+        if self._endpoint.proxy is not None:
+            return self._through_proxy(self._endpoint)
+        port = self._endpoint.port
         answering, why = [], ""
         for address in self._addresses:
             try:
@@ -220,24 +227,33 @@ class _Examination:
         self._addresses = answering
         return Finding("TCP", text)
 
+    def _through_proxy(self, endpoint: Endpoint) -> Finding:
+        assert endpoint.proxy is not None
+        started = time.perf_counter()
+        try:
+            endpoint.proxy.connect(endpoint.host, endpoint.port, self._seconds).close()
+        except OSError as error:
+            raise _FailedError(str(endpoint.proxy.failure(self._host, f"{self._host}: {error}"))) from None
+        return Finding("TCP", f"the proxy {endpoint.proxy} connects to {self._host} ({_since(started)})")
+
     def _tls(self) -> Finding:
         if self._endpoint is None:
             return Finding("TLS", "none: nobody on the network can read a unix socket")
-        _, port, server_name = self._endpoint
         if self._access.cert is not None:
             self._refuse_expired(self._access.cert)
         days = []
         for address in self._addresses:
-            refusal = refusal_of(address, port, server_name, self._access, uses_tls=self._credentials.uses_tls)
+            endpoint = self._endpoint._replace(host=address)
+            refusal = refusal_of(endpoint, self._access, uses_tls=self._credentials.uses_tls)
             if refusal is not None:
                 raise _FailedError(str(refusal))
             if self._credentials.uses_tls:
                 try:
-                    days.append(days_left(address, port, server_name, self._access))
+                    days.append(days_left(endpoint, self._access))
                 except OSError as error:
                     raise _FailedError(
-                        f"the connection to {address}:{port} broke during the handshake ({error}): is it a packhorse "
-                        "server, or a proxy that ends TLS?"
+                        f"the connection to {address}:{endpoint.port} broke during the handshake ({error}): is it a "
+                        "packhorse server, or a proxy that ends TLS?"
                     ) from None
         if not days:
             text = "plain text"
@@ -248,7 +264,7 @@ class _Examination:
                 f"{text}: everyone on the way can read it; serve with --tls-cert, and set {variable_of('ca')}",
                 is_warning=True,
             )
-        text = f"the server's certificate is for {server_name}, good for {min(days):.0f} days"
+        text = f"the server's certificate is for {self._endpoint.server_name}, good for {min(days):.0f} days"
         if self._access.cert is not None:
             days.append(days_until(end_of(self._access.cert)))
             text += f", and this client's fits, good for {days[-1]:.0f} days"

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
+from packhorse.client.transport.proxies import Proxy, proxy_for
 from packhorse.client.transport.requests import invalid, shortened
 from packhorse.storage import read_plain
 from packhorse.wire import is_local
@@ -39,6 +41,21 @@ class Address:
     """As gRPC takes it."""
     authority: str | None = None
     """The host:port that was looked up, which the certificate is for; None where it is `target` itself."""
+    proxy: Proxy | None = None
+    """The proxy of its connections, which looks the name up; None for direct ones."""
+
+
+class Endpoint(NamedTuple):
+    """A replica's socket."""
+
+    host: str
+    """Its name or IP address, without brackets."""
+    port: int
+    """Its port."""
+    server_name: str
+    """The name that its certificate is for."""
+    proxy: Proxy | None = None
+    """The proxy on the way."""
 
 
 def hosts_of(target: str) -> tuple[str, ...]:
@@ -64,25 +81,38 @@ def hosts_of(target: str) -> tuple[str, ...]:
 
 
 def addresses_of(host: str) -> list[Address]:
-    """Returns every address of a host; the host itself where it has one, whose IPv6 and IPv4 gRPC both tries."""
+    """Returns every address of a host; the host itself where it has one, whose IPv6 and IPv4 gRPC both tries.
+
+    A host behind a proxy is one address, because the proxy looks it up. It is not behind the proxy if `no_proxy` lists
+    its name, or if each of its addresses is listed or of this machine.
+    """
+    name, _, port = host.removeprefix("dns:").rpartition("/")[2].rpartition(":")
     if host.startswith(_LEFT_TO_GRPC):
-        return [Address(host)]
-    name, _, port = host.rpartition(":")
+        return [Address(host, proxy=proxy_for(name, port) if host.startswith("dns:") else None)]
+    proxy = proxy_for(name, port)
     if _is_literal(name):
-        return [Address(host)]
+        return [Address(host, proxy=proxy)]
     found = _looked_up(name)
-    if len(found) < 2:
-        return [Address(host)]
+    if found and all(proxy_for(ip, port) is None for ip in found):
+        proxy = None
+    if proxy is not None or len(found) < 2:
+        return [Address(host, proxy=proxy)]
     return [Address(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}", authority=host) for ip in found]
 
 
-def host_and_port(address: Address) -> tuple[str, int, str] | None:
-    """Returns (host, port, name of the certificate) of an address; None where it is no host and port."""
+def address_of(host: str) -> Address:
+    """Returns a host as one address, of which gRPC tries all that the name has."""
+    name, _, port = host.rpartition(":")
+    return Address(host, proxy=None if proxy_for(name, port) is None else addresses_of(host)[0].proxy)
+
+
+def endpoint_of(address: Address) -> Endpoint | None:
+    """Returns the socket of an address; None where it is no host and port."""
     if address.target.startswith(_LEFT_TO_GRPC):
         return None
     host, _, port = address.target.rpartition(":")
     name = host if address.authority is None else address.authority.rpartition(":")[0]
-    return host.strip("[]"), int(port), name.strip("[]")
+    return Endpoint(host.strip("[]"), int(port), name.strip("[]"), address.proxy)
 
 
 def _check_socket(target: str) -> None:
@@ -254,6 +284,10 @@ class Credentials:
         """Returns a new channel; it connects when it is used."""
         if address.authority is not None:
             options = [*options, ("grpc.default_authority", address.authority)]
+        if address.proxy is None:
+            options = [*options, ("grpc.enable_http_proxy", 0)]
+        else:
+            options = [*options, ("grpc.http_proxy", address.proxy.url)]
         credentials = self.channel_credentials()
         if credentials is None:
             return grpc.insecure_channel(address.target, options)

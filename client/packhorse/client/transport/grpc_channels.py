@@ -35,12 +35,14 @@ from packhorse.client.transport.access import (
     Address,
     Credentials,
     addresses_of,
-    host_and_port,
+    endpoint_of,
     hosts_of,
 )
 from packhorse.client.transport.embedded import SharedSet
+from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.requests import PACK_SEQUENCES, Method
-from packhorse.client.transport.retries import NoMessageError, exception_of, next_message, refusal_of
+from packhorse.client.transport.retries import exception_of
+from packhorse.client.transport.watchdog import NoMessageError, next_message
 from packhorse.wire import keep_freed_memory
 
 _Request = TypeVar("_Request")
@@ -163,12 +165,19 @@ class _Replica:
         """Returns why no connection opens, where certificates are the cause; looks at most once in AVOID_SECONDS."""
         if self._credentials.has_credentials:  # they cannot be read
             return None
-        uses_tls, endpoint, now = self._credentials.uses_tls, host_and_port(self._address), time.monotonic()
+        uses_tls, endpoint, now = self._credentials.uses_tls, endpoint_of(self._address), time.monotonic()
         if endpoint is None or now - self._explained_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
             return None
         self._explained_at = now
-        host, port, server_name = endpoint
-        return refusal_of(host, port, server_name, self._credentials.access, uses_tls=uses_tls)
+        return refusal_of(endpoint, self._credentials.access, uses_tls=uses_tls)
+
+    def failure(self, error: grpc.RpcError | NoMessageError) -> PackhorseError:
+        """Returns the client's exception for an error of a call; it names the proxy, if there is one."""
+        proxy = self._address.proxy
+        if isinstance(error, grpc.RpcError):
+            return exception_of(error, self.name, proxy)
+        text = f"{self.name}: {error}"
+        return ServerUnavailableError(text) if proxy is None else proxy.failure(self.name, text)
 
     def close(self) -> None:
         self.is_closed = True
@@ -370,17 +379,13 @@ class GrpcTransport:
 
     def _failure(self, replica: _Replica, error: grpc.RpcError | NoMessageError) -> PackhorseError:
         """Returns the client's exception, and remembers where it comes from."""
-        if isinstance(error, NoMessageError):
-            failure: PackhorseError = ServerUnavailableError(f"{replica.name}: {error}")
-        elif replica.is_closed:
+        if replica.is_closed and not isinstance(error, NoMessageError):
             return PackhorseError(f"{self.target}: the client was closed during a call")
-        else:
-            failure = exception_of(error, replica.name)
-            is_broken = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
-            if is_broken and isinstance(failure, ServerUnavailableError) and (refusal := replica.refusal()):
-                replica.renew()
-                failure = refusal
-        if isinstance(failure, ServerUnavailableError):
+        failure = replica.failure(error)
+        is_broken = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
+        if is_broken and isinstance(failure, ServerUnavailableError):
+            failure = replica.refusal() or failure
+        if isinstance(failure, ServerUnavailableError) or (is_broken and isinstance(failure, AccessDeniedError)):
             replica.renew()
         else:
             _ANSWERED.add(self.target)

@@ -1,0 +1,125 @@
+"""Why a connection does not open: the TLS handshake, tried once more by hand, and when a certificate expires.
+
+gRPC does not say why a connection was refused. Leaves what else may fail to `retries`.
+"""
+
+import ssl
+import time
+from datetime import UTC, datetime
+
+from packhorse.client.errors import AccessDeniedError
+from packhorse.client.transport.access import Access, Endpoint, variable_of
+from packhorse.client.transport.proxies import connect
+from packhorse.wire.addresses import days_until
+
+SECONDS = 1.0
+"""How long each step may take."""
+
+_PAUSE_SECONDS = 0.05
+
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""OpenSSL's names for an answer that is not TLS."""
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""How HTTP/2 begins: the protocol's name, and empty settings."""
+
+
+def refusal_of(endpoint: Endpoint, access: Access, *, uses_tls: bool) -> AccessDeniedError | None:
+    """Returns why a server or this client refuses the other; None where certificates are not the cause."""
+    try:
+        if not uses_tls:
+            return _speaks_tls(endpoint)
+        for _ in range(2):  # a server that is shutting down looks the same, once
+            if not _closes_at_once(endpoint, access):
+                return None
+            time.sleep(_PAUSE_SECONDS)
+    except AccessDeniedError as refusal:
+        return refusal
+    except (OSError, ValueError):
+        return None
+    return _denied("client-certificate", _why_refused(endpoint, access))
+
+
+def days_left(endpoint: Endpoint, access: Access) -> float:
+    """Returns for how many days the server's certificate is valid.
+
+    Raises:
+        AccessDeniedError: it is not valid, or the server refuses this client.
+        OSError: the connection broke.
+    """
+    with _secure_connection(endpoint, access) as connection:
+        certificate = connection.getpeercert() or {}
+    return days_until(datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC))
+
+
+def _closes_at_once(endpoint: Endpoint, access: Access) -> bool:
+    """Whether a server ends the connection after the handshake, which with TLS 1.3 means it rejects the certificate."""
+    with _secure_connection(endpoint, access) as connection:
+        try:
+            connection.sendall(_PREFACE)
+            return not connection.recv(1)
+        except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
+            return True
+        except ssl.SSLError as error:
+            return "ALERT" in (error.reason or "")
+
+
+def _secure_connection(endpoint: Endpoint, access: Access) -> ssl.SSLSocket:
+    """Returns a connection after a handshake as strict as gRPC's; an AccessDeniedError where one end refuses."""
+    context = ssl.create_default_context(cafile=str(access.ca))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC is not
+    context.hostname_checks_common_name = False
+    context.set_alpn_protocols(["h2"])
+    if access.cert is not None and access.key is not None:
+        try:
+            context.load_cert_chain(access.cert, access.key, password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise _denied("client-certificate", f"cert and key do not belong together: {error}") from None
+    plain = connect(endpoint.host, endpoint.port, SECONDS, endpoint.proxy)
+    try:
+        return context.wrap_socket(plain, server_hostname=endpoint.server_name)
+    except ssl.SSLCertVerificationError as error:
+        cause = "server-certificate"
+        why = f"shows a certificate that {access.ca} does not vouch for: {error.verify_message}"
+    except ssl.SSLError as error:
+        reason = error.reason or ""
+        if "ALERT" in reason:
+            raise _denied("client-certificate", _why_refused(endpoint, access)) from None
+        if reason not in _NO_TLS:
+            raise
+        cause, why = "plain-text", "speaks plain text, and ca asks for TLS: give the server tls_cert, or leave ca out"
+    finally:
+        plain.close()  # a socket that was wrapped has left it
+    raise _denied(cause, f"{endpoint.server_name}:{endpoint.port} {why}")
+
+
+def _speaks_tls(endpoint: Endpoint) -> AccessDeniedError | None:
+    """Returns an error for a server that answers to TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        connect(endpoint.host, endpoint.port, SECONDS, endpoint.proxy) as plain,
+        context.wrap_socket(plain),
+    ):
+        return _denied(
+            "plain-text",
+            f"{endpoint.host}:{endpoint.port} speaks TLS, and this client plain text: give ca=… (the CA of its "
+            f"certificate), or set {variable_of('ca')}",
+        )
+
+
+def _why_refused(endpoint: Endpoint, access: Access) -> str:
+    server = f"{endpoint.server_name}:{endpoint.port}"
+    if access.cert is None:
+        return (
+            f"{server} closes the connection: it wants a client's certificate; give cert=… and key=…, or "
+            f"set {variable_of('cert')} and {variable_of('key')}"
+        )
+    return (
+        f"{server} refuses the client's certificate {access.cert}: it has expired, or is of a CA that the "
+        "server does not know (its tls_client_ca)"
+    )
+
+
+def _denied(cause: str, message: str) -> AccessDeniedError:
+    return AccessDeniedError(message, {"cause": cause})

@@ -1,0 +1,174 @@
+"""The HTTP proxy of a connection: which one the environment names, whether a host goes through it, and why it failed.
+
+gRPC reads the same variables, but compares `no_proxy` with what it is given, which for a name with two addresses is
+numbers, and it sends even loopback to a proxy. So the choice is made here, by name, and gRPC is told. Leaves looking up
+names to `access`, and channels to `grpc_channels`.
+"""
+
+import functools
+import ipaddress
+import logging
+import os
+import re
+import socket
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from packhorse.client.errors import AccessDeniedError, PackhorseError, ServerUnavailableError
+
+_LOG = logging.getLogger(__name__)
+
+VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Environment variables that name a proxy, as gRPC reads them: the first that is set counts, and "" means none."""
+EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+"""Variables that list hosts without a proxy; the first that is set counts."""
+
+_DEFAULT_PORT = 80
+_NOT_NOW = (408, 429)
+"""Refusals of a proxy that pass. Its other statuses from 400 to 499 are final."""
+_STATUS = re.compile(r"(?:response code|Tunnel connection failed:) (\d{3})")
+"""How gRPC and `http.client` report a proxy's answer to CONNECT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """An HTTP proxy that connections go through by CONNECT.
+
+    Example:
+        >>> print(Proxy("http_proxy", "http://user:secret@proxy:3128"))
+        http://proxy:3128 (environment variable http_proxy)
+    """
+
+    variable: str
+    """Environment variable that names it."""
+    url: str = field(repr=False)
+    """Its URL, possibly with a password."""
+
+    def __str__(self) -> str:
+        """The URL without user and password, and where it comes from."""
+        url = urlsplit(self.url)
+        return f"{url.scheme}://{url.netloc.rpartition('@')[2]} (environment variable {self.variable})"
+
+    def connect(self, host: str, port: int, seconds: float) -> socket.socket:
+        """Returns a connection through the proxy, which looks the host up; an OSError if there is none."""
+        url = urlsplit(self.url)
+        headers = {}
+        if url.username is not None:
+            user = f"{unquote(url.username)}:{unquote(url.password or '')}"
+            headers["Proxy-Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+        tunnel = HTTPConnection(url.hostname or "", url.port or _DEFAULT_PORT, timeout=seconds)
+        tunnel.set_tunnel(host, port, headers)
+        try:
+            tunnel.connect()
+        except HTTPException as error:
+            raise OSError(f"it does not answer as an HTTP proxy: {error or type(error).__name__}") from None
+        connection: socket.socket = tunnel.sock
+        return connection
+
+    def failure(self, host: str, text: str) -> PackhorseError:
+        """Returns the exception for a connection that failed; it names the proxy.
+
+        Args:
+            host: where the connection should lead.
+            text: what gRPC or the socket reported.
+        """
+        way = f"the connection goes through the proxy {self}"
+        direct = f"if the server can be reached without it, add {host.rpartition(':')[0] or host} to no_proxy"
+        status = _STATUS.search(text)
+        if status is None or not 400 <= int(status[1]) < 500 or int(status[1]) in _NOT_NOW:
+            return ServerUnavailableError(f"{text}; {way}: {direct}")
+        why = "refuses"
+        if status[1] == "407":
+            why = f"wants a user and a password ({self.variable}=http://USER:PASSWORD@HOST:PORT)"
+        return AccessDeniedError(f"{host}: {way}, which {why} (HTTP status {status[1]}): {direct}", {"cause": "proxy"})
+
+
+def proxy_for(name: str, port: str = "") -> Proxy | None:
+    """Returns the proxy for a host, by its name or IP address as it is written; None for a direct connection.
+
+    An entry of `no_proxy` is the end of a name (`.svc`, `*.cluster.local`, `trainer-7`), an address, a network
+    (`10.0.0.0/8`), one of these with a port, or `*` for every host.
+
+    Args:
+        name: IPv6 with or without brackets.
+        port: of the server.
+    """
+    proxy = _proxy()
+    name = name.strip("[]").rstrip(".").lower()
+    if proxy is None or not name or _is_this_machine(name):
+        return None
+    if any(_matches(entry, name, port) for entry in _exceptions()):
+        return None
+    return proxy
+
+
+def connect(host: str, port: int, seconds: float, proxy: Proxy | None = None) -> socket.socket:
+    """Returns a connection, through the proxy if there is one; an OSError if there is none within the time."""
+    return socket.create_connection((host, port), seconds) if proxy is None else proxy.connect(host, port, seconds)
+
+
+def _proxy() -> Proxy | None:
+    variable = next((name for name in VARIABLES if name in os.environ), None)
+    if variable is None or not os.environ[variable]:
+        return None
+    proxy = Proxy(variable, os.environ[variable])
+    url = _split(proxy.url)
+    if url is None or url.scheme != "http" or not url.hostname:
+        _tell_unusable(variable)
+        return None
+    return proxy
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
+
+@functools.cache
+def _tell_unusable(variable: str) -> None:
+    _LOG.warning("%s is not used: gRPC takes a proxy only as http://HOST:PORT", variable)
+
+
+def _exceptions() -> Iterator[str]:
+    listed = next((os.environ[name] for name in EXCEPTIONS if name in os.environ), "")
+    for entry in listed.split(","):
+        if entry.strip():
+            yield entry.strip().lower()
+
+
+def _matches(entry: str, name: str, port: str) -> bool:
+    host, colon, of_port = entry.rpartition(":")
+    if colon and of_port.isdecimal() and (host.endswith("]") or ":" not in host):
+        if of_port != port:
+            return False
+        entry = host
+    entry = entry.strip("[]")
+    address = _address(name)
+    if address is not None:
+        try:
+            return address in ipaddress.ip_network(entry, strict=False)
+        except ValueError:  # a name
+            return not entry.strip("*")
+    return name.endswith(entry.removeprefix("*"))
+
+
+def _is_this_machine(name: str) -> bool:
+    address = _address(name)
+    if address is None:
+        return name == "localhost" or name.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

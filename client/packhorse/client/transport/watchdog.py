@@ -1,0 +1,95 @@
+"""The deadline of each message of a call: gRPC limits whole calls only, and a stream may take hours.
+
+Owns the one thread of this process that cancels overdue calls. Leaves how long a message may take to `grpc_channels`.
+"""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeVar
+
+_Message = TypeVar("_Message", covariant=True)
+
+
+class Call(Protocol[_Message]):
+    """A gRPC call that yields messages."""
+
+    def __next__(self) -> _Message: ...
+    def __iter__(self) -> Iterator[_Message]: ...
+    def cancel(self) -> Any:
+        """Ends the call; waiting for its next message raises an error."""
+
+
+class NoMessageError(Exception):
+    """A call brought no message in time, and was cancelled."""
+
+
+class Watchdog:
+    """Cancels calls whose next message is overdue: gRPC limits whole calls, and a stream may take hours.
+
+    One thread serves all connections of a process, so a message costs two dictionary entries. It ends when the last
+    message that it waited for would have been overdue.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[int, tuple[float, Call[Any]]] = {}  # id of a call -> when its message is due
+        self._overdue: set[int] = set()
+        self._wakes_at = math.inf
+        self._thread: threading.Thread | None = None
+
+    def next_message(self, call: Call[_Message], seconds: float) -> _Message | None:
+        """Returns a call's next message, or None at its end; a NoMessageError where it does not come in time."""
+        due = time.monotonic() + seconds
+        with self._changed:
+            self._due[id(call)] = (due, call)
+            if due < self._wakes_at:
+                self._wake_at(due)
+        try:
+            return next(call, None)
+        except Exception:
+            if id(call) in self._overdue:
+                raise NoMessageError(f"no message within {seconds:.1f} s") from None
+            raise
+        finally:
+            with self._changed:
+                del self._due[id(call)]
+                self._overdue.discard(id(call))
+
+    def _wake_at(self, due: float) -> None:
+        self._wakes_at = due
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="packhorse-watchdog", daemon=True)
+            self._thread.start()
+        self._changed.notify()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while waiting := {key: due for key, (due, _) in self._due.items() if key not in self._overdue}:
+                self._wakes_at = min(waiting.values())
+                self._changed.wait(self._wakes_at - time.monotonic())
+                for key, (due, call) in self._due.items():
+                    if due <= time.monotonic() and key not in self._overdue:
+                        self._overdue.add(key)
+                        call.cancel()
+            self._wakes_at = math.inf
+            self._thread = None
+
+
+_WATCHDOG = Watchdog()
+
+
+def _begin_again() -> None:
+    # A fork has neither its parent's threads nor its calls.
+    global _WATCHDOG
+    _WATCHDOG = Watchdog()
+
+
+os.register_at_fork(after_in_child=_begin_again)
+
+
+def next_message(call: Call[_Message], seconds: float) -> _Message | None:
+    """See `Watchdog.next_message`."""
+    return _WATCHDOG.next_message(call, seconds)
