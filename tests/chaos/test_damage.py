@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 from tests.chaos.proxy import Proxy
 
-from packhorse.client import PackhorseError, RetryPolicy, connect
+from packhorse.client import PackhorseError, RetryPolicy, StreamInterruptedError, connect
 from packhorse.client import api as api_module
 from packhorse.client.errors import DamagedAnswerError
 from packhorse.client.streams import blocks as blocks_module
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.transport import grpc_channels as transport
+from packhorse.client.transport import retries
 from packhorse.client.transport.requests import STREAM_BINS
+from packhorse.server.methods import open_stream
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import KEPT_TEMPLATES, bins_checksum, block_context
+from packhorse.wire import KEPT_TEMPLATES, bins_checksum, block_context, header_checksum
 
 QUICK = RetryPolicy(deadline_seconds=5, first_delay_seconds=0.01, most_delay_seconds=0.1)
 
@@ -160,6 +162,96 @@ def test_a_block_of_other_steps_than_those_that_come_next_is_damage(embedded, jo
     one = api_module.Client(Miscounting(), QUICK)
     assert joined(one.stream_bins("few")) == whole
     assert asked == [0, 0, 0]
+
+
+class OverAndOver:
+    """A transport whose every stream is the embedded one as `changed` gives it."""
+
+    target = "over and over"
+    has_answered = True
+
+    def __init__(self, transport, changed):
+        self.transport, self.changed, self.num_streams = transport, changed, 0
+
+    def stream(self, method, requests, seconds_left):
+        self.num_streams += 1
+        self.request = requests
+        return self.changed(self.transport.stream(method, requests))
+
+
+def third_is_damaged(messages):
+    for number, message in enumerate(messages):
+        if number == 2:
+            message.block.bins.checksum ^= 1
+        yield message
+
+
+def test_a_stream_of_which_every_third_message_is_damaged_ends(embedded, monkeypatch):
+    """Each reopened stream brings a block, so that no deadline would ever pass."""
+    monkeypatch.setattr(open_stream, "_steps_per_block", lambda *_: 1)
+    damaging = OverAndOver(embedded._transport, third_is_damaged)
+    came = []
+    blocks = api_module.Client(damaging, QUICK).stream_bins("rows")
+    with pytest.raises(StreamInterruptedError, match="more than 20 answers were damaged") as caught:
+        came.extend(map(len, blocks))
+    assert sum(came) == caught.value.position == damaging.num_streams
+
+
+def test_a_stream_that_is_damaged_now_and_then_goes_on(embedded, joined, monkeypatch):
+    monkeypatch.setattr(open_stream, "_steps_per_block", lambda *_: 1)
+    monkeypatch.setattr(retries, "SOUND_ANSWERS", 5)
+    monkeypatch.setattr(retries, "MOST_DAMAGED", 2)
+
+    def hardly(messages):
+        for number, message in enumerate(messages):
+            if number == 10:
+                message.block.bins.checksum ^= 1
+            yield message
+
+    one = OverAndOver(embedded._transport, hardly)
+    assert joined(api_module.Client(one, QUICK).stream_bins("rows")) == joined(embedded.stream_bins("rows"))
+    assert one.num_streams > 20
+
+
+def test_a_stream_of_empty_blocks_ends(embedded):
+    def empty(messages):
+        header = next(messages).header
+        header.num_steps = header.num_bins = 1 << 40
+        header.checksum = header_checksum(one.request, header)
+        yield pb.StreamBinsResponse(header=header)
+        for step in range(1 << 40):
+            block = pb.StreamBlock(first_step=step, num_steps=1)
+            block.bins.templates = block.bins.defined_templates = bytes(4)
+            block.bins.defined_sizes = bytes(4)
+            block.bins.checksum = bins_checksum(block.bins, block_context(header.checksum, block))
+            yield pb.StreamBinsResponse(block=block)
+
+    one = OverAndOver(embedded._transport, empty)
+    policy = RetryPolicy(deadline_seconds=1, most_delay_seconds=0.1)
+    with pytest.raises(StreamInterruptedError, match="sent no sequence for steps 0 to 0"):
+        list(api_module.Client(one, policy).stream_bins("few"))
+
+
+@pytest.mark.parametrize("what", ["damaged", "empty"])
+def test_a_pack_stream_whose_flush_never_comes_ends(embedded, what):
+    """What is sent again is answered each time, and brings nothing new."""
+
+    def faulty(messages):
+        for number, message in enumerate(messages):
+            if number == 2 and what == "damaged":
+                message.bins.checksum ^= 1
+            elif number == 2:
+                message.CopyFrom(pb.PackStreamResponse(num_sequences_held=1))
+                message.bins.checksum = bins_checksum(message.bins)
+            yield message
+
+    options = pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=2)
+    policy = RetryPolicy(deadline_seconds=1, most_delay_seconds=0.1)
+    with PackStream(OverAndOver(embedded._transport, faulty), options, policy) as stream:
+        stream.send([1], [60])
+        with pytest.raises(DamagedAnswerError, match="bytes changed" if what == "damaged" else "kept 1 sequences"):
+            stream.flush()
+        assert stream.num_held == 1
 
 
 class Altering:

@@ -92,7 +92,16 @@ def test_a_name_of_this_machine_is_not_proxied(proxy, resolving, running_server)
 @pytest.mark.parametrize("num_addresses", [1, 2, 5])
 @pytest.mark.parametrize(
     "listed",
-    ["packhorse.svc", "x.org, .svc", "*.svc ", "PACKHORSE.SVC", "svc:50051,y", "*", "10.0.0.0/8", "packhorse.svc:50051"],
+    [
+        "packhorse.svc",
+        "x.org, .svc",
+        "*.svc ",
+        "PACKHORSE.SVC",
+        "svc:50051,y",
+        "*",
+        "10.0.0.0/8",
+        "packhorse.svc:50051",
+    ],
 )
 def test_no_proxy_is_about_names_however_many_addresses_they_have(monkeypatch, resolving, num_addresses, listed):
     resolving["packhorse.svc"] = [f"10.0.0.{number}" for number in range(num_addresses)]
@@ -181,7 +190,9 @@ def test_a_proxy_that_is_not_there_is_named(monkeypatch):
     for command in (["doctor", "--target", FAR], ["doctor", "--health", "--target", FAR]):
         result = CliRunner().invoke(main, command)
         assert result.exit_code == 1
-        assert "environment variable https_proxy): if the server can be reached without it, add packhorse" in result.output
+        assert (
+            "environment variable https_proxy): if the server can be reached without it, add packhorse" in result.output
+        )
 
 
 def test_a_proxy_that_is_none_is_named(running_server, monkeypatch):

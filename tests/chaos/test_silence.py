@@ -7,14 +7,21 @@ import logging
 import random
 import re
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 from tests.chaos.proxy import Proxy
+from tests.faulty_server import Faults
 
 from packhorse.client import RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.transport import grpc_channels as transport
+from packhorse.client.transport.access import Credentials
+from packhorse.client.transport.requests import STREAM_BINS
+from packhorse.v1 import packing_pb2 as pb
 
 pytestmark = pytest.mark.realtime
 
@@ -138,6 +145,68 @@ def test_an_open_stream_that_stalls_is_opened_again(corpus, proxy, monkeypatch):
         with one.pack_stream(100) as stream:
             assert len(stream.send([1, 2], [60, 40]) + stream.flush()) == 1
         assert held
+
+
+@pytest.fixture
+def stuck(corpus, make_server, tmp_path):
+    """A server that answers pings and makes no block any more once `file` exists, and the file."""
+    file = tmp_path / "stuck"
+    faults = Faults(block_bytes=512, steps_per_block=1, blocks_stuck_while=str(file))
+    with make_server(corpus.root, faults=faults) as server:
+        yield server, file
+        file.unlink(missing_ok=True)
+
+
+def test_a_stream_that_stalls_ends_within_the_deadline(stuck):
+    server, file = stuck
+    with connect(server.target, retry=RetryPolicy(deadline_seconds=4)) as one, one.stream_bins("rows") as stream:
+        came = [(next(stream), time.monotonic())]
+        file.touch()
+        with pytest.raises(StreamInterruptedError, match="no message within") as caught:
+            came.extend((block, time.monotonic()) for block in stream)
+        assert time.monotonic() - came[-1][1] < 5 + BUSY_SECONDS
+        assert caught.value.position == sum(len(block) for block, _ in came)
+
+
+def test_a_healthy_replica_goes_on_where_a_stream_stalls(corpus, stuck, running_server, joined, monkeypatch):
+    monkeypatch.setattr(transport._RANDOM, "shuffle", lambda replicas: None)  # the first one is asked first
+    server, file = stuck
+    with connect(f"{server.target},{running_server.target}", retry=RetryPolicy(deadline_seconds=8)) as one:
+        whole = joined(one.stream_bins("rows"))
+        with one.stream_bins("rows") as stream:
+            came = [next(stream)]
+            file.touch()
+            assert joined([*came, *stream]) == whole
+
+
+def test_one_that_wants_few_pings_gets_few(monkeypatch):
+    monkeypatch.setattr(transport, "_FEW_PINGS", set())
+    monkeypatch.setattr(transport, "PING_SECONDS", 1)
+
+    def answer(request, context):
+        context.send_initial_metadata(())
+        yield b""
+        context.add_callback(gone.set)
+        gone.wait(60)
+
+    gone, handler = threading.Event(), grpc.unary_stream_rpc_method_handler(answer)
+    service = grpc.method_handlers_generic_handler("packhorse.v1.PackingService", {"StreamBins": handler})
+    strict = grpc.server(ThreadPoolExecutor(2), handlers=[service])
+    target = f"127.0.0.1:{strict.add_insecure_port('127.0.0.1:0')}"
+    strict.start()
+    opened = []
+    open_channel = Credentials.open_channel
+    monkeypatch.setattr(
+        Credentials, "open_channel", lambda *given: opened.append(dict(given[2])) or open_channel(*given)
+    )
+    messages = transport.GrpcTransport(target)
+    with pytest.raises(ServerUnavailableError, match="Too many pings"):
+        list(messages.stream(STREAM_BINS, pb.StreamBinsRequest()))
+    next(messages.stream(STREAM_BINS, pb.StreamBinsRequest()))
+    next(transport.GrpcTransport(target).stream(STREAM_BINS, pb.StreamBinsRequest()))  # as that of another epoch
+    assert [options["grpc.keepalive_time_ms"] for options in opened] == [1_000, 330_000, 330_000]
+    gone.set()
+    strict.stop(0).wait()
 
 
 def test_the_log_tells_of_trouble_once_and_of_its_end(proxy, caplog):

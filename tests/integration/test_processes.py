@@ -113,7 +113,7 @@ def test_a_process_that_knows_only_the_new_version_leads_to_its_sibling(
         os.kill(kept, signal.SIGKILL)
         with (
             connect(server.target, retry=PATIENT) as other,
-            pytest.raises(DigestMismatchError, match=r"or start a new run \(16 connections to .* gave this answer"),
+            pytest.raises(DigestMismatchError, match=r"or start a new run$"),
         ):
             other.get_bins("data", positions=[0], expected_digest=old.digest)
 

@@ -80,11 +80,12 @@ class VersionMismatchError(PackhorseError):
 
 
 class AccessDeniedError(PackhorseError):
-    """The certificate or token does not allow this. Trying again does not help.
+    """The certificate, the token or a proxy does not allow this. Trying again does not help.
 
-    The token is not for this method or dataset; the server refuses this client's certificate or its absence; or this
-    client refuses the server's certificate. `metadata["cause"]` is "method", "dataset", "client-certificate",
-    "server-certificate" or "plain-text"; a proxy may leave it out.
+    The token is not for this method or dataset; the server refuses this client's certificate or its absence; this
+    client refuses the server's certificate; or an HTTP proxy on the way refuses. `metadata["cause"]` is "method",
+    "dataset", "client-certificate", "server-certificate", "plain-text" or "proxy"; a proxy that speaks gRPC may leave
+    it out.
     """
 
 

@@ -20,8 +20,8 @@ from typing import TypeVar
 class RetryPolicy:
     """Exponential backoff with full jitter, up to a deadline.
 
-    The deadline is kept within a second. It counts from the beginning of a call, from the opening of a stream, or from
-    the failure that breaks a stream; every message that arrives restarts it.
+    The deadline is kept within a second. It counts from the moment at which a call, or the wait for a stream's next
+    message, begins. A stream that brings nothing for half of it is opened again, at another replica if there is one.
 
     Example:
         >>> from packhorse.client import connect

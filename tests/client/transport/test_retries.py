@@ -1,8 +1,6 @@
 """Resuming without a network: a scripted transport breaks where a test says; overdue calls are cancelled."""
 
-import os
 import random
-import threading
 from dataclasses import fields as fields_of
 
 import pytest
@@ -17,7 +15,6 @@ from packhorse.client.errors import (
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport import retries as retry_module
 from packhorse.client.transport.requests import topology_message
-from packhorse.client.transport.watchdog import NoMessageError, next_message
 from packhorse.formats import retry_policy
 from packhorse.topology import StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -217,59 +214,3 @@ def test_an_interrupted_stream_with_a_balance_resumes_where_an_optimizer_step_be
     ) as caught:
         next(stream)
     assert (caught.value.position, caught.value.step) == (11, 5)
-
-
-class Call:
-    """Brings nothing until it is cancelled, or what is there already."""
-
-    def __init__(self, *messages):
-        self._messages = list(messages)
-        self._over = threading.Event()
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self._messages:
-            return self._messages.pop()
-        assert self._over.wait(20)
-        raise RuntimeError("cancelled")
-
-    def cancel(self):
-        self._over.set()
-
-
-def test_many_connections_have_one_thread(wait_until):
-    calls = [Call() for _ in range(20)]
-
-    def wait(call):
-        with pytest.raises(RuntimeError, match="cancelled"):
-            next_message(call, 60.0)
-
-    waiting = [threading.Thread(target=wait, args=(call,)) for call in calls]
-    for thread in waiting:
-        thread.start()
-    wait_until(lambda: len(retry_module._WATCHDOG._due) == len(calls))
-    assert sum(thread.name == "packhorse-watchdog" for thread in threading.enumerate()) == 1
-    for thread, call in zip(waiting, calls, strict=True):
-        call.cancel()
-        thread.join(20)
-
-
-def test_a_call_that_is_overdue_is_cancelled_while_others_may_take_longer():
-    next_message(Call("soon"), 60.0)
-    with pytest.raises(NoMessageError, match=r"no message within 0\.1 s"):
-        next_message(Call(), 0.1)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
-def test_a_fork_has_a_watchdog_of_its_own():
-    next_message(Call("parent"), 60.0)
-    child = os.fork()
-    if not child:
-        try:
-            next_message(Call(), 0.1)
-        except NoMessageError:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0

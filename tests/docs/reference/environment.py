@@ -7,6 +7,7 @@ from reference.markdown import page, table
 def environment_page() -> str:
     from packhorse.cli import main
     from packhorse.client.loading.ranks import _SIGNS_IN_ENVIRONMENT
+    from packhorse.client.transport.proxies import EXCEPTIONS, VARIABLES
 
     meanings: dict[str, tuple[list[str], str]] = {}
     for name, command in commands(main):
@@ -19,6 +20,12 @@ def environment_page() -> str:
                     readers.append(f"`{name} {option.opts[0]}`")
     rows = [(f"`{name}`", ", ".join(readers), meaning) for name, (readers, meaning) in sorted(meanings.items())]
     rows += [
+        (
+            ", ".join(f"`{name}`" for name in (*VARIABLES, *EXCEPTIONS)),
+            "clients",
+            "The HTTP proxy on the way to servers, and the hosts that are reached "
+            "[without it](troubleshooting.md#a-proxy-is-on-the-way).",
+        ),
         ("`RANK`, `WORLD_SIZE`", "loaders", "Rank and number of processes, as torchrun and others set them."),
         (
             ", ".join(f"`{name}`" for name in _SIGNS_IN_ENVIRONMENT),

@@ -69,6 +69,7 @@ class PackStream:
         self._held: dict[int, _Sequence] = {}  # own number -> sequence, in the order of arrival, group by group
         self._unsent: dict[int, None] = {}  # own numbers that the open call has not been sent, in order
         self._num_sent = 0
+        self._last_packed = -1  # the last own number that the service has ever taken
         self._has_groups = False
         self._ready: list[Bin] = []
         self._requests: queue.SimpleQueue[pb.PackStreamRequest | None] | None = None
@@ -117,6 +118,7 @@ class PackStream:
             raise invalid("lengths", f"holds {len(new_lengths)} for {len(new_ids)} ids")
         if new_ids and not -(2**63) <= min(new_ids) <= max(new_ids) < 2**63:
             raise invalid("ids", "must be 64-bit integers")
+        self._attempts.begin()
         self._retrying(self._open)  # refused options are named before lengths
         rule = self._check_lengths(new_lengths)
         numbers = range(self._num_sent, self._num_sent + len(new_ids))
@@ -147,7 +149,10 @@ class PackStream:
             if self._held:
                 self._send_unsent()
                 self._exchange(pb.PackStreamRequest(flush=pb.PackStreamFlush()))
+                if self._held:
+                    raise DamagedAnswerError(f"{self._transport.target} kept {len(self._held)} sequences at a flush")
 
+        self._attempts.begin()
         self._retrying(flush)
         return self._take_ready()
 
@@ -175,10 +180,9 @@ class PackStream:
     def _open(self) -> None:
         if self._responses is not None:
             return
-        self._attempts.begin()
         self._requests = queue.SimpleQueue()
         requests = iter(self._requests.get, None)
-        self._responses = self._transport.stream(PACK_STREAM, requests, self._attempts.timeout_seconds())
+        self._responses = self._transport.stream(PACK_STREAM, requests, self._attempts.timeout_seconds)
         self._unsent = dict.fromkeys(self._held)
         self._exchange(pb.PackStreamRequest(options=self._options))
 
@@ -203,6 +207,9 @@ class PackStream:
             for number in numbers:  # they come back as unsent when the stream is opened again
                 del self._unsent[number]
             self._exchange(pb.PackStreamRequest(sequences=sequences))
+            if numbers[-1] > self._last_packed:  # those that are sent again bring nothing new
+                self._last_packed = numbers[-1]
+                self._attempts.succeeded()
 
     def _exchange(self, request: pb.PackStreamRequest) -> None:
         """Sends a message and takes in the bins of its response."""
@@ -218,7 +225,7 @@ class PackStream:
         for numbers, lengths in block.bins():
             ids = [self._held.pop(number).id for number in numbers.tolist()]
             self._ready.append((np.array(ids, dtype=np.int64), lengths))
-        if request.WhichOneof("payload") != "options":
+        if len(block):
             self._attempts.succeeded()
 
     def _check(self, block: BinBlock, num_held: int) -> None:

@@ -78,6 +78,7 @@ class BinStream:
         They change where a file was changed while the stream went on: its digest, and possibly components and steps.
         """
         if self._facts is None:
+            self._attempts.begin()
             self._retrying(self._open)
         assert self._facts is not None
         return self._facts
@@ -98,6 +99,7 @@ class BinStream:
             DigestMismatchError: after a break, another dataset answered.
             PackhorseError: the request is refused.
         """
+        self._attempts.begin()
         block = self._retrying(self._next_block)
         if block is None:
             raise StopIteration
@@ -128,8 +130,7 @@ class BinStream:
         )
 
     def _open(self) -> Iterator[pb.StreamBinsResponse]:
-        self._attempts.begin()
-        messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds())
+        messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds)
         try:
             first = next(messages, None)
         except TooManyStreamsError:
@@ -190,6 +191,11 @@ class BinStream:
             raise DamagedAnswerError(
                 f"{self._transport.target} sent {len(decoded)} bins for {block.num_steps} steps from "
                 f"{block.first_step}; step {self._next_step()} of {header.num_steps} comes next"
+            )
+        if not len(decoded.ids) and steps[0] < header.num_steps - topology.steps_per_optimizer_step:
+            raise DamagedAnswerError(
+                f"{self._transport.target} sent no sequence for steps {steps[0]} to {steps[-1]} of {header.num_steps}, "
+                "and only the last may be empty"
             )
         return decoded
 

@@ -7,7 +7,7 @@ is used, or when rollouts are packed without a client.
 import hashlib
 import math
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
-from packhorse.client.transport.requests import Method, shortened
+from packhorse.client.transport.requests import Method, shortened, without_end
 from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
 
@@ -188,7 +188,7 @@ class _InThisProcess:
             return answer
 
     def stream(
-        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = without_end
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests."""
         with self._client_errors():

@@ -40,8 +40,8 @@ from packhorse.client.transport.access import (
 )
 from packhorse.client.transport.embedded import SharedSet
 from packhorse.client.transport.handshake import refusal_of
-from packhorse.client.transport.requests import PACK_SEQUENCES, Method
-from packhorse.client.transport.retries import exception_of
+from packhorse.client.transport.requests import PACK_SEQUENCES, Method, without_end
+from packhorse.client.transport.retries import SHORTEST_ATTEMPT_SECONDS, exception_of
 from packhorse.client.transport.watchdog import NoMessageError, next_message
 from packhorse.wire import keep_freed_memory
 
@@ -54,8 +54,8 @@ ANSWER_SECONDS = 30.0
 """Time of one replica to answer a request, or to open a stream."""
 PACK_SECONDS = 120.0
 """The same for PackSequences and a PackStream's messages: a million distinct lengths take half a minute."""
-STALL_SECONDS = 300.0
-"""Time of the next block of an open stream, while its connection is alive."""
+STALL_SECONDS = 60.0
+"""Time of the next block of an open stream, while its connection is alive. A healthy server makes one within 10."""
 READ_AHEAD_BYTES = 64 << 10
 """Bytes of a stream that the network may hold after the message that is read: a thousand bins or more."""
 AVOID_SECONDS = 10.0
@@ -64,11 +64,14 @@ MOST_CONNECTIONS = 16
 """Connections that are tried where a replica has another version of a dataset. Of several processes at one address, one
 may have started after the dataset's folder was replaced, while the others still serve the old version."""
 
+PING_SECONDS = 8
+"""Time between pings on a quiet connection. A peer that vanished is noticed within 15 seconds: 5 for the answer."""
+FEW_PINGS_SECONDS = 330
+"""The same at a replica that refuses so many: by default gRPC's servers and proxies allow a ping every 5 minutes."""
+
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A peer that vanished silently is noticed within 15 seconds: a ping after 8, its answer 5 later.
-    ("grpc.keepalive_time_ms", 8_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),  # a stream's client has nothing to send for hours
@@ -80,6 +83,9 @@ _OPTIONS = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", READ_AHEAD_BYTES),
 )
+
+_TOO_MANY_PINGS = "too many pings"
+"""gRPC's text for a connection that its peer ended because of them, in small letters."""
 
 _PERHAPS_ELSEWHERE = (
     AccessDeniedError,
@@ -100,6 +106,9 @@ _ANSWERED = SharedSet()
 that restarts than for one that was never there."""
 
 _TRANSPORTS: "WeakSet[GrpcTransport]" = WeakSet()
+
+_FEW_PINGS = SharedSet()
+"""Replicas that ended a connection because of too many pings: a proxy with gRPC's default policy is on the way."""
 
 _RANDOM = random.SystemRandom()  # ranks that seed the global one alike would all choose the same replica
 
@@ -147,7 +156,9 @@ class _Replica:
     def _made(self, kind: str, method: Method[Any, Any], parse: Callable[[bytes], Any]) -> Any:
         """Returns the channel's method, and opens the channel first."""
         if self._channel is None:
-            self._channel = self._credentials.open_channel(self._address, _OPTIONS)
+            seconds = FEW_PINGS_SECONDS if self.name in _FEW_PINGS else PING_SECONDS
+            options = (*_OPTIONS, ("grpc.keepalive_time_ms", 1000 * seconds))
+            self._channel = self._credentials.open_channel(self._address, options)
             self._methods = {}
         made = self._methods.get((kind, method.name))
         if made is None:
@@ -175,6 +186,8 @@ class _Replica:
         """Returns the client's exception for an error of a call; it names the proxy, if there is one."""
         proxy = self._address.proxy
         if isinstance(error, grpc.RpcError):
+            if isinstance(error, grpc.Call) and (error.details() or "").lower().startswith(_TOO_MANY_PINGS):
+                _FEW_PINGS.add(self.name)
             return exception_of(error, self.name, proxy)
         text = f"{self.name}: {error}"
         return ServerUnavailableError(text) if proxy is None else proxy.failure(self.name, text)
@@ -238,22 +251,26 @@ class GrpcTransport:
         return self._ask(ask, timeout_seconds, PACK_SECONDS if method is PACK_SEQUENCES else ANSWER_SECONDS)
 
     def stream(
-        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = without_end
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests; closing the iterator cancels the call.
 
         An iterator can be read only once, so only one replica is asked in an attempt.
         """
         is_iterator = isinstance(request, Iterator)
-        later_seconds = PACK_SECONDS if is_iterator else STALL_SECONDS
+
+        def next_seconds() -> float:
+            return min(
+                PACK_SECONDS if is_iterator else STALL_SECONDS, max(seconds_left() / 2, SHORTEST_ATTEMPT_SECONDS)
+            )
 
         def open_stream(replica: _Replica, seconds: float) -> tuple[_Response | None, Generator[_Response]]:
             call = replica.stream(method, request, metadata=self._credentials.metadata)
-            messages = self._messages(replica, call, method.parse, seconds, later_seconds)
+            messages = self._messages(replica, call, method.parse, seconds, next_seconds)
             return next(messages, None), messages
 
         first, messages = self._ask(
-            open_stream, timeout_seconds, ANSWER_SECONDS, most_replicas=1 if is_iterator else None
+            open_stream, seconds_left(), ANSWER_SECONDS, most_replicas=1 if is_iterator else None
         )
         with closing(messages):
             if first is not None:
@@ -317,13 +334,9 @@ class GrpcTransport:
             number += 1
             try:
                 return ask(replica, max(end - time.monotonic(), 0.1))
-            except DigestMismatchError as mismatch:
+            except DigestMismatchError:
                 replica.renew()
                 if number >= MOST_CONNECTIONS or time.monotonic() >= end:
-                    asked = f"{number} connections" if number > 1 else "before time ran out, one connection"
-                    mismatch.args = (
-                        f"{mismatch} ({asked} to {replica.name}, where several processes may listen, gave this answer)",
-                    )
                     raise
 
     def _messages(
@@ -332,15 +345,15 @@ class GrpcTransport:
         call: Any,
         parse: Callable[[bytes], _Response],
         first_seconds: float,
-        later_seconds: float,
+        next_seconds: Callable[[], float],
     ) -> Generator[_Response]:
-        """Yields a stream's messages."""
+        """Yields a stream's messages; each later one has its own time."""
         self._calls.add(call)
         seconds = first_seconds
         try:
             while (data := next_message(call, seconds)) is not None:
                 yield parse(data)
-                seconds = later_seconds
+                seconds = next_seconds()
         except GeneratorExit:
             raise  # at the end of the process the names of the next lines are gone
         except DecodeError:

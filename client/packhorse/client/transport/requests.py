@@ -66,6 +66,11 @@ STREAM_BINS: Method[pb.StreamBinsRequest, pb.StreamBinsResponse] = Method("strea
 PACK_STREAM: Method[Iterator[pb.PackStreamRequest], pb.PackStreamResponse] = Method("pack_stream")
 
 
+def without_end() -> float:
+    """Returns the time until a deadline that there is not."""
+    return math.inf
+
+
 class Transport(Protocol):
     """Carries requests to a service. Every method raises the exceptions of `packhorse.client.errors`.
 
@@ -89,11 +94,12 @@ class Transport(Protocol):
         """Returns the one answer to a request, within the time."""
 
     def stream(
-        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = without_end
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests; closing the iterator ends the call.
 
-        The time is for the first message, and nothing is sent before it is asked for.
+        `seconds_left` is asked before each message for the time until the deadline. A later message that takes half of
+        it fails, so that there is time for another attempt. Nothing is sent before the first message is asked for.
         """
 
     def close(self) -> None:

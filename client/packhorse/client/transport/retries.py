@@ -20,6 +20,7 @@ from grpc_status import rpc_status
 from packhorse.client.errors import (
     EXCEPTION_OF_REASON,
     AccessDeniedError,
+    DamagedAnswerError,
     DatasetNotFoundError,
     InvalidRequestError,
     NotImplementedByServerError,
@@ -42,6 +43,9 @@ _Result = TypeVar("_Result")
 SHORTEST_ATTEMPT_SECONDS = 0.5
 """The least time of an attempt, however close the deadline."""
 TOLD_EVERY_SECONDS = 10.0
+MOST_DAMAGED = 20
+"""How often a stream may go on after damaged answers, until SOUND_ANSWERS in a row were sound."""
+SOUND_ANSWERS = 100
 
 
 def policy_of(timeout_seconds: float | None, retry: RetryPolicy | None) -> RetryPolicy:
@@ -68,23 +72,31 @@ class Attempts:
     def __init__(self, policy: RetryPolicy, *, has_answered: Callable[[], bool]) -> None:
         self._policy = policy
         self._has_answered = has_answered
-        self._counts_from: float | None = None
-        self._failures = 0
         self._told_at = -math.inf
+        self._num_damaged = self._num_sound = 0
+        self._is_damaged = False
+        self.begin()
 
     def begin(self) -> None:
-        """Begins to count the deadline, unless an attempt has begun it."""
-        if self._counts_from is None:
-            self._counts_from = time.monotonic()
+        """Begins a wait for an answer: the deadline counts from now, and delays are short again."""
+        self._counts_from = time.monotonic()
+        self._failures = 0
 
     def succeeded(self) -> None:
-        """Resets the deadline and the delays after an answer."""
+        """Begins the next wait after an answer that brought something new."""
         if self._failures:
             _LOG.warning("answered again after %.1f s", self._elapsed_seconds())
-        self._reset()
+        if self._is_damaged:
+            self._num_damaged, self._num_sound = self._num_damaged + 1, 0
+        else:
+            self._num_sound += 1
+            if self._num_sound >= SOUND_ANSWERS:
+                self._num_damaged = 0
+        self._is_damaged = False
+        self.begin()
 
     def timeout_seconds(self) -> float:
-        """The most that the next attempt may take."""
+        """The most that the answer may still take."""
         if self._policy.deadline_seconds == 0:  # there is only this one
             return math.inf
         return max(SHORTEST_ATTEMPT_SECONDS, self._policy.deadline_seconds - self._elapsed_seconds())
@@ -92,9 +104,12 @@ class Attempts:
     def wait_after(self, error: TransientError) -> bool:
         """Sleeps before the next attempt; returns False at once where the deadline would pass.
 
-        The error's text then says how long the client tried, and the next failure begins another series.
+        The error's text then says how long the client tried, or that too many answers were damaged.
         """
-        self.begin()
+        self._is_damaged = self._is_damaged or isinstance(error, DamagedAnswerError)
+        if self._is_damaged and self._num_damaged >= MOST_DAMAGED:
+            error.args = (f"{error} (more than {MOST_DAMAGED} answers were damaged, with few sound ones between)",)
+            return False
         is_known = self._has_answered() or not isinstance(error, ServerUnavailableError)
         limit = self._policy.limit_seconds(is_known=is_known)
         self._failures += 1
@@ -104,7 +119,6 @@ class Attempts:
             if not is_known:
                 tried = f"tried for {elapsed:.0f} s; " if self._failures > 1 or elapsed >= 1 else ""
                 error.args = (f"{error} ({tried}is a server listening there?)",)
-            self._reset()
             return False
         self._tell(error, elapsed, limit)
         time.sleep(delay)
@@ -134,11 +148,7 @@ class Attempts:
         self._told_at = time.monotonic()
 
     def _elapsed_seconds(self) -> float:
-        return 0.0 if self._counts_from is None else time.monotonic() - self._counts_from
-
-    def _reset(self) -> None:
-        self._failures = 0
-        self._counts_from = None
+        return time.monotonic() - self._counts_from
 
 
 def with_retries(
@@ -149,7 +159,6 @@ def with_retries(
     An attempt takes the seconds that it may last; `has_answered` says whether the service has ever answered.
     """
     attempts = Attempts(policy, has_answered=has_answered)
-    attempts.begin()
     result = attempts.run(lambda: attempt(attempts.timeout_seconds()))
     attempts.succeeded()
     return result

@@ -134,6 +134,7 @@ class Server:
         """Returns a gRPC server of our services that is bound to an address and not started, and the real address."""
         config = self.config
         connections = most_connections(config.max_streams + _MORE_CONNECTIONS, kept=MOST_CONNECTIONS)
+        self.connections.most = connections
         server = grpc.aio.server(
             options=(
                 *_OPTIONS,

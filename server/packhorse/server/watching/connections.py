@@ -1,8 +1,8 @@
 """The connections to this process, and its use of the machine, measured every few seconds.
 
 Owns asking the kernel for the bytes that belong to no request: gRPC reports a call only once its headers are whole, so
-it says nothing of a connection that sends headers without an end. Leaves the calls to `calls`, and what the system says
-of the process to `base.machine`.
+it says nothing of a connection that sends headers without an end. Owns ending idle connections where others would find
+no room. Leaves the calls to `calls`, and what the system says of the process to `base.machine`.
 """
 
 import asyncio
@@ -12,7 +12,8 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from contextlib import suppress
 from urllib.parse import quote
 
 from packhorse.server.base.logs import Sparing, fields
@@ -28,10 +29,17 @@ FLOOD_BYTES_PER_SECOND = 2 << 20
 """A connection that sends more without a request is named in the log. What clients send beside requests, such as
 acknowledgements of what they read, is a hundredth of that."""
 
+CROWDED_SHARE = 0.75
+"""Of the connections that gRPC admits. If more are open, those that stay without a call are ended: gRPC would turn new
+clients and probes away, for as long as idle ones stay."""
+
 _EVERY_SECONDS = 2.0
 
 _SHARE = 0.01
 """Of the time, at most, goes into looking: thousands of connections take tens of milliseconds."""
+
+UNIX_PEER = "unix:"
+"""The peer of every connection to a unix socket."""
 
 _RECEIVED_BYTES = struct.Struct("@Q")
 _RECEIVED_AT = 128
@@ -44,6 +52,7 @@ class Connections(Watcher):
     `look` may run in a thread beside the event loop, which calls everything else.
 
     Attributes:
+        most: connections that gRPC admits at once; None for no limit.
         num_open: connections that were open at the last look.
         num_without_request: those of them from which no request has come.
         bytes_without_request: came over connections that were open at a look, beside the messages of requests:
@@ -53,6 +62,8 @@ class Connections(Watcher):
     def __init__(self) -> None:
         if not _LOG.filters:
             _LOG.addFilter(Sparing())
+        self.most: int | None = None
+        self._idle: set[str] = set()  # peers without a call at the last look
         self.num_open = self.num_without_request = self.bytes_without_request = 0
         self._address = ""
         self._calls: set[Call] = set()
@@ -98,6 +109,27 @@ class Connections(Watcher):
         for peer in set(known) - beside.keys():
             self._message_bytes.pop(peer, None)
         self._beside = beside
+        self._make_room(beside.keys())
+
+    def _make_room(self, peers: Set[str]) -> None:
+        """Ends connections that have been without a call since the last look, if there are too many.
+
+        A call of health counts as none: it needs no token, and its `Watch` may last for ever.
+        """
+        idle = peers - {call.peer for call in list(self._calls) if call.is_ours}
+        ending = idle & self._idle
+        self._idle = set(idle)
+        if self.most is None or self.num_open <= CROWDED_SHARE * self.most or not ending:
+            return
+        for peer, connection in _sockets(self._address):
+            if peer in ending:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        _LOG.warning(
+            "%d of %d connections were without a call, and were ended to make room for others",
+            len(ending),
+            self.num_open,
+        )
 
 
 class Measuring:
@@ -160,23 +192,34 @@ def _open_connections(address: str) -> Iterator[tuple[str, int | None]]:
 
     The bytes are None where the system does not count them.
     """
+    for peer, connection in _sockets(address):
+        try:
+            is_counted = peer != UNIX_PEER and sys.platform == "linux"
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256) if is_counted else b""
+        except OSError:
+            continue
+        knows = len(info) >= _RECEIVED_AT + _RECEIVED_BYTES.size
+        yield peer, _RECEIVED_BYTES.unpack_from(info, _RECEIVED_AT)[0] if knows else None
+
+
+def _sockets(address: str) -> Iterator[tuple[str, socket.socket]]:
+    """Yields each connection of this process to an address, with its peer as gRPC writes it.
+
+    The descriptor is gRPC's: it is lent until the next one is asked for, and never closed.
+    """
     path = address.removeprefix("unix:") if address.startswith("unix:") else None
     family = socket.AF_INET6 if path is None else socket.AF_UNIX  # addresses of IPv4 are read as what they are
     port = -1 if path is not None or not address else int(address.rpartition(":")[2])
     for descriptor in open_descriptors():
-        # The descriptor is gRPC's: it is asked, and neither closed nor altered.
         borrowed = None
         try:
             borrowed = socket.socket(family, socket.SOCK_STREAM, 0, fileno=descriptor)
             name = borrowed.getsockname()
             if isinstance(name, tuple) and name[1] == port:
-                info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256) if sys.platform == "linux" else b""
-                peer = _peer_of(borrowed.getpeername())
-                knows = len(info) >= _RECEIVED_AT + _RECEIVED_BYTES.size
-                yield peer, _RECEIVED_BYTES.unpack_from(info, _RECEIVED_AT)[0] if knows else None
+                yield _peer_of(borrowed.getpeername()), borrowed
             elif path is not None and name == path:
                 borrowed.getpeername()
-                yield "unix:", None
+                yield UNIX_PEER, borrowed
         except OSError:  # no socket, one that listens, or closed meanwhile
             continue
         finally:
