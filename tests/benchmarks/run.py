@@ -20,6 +20,7 @@ import bench_endurance
 import bench_epoch_end
 import bench_few_lengths
 import bench_first_bin
+import bench_floods
 import bench_gpu
 import bench_locality
 import bench_many_streams
@@ -77,6 +78,7 @@ BENCHMARKS = {
     "gpu": bench_gpu,
     "memory": bench_memory,
     "attacks": bench_attacks,
+    "floods": bench_floods,
     "tokenize": bench_tokenize,
     "object-store": bench_object_store,
     "prepare": bench_prepare,

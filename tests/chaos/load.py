@@ -13,7 +13,7 @@ import time
 import grpc
 import numpy as np
 
-from packhorse.client import RetryPolicy, connect
+from packhorse.client import RetryPolicy, Server
 from packhorse.client.transport.requests import topology_message
 from packhorse.topology import BatchPhase, BatchSchedule, Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -65,10 +65,10 @@ class Readers:
         dataset: of it.
         num_streams: threads.
         steps_per_second: of each, as of a rank that trains; None for as fast as they come.
-        access: what `connect` takes beside.
+        access: certificates and tokens.
     """
 
-    def __init__(self, target, dataset="many", num_streams=NUM_STREAMS, *, steps_per_second=None, **access):
+    def __init__(self, target, dataset="many", num_streams=NUM_STREAMS, *, steps_per_second=None, access=None):
         self.num_sequences = 0
         self.longest_wait_seconds = 0.0
         """For a block, of all threads; set it to 0 where a measurement begins."""
@@ -82,7 +82,8 @@ class Readers:
 
     def _read(self, target, rank):
         try:
-            with connect(target, retry=RetryPolicy(deadline_seconds=60), **self._access) as client:
+            server = Server(target, retry=RetryPolicy(deadline_seconds=60), access=self._access)
+            with server.open() as client:
                 for epoch in itertools.count():
                     parts, asked = [], time.perf_counter()
                     for block in client.stream_bins(

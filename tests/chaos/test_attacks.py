@@ -11,10 +11,22 @@ import time
 import load
 import numpy as np
 import pytest
-from tests.chaos.http2 import PREFACE, SETTINGS, expanding_metadata, frame
+from tests.chaos.http2 import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    SETTINGS,
+    expanding_metadata,
+    frame,
+    literals,
+    message,
+)
 from tests.waiting import wait_until
 
-from packhorse.client import connect
+from packhorse.client import PackhorseError, connect
+from packhorse.client.proof import ask_health
 
 pytestmark = pytest.mark.realtime
 
@@ -110,3 +122,36 @@ def _read_all(peer):
     with contextlib.suppress(OSError):
         while peer.recv(1 << 16):
             pass
+
+
+@pytest.mark.parametrize("watching", [False, True], ids=["a preface only", "a watch of health"])
+def test_idle_connections_lock_nobody_out(attacked_root, make_server, watching):
+    """The server admits 260 connections beside 4 streams, and turns away every other as long as these stay."""
+    call = literals(
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/grpc.health.v1.Health/Watch"),
+        (":authority", "x"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+    )
+    sent = PREFACE + frame(SETTINGS, 0, 0)
+    if watching:
+        sent += frame(HEADERS, END_HEADERS, 1, call) + frame(DATA, END_STREAM, 1, message(b""))
+    with make_server(attacked_root, "--max-streams", 4) as server, contextlib.ExitStack() as strangers:
+        with load.Readers(server.target, num_streams=2, steps_per_second=200) as readers:
+            wait_until(lambda: readers.num_sequences)
+            host, port = server.target.rsplit(":", 1)
+            for _ in range(270):
+                stranger = strangers.enter_context(socket.create_connection((host, int(port)), timeout=20))
+                with contextlib.suppress(OSError):
+                    stranger.sendall(sent)
+            wait_until(lambda: is_serving(server.target))
+            assert "were without a call" in server.log()
+        assert not readers.failures
+
+
+def is_serving(target):
+    with contextlib.suppress(PackhorseError):
+        return ask_health(target, timeout_seconds=2) == "SERVING"
+    return False
