@@ -12,9 +12,9 @@ from packhorse.cli import main
 from packhorse.client import RetryPolicy, connect
 from packhorse.client.errors import AccessDeniedError, ServerUnavailableError
 from packhorse.client.proof import ask_activity, ask_health, diagnose
-from packhorse.client.transport import proxies
+from packhorse.client.transport import _proxies as proxies
+from packhorse.client.transport._proxies import EXCEPTIONS, VARIABLES, Proxy, proxy_for
 from packhorse.client.transport.access import Address, address_of, addresses_of
-from packhorse.client.transport.proxies import EXCEPTIONS, VARIABLES, Proxy, proxy_for
 
 QUICK = RetryPolicy(deadline_seconds=2, first_delay_seconds=0.01, most_delay_seconds=0.1)
 FAR = "packhorse.far.test:50051"

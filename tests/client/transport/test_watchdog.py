@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from packhorse.client.transport import watchdog
-from packhorse.client.transport.watchdog import NoMessageError, next_message
+from packhorse.client.transport import _watchdog as watchdog
+from packhorse.client.transport._watchdog import NoMessageError, next_message
 
 
 class Call:

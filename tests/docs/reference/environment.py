@@ -7,7 +7,7 @@ from reference.markdown import page, table
 def environment_page() -> str:
     from packhorse.cli import main
     from packhorse.client.loading.ranks import _SIGNS_IN_ENVIRONMENT
-    from packhorse.client.transport.proxies import EXCEPTIONS, VARIABLES
+    from packhorse.client.transport._proxies import EXCEPTIONS, VARIABLES
 
     meanings: dict[str, tuple[list[str], str]] = {}
     for name, command in commands(main):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import grpc
 
-from packhorse.client.transport.proxies import Proxy, proxy_for
+from packhorse.client.transport._proxies import Proxy, proxy_for
 from packhorse.client.transport.requests import invalid, shortened
 from packhorse.storage import read_plain
 from packhorse.wire import is_local

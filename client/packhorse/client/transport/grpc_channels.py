@@ -29,6 +29,7 @@ from packhorse.client.errors import (
     TransientError,
     VersionMismatchError,
 )
+from packhorse.client.transport._watchdog import NoMessageError, next_message
 from packhorse.client.transport.access import (
     NO_ACCESS,
     Access,
@@ -42,7 +43,6 @@ from packhorse.client.transport.embedded import SharedSet
 from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.requests import PACK_SEQUENCES, Method, without_end
 from packhorse.client.transport.retries import SHORTEST_ATTEMPT_SECONDS, exception_of
-from packhorse.client.transport.watchdog import NoMessageError, next_message
 from packhorse.wire import keep_freed_memory
 
 _Request = TypeVar("_Request")

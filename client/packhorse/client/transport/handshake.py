@@ -8,8 +8,8 @@ import time
 from datetime import UTC, datetime
 
 from packhorse.client.errors import AccessDeniedError
+from packhorse.client.transport._proxies import connect
 from packhorse.client.transport.access import Access, Endpoint, variable_of
-from packhorse.client.transport.proxies import connect
 from packhorse.wire.addresses import days_until
 
 SECONDS = 1.0

@@ -2,7 +2,7 @@
 
 Owns the way from gRPC's error to the client's exception, and the attempts of a series with their log lines. A failure
 is the service's answer, can never work, or is an accident of the network. Accidents are transient: every request may be
-sent again. Leaves the numbers to `RetryPolicy`, a refused connection's cause to `handshake` and `proxies`, and
+sent again. Leaves the numbers to `RetryPolicy`, a refused connection's cause to `handshake` and `_proxies`, and
 connections and limits of gRPC's calls to `transport.grpc_channels`.
 """
 
@@ -31,7 +31,7 @@ from packhorse.client.errors import (
     TransientError,
     UnauthenticatedError,
 )
-from packhorse.client.transport.proxies import Proxy
+from packhorse.client.transport._proxies import Proxy
 from packhorse.client.transport.requests import bounded, shortened
 from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
 from packhorse.v1 import packing_pb2 as pb
