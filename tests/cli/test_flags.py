@@ -1,14 +1,17 @@
-"""Errors of the library name Python parameters; the command line turns them into flags of the command that runs."""
+"""Errors of the library name Python parameters; the command line prints its flags, and nobody's paths are rewritten."""
 
 import ast
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 from packhorse.cli import COMMANDS, in_flags, main
+from packhorse.parameters import message_of, parameter
 
 REPOSITORY = Path(__file__).parents[2]
 ROOTS = tuple(REPOSITORY / root / "packhorse" for root in ("proto", "server", "client"))
@@ -31,58 +34,63 @@ def parameters_of(*path: str) -> list[click.Parameter]:
 @pytest.mark.parametrize(
     ("command", "message", "shown"),
     [
-        ("prepare", "max_seq_len must be at least 1, got 0", "--max-seq-len must be at least 1, got 0"),
-        ("prepare", 'pass over_length="split" to keep it', "pass --over-length split to keep it"),
-        (
-            "prepare",
-            "pass over_length='split', or more extra_tokens",
-            "pass --over-length split, or more --extra-tokens",
-        ),
-        ("prepare", "row 3 is bad; pass on_bad_row='skip'", "row 3 is bad; pass --on-bad-row skip"),
-        ("prepare", "ids repeat: give an id_column", "ids repeat: give an --id-column"),
-        ("prepare", "columns.length names no column", "--length-column names no column"),
-        ("prepare", "InputColumns(length='n') is no column", "InputColumns(--length-column n) is no column"),
-        ("prepare", "grouping.size must be at least 2", "--group-size must be at least 2"),
-        ("prepare", "pass overwrite=True", "pass --overwrite"),
-        ("prepare", "pass `overwrite=True`, or resume=True", "pass --overwrite, or --resume"),
-        ("prepare", "pass `resume` to continue", "pass --resume to continue"),
-        ("prepare", "output x has another dataset", "--output x has another dataset"),
-        ("prepare", "input y.parquet is empty", "--input y.parquet is empty"),
-        ("prepare", "use format='packhorse'", "use --format packhorse"),
-        ("prepare", "engine='ray' and ray_address", "--engine ray and --ray-address"),
-        ("prepare", "max_sequences_per_bin=4 is too few", "--max-sequences-per-bin 4 is too few"),
-        ("prepare", "keep 'tail' is for over_length 'truncate'", "--keep tail is for --over-length truncate"),
-        ("prepare", "use format 'packhorse', or engine 'ray'", "use --format packhorse, or --engine ray"),
-        ("tokenize", "leave out append_eos=False", "leave out --no-eos"),
-        ("serve", "listen must be HOST:PORT", "--listen must be HOST:PORT"),
-        ("serve", "tls_cert needs tls_key", "--tls-cert needs --tls-key"),
-        ("serve", "token_file x.txt cannot be read", "--token-file x.txt cannot be read"),
-        ("serve", "give metrics_listen=127.0.0.1:9464", "give --metrics-listen 127.0.0.1:9464"),
-        ("stream", "start_position must be in [0, 4], got 9", "--start-position must be in [0, 4], got 9"),
-        ("stream", "pass remainder='drop'", "pass --remainder drop"),
-        ("stream", "skip 5:3 is empty", "--skip 5:3 is empty"),
-        ("tokenize", "no_targets='drop' leaves them out", "--no-targets drop leaves them out"),
-        ("tokenize", "output x exists; pass overwrite=True.", "--output x exists; pass --overwrite."),
-        ("shard", "data_root is no folder", "--data-root is no folder"),
-        # and what only looks like a parameter
-        ("prepare", "manifest.max_seq_len is 'max_seq_len'", "manifest.max_seq_len is 'max_seq_len'"),
-        ("prepare", "the output and the input of this workers", "the output and the input of this workers"),
-        ("prepare", "length 5 of row 3", "length 5 of row 3"),
-        ("prepare", "my_max_seq_len and max_seq_len.json", "my_max_seq_len and max_seq_len.json"),
+        ("prepare", parameter("max_seq_len") + " must be at least 1", "--max-seq-len must be at least 1"),
+        ("prepare", "pass " + parameter("over_length", "split"), "pass --over-length split"),
+        ("prepare", parameter("columns.length") + " names no column", "--length-column names no column"),
+        ("prepare", parameter("grouping.size", 2) + " is too few", "--group-size 2 is too few"),
+        ("prepare", "pass " + parameter("overwrite", True), "pass --overwrite"),
+        ("prepare", "raise " + parameter("plan.align"), "raise --align"),
+        ("tokenize", "leave out " + parameter("append_eos", False), "leave out --no-eos"),
+        ("stream", parameter("topology.world_size") + " must be at least 1", "--world-size must be at least 1"),
+        ("stream", parameter("max_tokens", 3) + " has no flag", "max_tokens=3 has no flag"),
+        ("prepare", "max_seq_len=8 is text", "max_seq_len=8 is text"),
     ],
 )
 def test_parameters_become_flags(command: str, message: str, shown: str) -> None:
     assert in_flags(message, parameters_of(command)) == shown
 
 
-@pytest.mark.parametrize("command", [name for name, entry in COMMANDS.items() if not entry.missing])
-def test_every_flag_of_several_words_is_found_by_its_parameter(command: str) -> None:
-    parameters = parameters_of(command)
-    for option in parameters:
-        if isinstance(option, click.Option) and "-" in (flag := max(option.opts, key=len)).removeprefix("--"):
-            name = flag.removeprefix("--").replace("-", "_")
-            assert in_flags(f"give {name}, please", parameters) == f"give {flag}, please"
-            assert in_flags(f"{name}='x' is wrong", parameters) == f"{flag} x is wrong"
+PATHS = ("max_seq_len=4096", "over_length=drop", "max_seq_len", "`resume`", "overwrite=True", "input", "keep 'tail'")
+
+
+@pytest.mark.parametrize("folder", PATHS)
+def test_a_path_is_printed_as_it_is(folder, tmp_path, packhorse) -> None:
+    path = tmp_path / folder / "l.npy"
+    path.parent.mkdir()
+    np.save(path, np.array([5, 0]))
+    result = packhorse("prepare", "--input", path, "--output", tmp_path / "o", "--max-seq-len", 8)
+    assert f"Error: {path}: row 1, length is 0" in result.stderr
+    assert "choose --on-bad-row skip" in result.stderr
+    np.save(path, np.array([5, 9]))
+    result = packhorse("prepare", "--input", path, "--output", tmp_path / "o", "--max-seq-len", 8)
+    assert f"sequence 1 (row 1 of {path}) has 9 tokens, over --max-seq-len 8" in result.stderr
+    missing = tmp_path / folder / "over_length=split.npy"
+    result = packhorse("prepare", "--input", missing, "--output", tmp_path / "o", "--max-seq-len", 8)
+    assert str(missing) in result.stderr
+    taken = tmp_path / folder / "taken"
+    taken.mkdir()
+    np.save(path, np.array([5, 6]))
+    result = packhorse("prepare", "--input", path, "--output", taken, "--max-seq-len", 8)
+    assert str(taken) in result.stderr
+    assert "--overwrite" in result.stderr
+
+
+@pytest.mark.parametrize("folder", PATHS)
+def test_a_path_of_text_and_of_a_server_is_printed_as_it_is(folder, tmp_path, packhorse) -> None:
+    (tmp_path / folder).mkdir()
+    path = tmp_path / folder / "chats.jsonl"
+    path.write_text('{"text": 3}\n')
+    result = packhorse("tokenize", "--input", path, "--output", tmp_path / "o", "--train-tokenizer")
+    assert result.exit_code == 1
+    assert str(path) in result.stderr
+    result = packhorse("serve", "--data-root", tmp_path, "--token-file", tmp_path / folder / "tokens")
+    assert f"--token-file {tmp_path / folder / 'tokens'} cannot be read" in result.stderr
+
+
+def test_a_warning_names_flags_and_an_error_keeps_them_when_it_is_pickled() -> None:
+    error = ValueError("give " + parameter("over_length", "drop") + " or " + parameter("max_seq_len"))
+    assert str(error) == "give over_length='drop' or max_seq_len"
+    assert message_of(pickle.loads(pickle.dumps(error))).parts == message_of(error).parts
 
 
 def our_flags() -> set[str]:

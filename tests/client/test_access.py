@@ -17,7 +17,7 @@ from packhorse.wire import is_local
         ({"ca": __file__}, "holds no certificate"),
         ({"ca": __file__, "cert": __file__}, "cert needs key"),
         ({"ca": __file__, "key": __file__}, "key needs cert"),
-        ({"token": "a", "token_file": "b"}, "are both given; give token_file alone"),
+        ({"token": "a", "token_file": "b"}, "are both given; give token_file"),
         ({"token": ""}, "token must be a text"),
         ({"token_file": "missing"}, "token_file missing cannot be read"),
         ({"token_file": __file__}, "must hold one token and nothing else"),

@@ -209,7 +209,7 @@ def test_a_start_beyond_uint32_is_kept_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"over_length": "drop", "keep": "tail"}, "keep 'tail' is for over_length 'truncate'"),
+        ({"over_length": "drop", "keep": "tail"}, "keep='tail' is for over_length='truncate'"),
         ({"over_length": "truncate", "keep": "left"}, "keep must be one of head, tail"),
         ({"align": 0}, "align"),
         ({"align": 1.5}, "align"),

@@ -106,11 +106,11 @@ def test_workers_and_resume_change_no_byte(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"over_length": "split"}, "over_length 'split' would cut sequences out of their group"),
-        ({"over_length": "truncate"}, "over_length 'truncate' would cut"),
+        ({"over_length": "split"}, "over_length='split' would cut sequences out of their group"),
+        ({"over_length": "truncate"}, "over_length='truncate' would cut"),
         ({"max_sequences_per_bin": 4}, "max_sequences_per_bin does not go with groups"),
         ({"format": "seqpack"}, "seqpack's layout cannot say which sequences are a group"),
-        ({"on_bad_row": "skip"}, "on_bad_row 'skip' would leave a group without"),
+        ({"on_bad_row": "skip"}, "on_bad_row='skip' would leave a group without"),
         ({"group_size": 3}, "group_column and group_size both say"),
         ({"group_column": None, "group_size": 2}, "9 rows are not a multiple of group_size 2: 1 are left over"),
         ({"group_column": None, "group_size": 0}, "group_size must be an integer of at least 1"),

@@ -135,7 +135,7 @@ def test_index_input_takes_no_columns_and_no_empty_sequences(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"over_length": "drop", "keep": "tail"}, "keep 'tail'"),
+        ({"over_length": "drop", "keep": "tail"}, "keep='tail'"),
         ({"over_length": "clip"}, "over_length"),
         ({"algorithm": "magic"}, "magic.*best-fit"),
         ({"max_seq_len": 0}, "max_seq_len"),

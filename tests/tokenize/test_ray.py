@@ -52,5 +52,5 @@ def test_without_ray_the_extra_is_named(folder: Path, monkeypatch: pytest.Monkey
 def test_what_does_not_go_together(folder: Path) -> None:
     with pytest.raises(ValueError, match="leave workers out"):
         tokenize("corpus.jsonl", "out", tokenizer="tokenizer.json", engine="ray", workers=2)
-    with pytest.raises(ValueError, match="choose engine 'ray'"):
+    with pytest.raises(ValueError, match="choose engine='ray'"):
         tokenize("corpus.jsonl", "out", tokenizer="tokenizer.json", ray_address="host:1")

@@ -23,6 +23,7 @@ from packhorse.client.transport.grpc_channels import GrpcTransport, has_used_grp
 from packhorse.client.transport.requests import Transport, invalid, shortened
 from packhorse.client.transport.retries import policy_of
 from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.parameters import parameter
 
 if TYPE_CHECKING:
     import grpc
@@ -137,7 +138,7 @@ class Server:
                 hosts_of(self.target)
         elif not isinstance(self.target, MemoryDatasets) and not callable(self.target):
             raise ValueError(
-                "target must be what `connect` takes, or a function that returns a Client; got "
+                parameter("target") + " must be what `connect` takes, or a function that returns a Client; got "
                 f"{shortened(self.target)}"
             )
         if self.access is not None and not isinstance(self.access, Access):
@@ -145,8 +146,9 @@ class Server:
         policy_of(self.timeout_seconds, self.retry)
         if callable(self.target) and (self.timeout_seconds, self.retry, self.access) != (None, None, None):
             raise ValueError(
-                "timeout_seconds, retry and access have no effect: the target is a function, which makes its own "
-                "client; leave them out"
+                parameter("timeout_seconds")
+                + ", retry and access have no effect: the target is a function, which makes its own client; "
+                "leave them out"
             )
 
     @property

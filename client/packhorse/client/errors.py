@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from packhorse.parameters import parameter
 from packhorse.v1 import packing_pb2 as pb
 
 
@@ -145,6 +146,12 @@ class StreamInterruptedError(PackhorseError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles with the keywords, as workers send errors to their parents."""
         return partial(type(self), position=self.position, step=self.step), self.args
+
+
+def named_field(message: str, metadata: Mapping[str, str]) -> str:
+    """Returns a server's message, in which the field that it is about is a parameter if the message begins with it."""
+    field = metadata.get("field", "")
+    return parameter(field) + message.removeprefix(field) if field and message.startswith(field) else message
 
 
 EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {

@@ -15,6 +15,7 @@ from packhorse.client.api import Client
 from packhorse.client.options import NO_SKIPS
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.formats import require
+from packhorse.parameters import parameter
 from packhorse.storage import AtomicFiles, refuse_existing, refuse_url
 from packhorse.topology import Skips
 from packhorse.types import StreamHeader
@@ -72,9 +73,14 @@ def export_epoch(
     """
     refuse_url(output, "output")
     if file_format not in FILE_FORMATS:
-        raise ValueError(f"file_format must be one of {', '.join(FILE_FORMATS)}, got {file_format!r}")
+        raise ValueError(parameter("file_format") + f" must be one of {', '.join(FILE_FORMATS)}, got {file_format!r}")
     if bool(paths) != (file_format == "xtuner"):
-        raise ValueError("paths names the files that xtuner reads: give it with file_format='xtuner', and only then")
+        raise ValueError(
+            parameter("paths")
+            + " names the files that xtuner reads: give it with "
+            + parameter("file_format", "xtuner")
+            + ", and only then"
+        )
     output = Path(output)
     files = [output / name for name in _XTUNER_FILES] if file_format == "xtuner" else [output]
     refuse_existing(files, overwrite=False)
@@ -82,7 +88,8 @@ def export_epoch(
         header = stream.header
         if file_format == "xtuner" and len(paths) != max(len(header.components), 1):
             raise ValueError(
-                f"paths has {len(paths)} files, but {dataset!r} is made of {max(len(header.components), 1)}"
+                parameter("paths")
+                + f" has {len(paths)} files, but {dataset!r} is made of {max(len(header.components), 1)}"
             )
         blocks = _counted(stream, on_bins)
         with AtomicFiles(files) as atomic:

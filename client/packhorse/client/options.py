@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from packhorse.client.transport.requests import checked_balance, invalid, shortened
 from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.parameters import parameter
 from packhorse.topology import (
     DEFAULT_COST_LINEAR,
     Balance,
@@ -133,10 +134,13 @@ class Run:
         whole = header.num_bins + header.skipped.num_skipped
         for first, end in wanted:
             if not any(first < other_end and other < end for other, other_end in left_out):
-                raise ValueError(f"skip {first}:{end} is beyond the end of epoch {epoch}, which has {whole:,} bins")
+                raise ValueError(
+                    parameter("skip") + f" {first}:{end} is beyond the end of epoch {epoch}, which has {whole:,} bins"
+                )
         if wanted and not header.num_bins:
             raise ValueError(
-                f"skip {self.skips(epoch)} leaves out all {whole:,} bins of epoch {epoch}; train on another epoch"
+                parameter("skip")
+                + f" {self.skips(epoch)} leaves out all {whole:,} bins of epoch {epoch}; train on another epoch"
             )
 
     def __str__(self) -> str:
@@ -151,7 +155,10 @@ def _skips(given: Skips | str) -> Skips:
     if isinstance(given, Skips):
         return given
     if not isinstance(given, str):
-        raise ValueError(f"skip must be a text like '1200:1300', or a dict from epoch to text; got {shortened(given)}")
+        raise ValueError(
+            parameter("skip")
+            + f" must be a text like '1200:1300', or a dict from epoch to text; got {shortened(given)}"
+        )
     return Skips.parse([given])
 
 

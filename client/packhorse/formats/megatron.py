@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats.files import CHUNK_ELEMENTS, MappedTokens, first_descent, map_file
+from packhorse.parameters import parameter
 
 MAGIC = b"MMIDIDX\0\0"
 VERSION = 1
@@ -65,7 +66,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
         ValueError: vocab_size is not in [1, 2^31].
     """
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, Integral) or not 1 <= vocab_size <= 1 << 31:
-        raise ValueError(f"vocab_size is {vocab_size!r}; it must be in [1, 2^31]")
+        raise ValueError(parameter("vocab_size") + f" is {vocab_size!r}; it must be in [1, 2^31]")
     return np.dtype("<u2") if vocab_size < 65_500 else np.dtype("<i4")
 
 

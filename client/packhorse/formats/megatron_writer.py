@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from packhorse.formats.files import CHUNK_ELEMENTS
 from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX
 from packhorse.formats.megatron import DTYPES, HEADER, MAGIC, VERSION, MegatronTokens, megatron_paths, token_dtype
+from packhorse.parameters import parameter
 from packhorse.storage import AtomicFiles
 
 _MASK_DTYPE = np.dtype("u1")
@@ -106,8 +107,9 @@ class SequenceWriter(ABC):
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= self._vocab_size:
             raise ValueError(
-                f"{what} the token id {low if low < 0 else high}; "
-                f"with vocab_size {self._vocab_size} ids are in [0, {self._vocab_size})"
+                f"{what} the token id {low if low < 0 else high}; with "
+                + parameter("vocab_size")
+                + f" {self._vocab_size} ids are in [0, {self._vocab_size})"
             )
 
     def _copy(self, tokens: MegatronTokens, out: BinaryIO) -> None:

@@ -17,6 +17,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from packhorse.formats.extras import require
 from packhorse.formats.retry_policy import RetryPolicy, StoreAttempts, default_retry, is_of_credentials, is_unreached
+from packhorse.parameters import parameter
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -145,8 +146,9 @@ class Store:
                     raise TokenStoreError(
                         f"{shown}: no {what} in {attempts.failures} attempts over {attempts.elapsed_seconds:.0f} s; "
                         f"the last failed with {type(error).__name__}: {self._said(error)}. Check that the store is "
-                        "up and reachable from here, or allow more time with timeout_seconds, or "
-                        "StoreOptions(retry=RetryPolicy(…))"
+                        "up and reachable from here, or allow more time with "
+                        + parameter("timeout_seconds")
+                        + ", or StoreOptions(retry=RetryPolicy(…))"
                     ) from None
             else:
                 _ANSWERED.add(host)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from packhorse.formats import require
+from packhorse.parameters import parameter
 from packhorse.sft.cutting import Cutoff, with_shorter_text, without_oldest
 from packhorse.sft.explained import ExplainedSequence, stretches_of
 from packhorse.sft.messages import (
@@ -109,8 +110,9 @@ class ChatEncoder:
         unknown = template.special_token_names - given.keys() if named is None else ()
         if unknown:
             raise ValueError(
-                f"the chat template writes {', '.join(sorted(unknown))}, which a tokenizer.json alone does not name; "
-                "give the folder that holds it and tokenizer_config.json, or name it in template_options"
+                f"the chat template writes {', '.join(sorted(unknown))}, which a tokenizer.json alone does "
+                "not name; give the folder that holds it and tokenizer_config.json, or name it in "
+                + parameter("template_options")
             )
         variables = {**(named or {}), **given, "tools": tools}
         return render_chat(template, chat, variables, self._marks, self._turn_end)

@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from packhorse.parameters import parameter
+
 Turns = Literal["all", "last"]
 """Which turns of the trained roles are trained on."""
 
@@ -87,7 +89,9 @@ class TrainedTurns:
         if refused:
             raise ValueError(f"train_on names {refused[0]!r}, whose messages the model never writes; leave it out")
         if self.turns not in get_args(Turns):
-            raise ValueError(f"train_turns is {self.turns!r}; choose one of {', '.join(get_args(Turns))}")
+            raise ValueError(
+                parameter("train_turns") + f" is {self.turns!r}; choose one of {', '.join(get_args(Turns))}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ from typing import IO, Any, BinaryIO, Generic, TypeVar
 
 import xxhash
 
+from packhorse.parameters import parameter
+
 _POLL_SECONDS = 0.02
 
 
@@ -264,7 +266,9 @@ def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder, not a file; choose another output")
         if path.exists() and not overwrite:
-            raise FileExistsError(f"{path} is already there; remove it, choose another output, or set overwrite=True")
+            raise FileExistsError(
+                f"{path} is already there; remove it, choose another output, or set " + parameter("overwrite", True)
+            )
 
 
 def sync(path: Path) -> None:
@@ -383,8 +387,9 @@ class JobRecord:
         begun = read_record(path)
         if begun is not None and (differences := self.differences(begun)):
             raise ValueError(
-                f"resume cannot continue the work of an interrupted call: {'; '.join(differences)}. Give the same "
-                f"input and options, or {way_out}"
+                parameter("resume")
+                + f" cannot continue the work of an interrupted call: {'; '.join(differences)}. Give the same "
+                "input and options, or " + way_out
             )
         return begun is not None
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 from numbers import Integral
 from typing import TypeVar
 
+from packhorse.parameters import parameter
+
 
 def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
     """Returns `value` as an int.
@@ -28,10 +30,10 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
         return value
     wanted = f"an integer of at least {least}" if most is None else f"an integer in [{least}, {most}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be {wanted}, got {quoted(value)}")
+        raise ValueError(parameter(name) + f" must be {wanted}, got {quoted(value)}")
     number = int(value)
     if number < least or (most is not None and number > most):
-        raise ValueError(f"{name} must be {wanted}, got {number}")
+        raise ValueError(parameter(name) + f" must be {wanted}, got {number}")
     return number
 
 
@@ -105,4 +107,4 @@ def as_choice(name: str, kind: type[_Choice], value: object) -> _Choice:
     try:
         return kind(str(value).lower().replace("_", "-"))
     except ValueError:
-        raise ValueError(f"{name} must be one of {', '.join(kind)}, got {quoted(value)}") from None
+        raise ValueError(parameter(name) + f" must be one of {', '.join(kind)}, got {quoted(value)}") from None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import isqrt
 
+from packhorse.parameters import parameter
 from packhorse.topology.choices import checked_integer
 from packhorse.topology.topology import DEFAULT_COST_LINEAR, cost_of
 
@@ -99,8 +100,8 @@ class ContextRule:
         """
         if num_ranks < 1 or num_ranks % self.max_context_parallel:
             raise ValueError(
-                f"{num_ranks} ranks are not a multiple of max_context_parallel {self.max_context_parallel}; start a "
-                "multiple, or prepare with another tokens_per_rank"
+                f"{num_ranks} ranks are not a multiple of max_context_parallel {self.max_context_parallel}; "
+                "start a multiple, or prepare with another " + parameter("tokens_per_rank")
             )
         return rank // self.max_context_parallel, num_ranks // self.max_context_parallel
 

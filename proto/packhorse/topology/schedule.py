@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import NamedTuple
 
+from packhorse.parameters import parameter
 from packhorse.topology.choices import checked_integer, quoted
 
 _SUFFIXES = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
@@ -59,11 +60,14 @@ class BatchSchedule:
             checked_integer("batch_schedule: where a phase begins", begin, 0)
             checked_integer("batch_schedule: a phase's global batch size", size, 1)
         if not self.phases or self.phases[0].begin != 0:
-            raise ValueError(f"batch_schedule {quoted(str(self))} must begin with a phase at 0, e.g. 0:768 250B:1536")
+            raise ValueError(
+                parameter("batch_schedule") + f" {quoted(str(self))} must begin with a phase at 0, e.g. 0:768 250B:1536"
+            )
         for before, after in pairwise(self.phases):
             if after.begin <= before.begin and after.in_tokens == before.in_tokens:
                 raise ValueError(
-                    f"batch_schedule {quoted(str(self))} has phases that do not ascend; write them in order"
+                    parameter("batch_schedule")
+                    + f" {quoted(str(self))} has phases that do not ascend; write them in order"
                 )
 
     @classmethod
@@ -76,7 +80,7 @@ class BatchSchedule:
         if isinstance(text, BatchSchedule):
             return text
         if not isinstance(text, str):
-            raise ValueError(f"batch_schedule must be like '0:768 250B:1536', got {quoted(str(text))}")
+            raise ValueError(parameter("batch_schedule") + f" must be like '0:768 250B:1536', got {quoted(str(text))}")
         return cls(tuple(map(_phase, text.replace(",", " ").split())))
 
     def __str__(self) -> str:
@@ -103,8 +107,9 @@ class BatchSchedule:
         for (before, after), phase in zip(pairwise(begins), self.phases[1:], strict=True):
             if after <= before:
                 raise ValueError(
-                    f"batch_schedule has phases that do not ascend: {_written(phase.begin, phase.in_tokens)} is "
-                    f"{after} bins of {max_seq_len} tokens, and the phase before it begins at {before}"
+                    parameter("batch_schedule")
+                    + f" has phases that do not ascend: {_written(phase.begin, phase.in_tokens)} is {after} bins "
+                    f"of {max_seq_len} tokens, and the phase before it begins at {before}"
                 )
         of_epoch = [begin - epoch * num_bins for begin in begins]
         now = sum(begin <= 0 for begin in of_epoch) - 1
@@ -127,7 +132,8 @@ def _phase(text: str) -> BatchPhase:
     except (InvalidOperation, ValueError, OverflowError):
         pass
     raise ValueError(
-        f"batch_schedule has a phase {quoted(text)}, which is not BEGIN:SIZE: BEGIN in bins, or in tokens with a "
+        parameter("batch_schedule")
+        + f" has a phase {quoted(text)}, which is not BEGIN:SIZE: BEGIN in bins, or in tokens with a "
         "suffix K, M, B or T, and SIZE in bins of all ranks, e.g. 250B:1536"
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from packhorse.parameters import parameter
 from packhorse.topology.choices import checked_integer, quoted
 
 
@@ -38,10 +39,12 @@ class Skips:
         merged: list[tuple[int, int]] = []
         pairs: list[Any] = [one if hasattr(one, "__len__") else (one,) for one in ranges]
         if wrong := [pair for pair in pairs if len(pair) != 2]:
-            raise ValueError(f"skip takes pairs (first, end), got {quoted(wrong[0])}")
+            raise ValueError(parameter("skip") + f" takes pairs (first, end), got {quoted(wrong[0])}")
         for first, end in sorted((checked_integer("skip", a, 0), checked_integer("skip", b, 0)) for a, b in pairs):
             if end <= first:
-                raise ValueError(f"skip {first}:{end} is empty; a range is FIRST:END, and END is not part of it")
+                raise ValueError(
+                    parameter("skip") + f" {first}:{end} is empty; a range is FIRST:END, and END is not part of it"
+                )
             if merged and first <= merged[-1][1]:
                 merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
             else:
@@ -57,13 +60,17 @@ class Skips:
         """
         given = () if isinstance(texts, str) or not isinstance(texts, Iterable) else tuple(texts)
         if (not given and texts not in ((), [])) or not all(isinstance(text, str) for text in given):
-            raise ValueError(f"skip must be a list of texts FIRST:END, e.g. ['1200:1300'], got {quoted(texts)}")
+            raise ValueError(
+                parameter("skip") + f" must be a list of texts FIRST:END, e.g. ['1200:1300'], got {quoted(texts)}"
+            )
         parts = [part.strip() for text in given for part in text.split(",") if part.strip()]
         ranges = []
         for part in parts:
             first, colon, end = part.partition(":")
             if not colon or not first.strip().isdecimal() or not end.strip().isdecimal():
-                raise ValueError(f"skip {part!r} is not FIRST:END, e.g. 1200:1300 for the positions 1200 to 1299")
+                raise ValueError(
+                    parameter("skip") + f" {part!r} is not FIRST:END, e.g. 1200:1300 for the positions 1200 to 1299"
+                )
             ranges.append((int(first), int(end)))
         return cls.of(ranges)
 

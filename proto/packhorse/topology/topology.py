@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from packhorse.parameters import parameter
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
 from packhorse.topology.schedule import BatchSchedule
 
@@ -110,15 +111,24 @@ class Topology:
         if self.batch_schedule is not None:
             object.__setattr__(self, "batch_schedule", BatchSchedule.parse(self.batch_schedule))
             if self.batch_size != 1:
-                raise ValueError(f"batch_size must be left out where there is a batch_schedule, got {self.batch_size}")
+                raise ValueError(
+                    parameter("batch_size")
+                    + " must be left out where there is a "
+                    + parameter("batch_schedule")
+                    + f", got {self.batch_size}"
+                )
         for name in ("start_position", "cost_linear"):
             object.__setattr__(self, name, checked_integer(name, getattr(self, name), 0))
         for name, kind in (("remainder", RemainderPolicy), ("mode", StreamMode), ("balance", Balance)):
             object.__setattr__(self, name, as_choice(name, kind, getattr(self, name)))
         if self.mode is StreamMode.INDEPENDENT and self.balance is not Balance.NONE:
-            raise ValueError("balance must be none where mode is independent: such ranks share no bins to balance")
+            raise ValueError(
+                parameter("balance") + " must be none where mode is independent: such ranks share no bins to balance"
+            )
         if self.mode is StreamMode.INDEPENDENT and self.batch_schedule is not None:
-            raise ValueError("batch_schedule cannot be given where mode is independent: ranks share no global batch")
+            raise ValueError(
+                parameter("batch_schedule") + " cannot be given where mode is independent: ranks share no global batch"
+            )
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
@@ -142,7 +152,9 @@ class Topology:
             return (Stretch(0, 0, self.batch_size, bins),)
         phases = self.batch_schedule.phases
         if any(phase.in_tokens for phase in phases):
-            raise ValueError("batch_schedule has phases in tokens: ask of_epoch for the topology of an epoch")
+            raise ValueError(
+                parameter("batch_schedule") + " has phases in tokens: ask of_epoch for the topology of an epoch"
+            )
         found: list[Stretch] = []
         step = offset = 0
         for phase, following in zip(phases, (*phases[1:], None), strict=True):
@@ -152,8 +164,10 @@ class Topology:
             batch_size, rest = divmod(phase.size, self.world_size * self.accumulation)
             if rest:
                 raise ValueError(
-                    f"batch_schedule {phase.size}, from position {phase.begin} on, does not divide among world_size "
-                    f"{self.world_size} times accumulation {self.accumulation}; take a multiple of "
+                    parameter("batch_schedule")
+                    + f" {phase.size}, from position {phase.begin} on, does not divide among "
+                    + parameter("world_size")
+                    + f" {self.world_size} times accumulation {self.accumulation}; take a multiple of "
                     f"{self.world_size * self.accumulation}, or other numbers of ranks or steps"
                 )
             found.append(Stretch(step, offset, batch_size, batch_size * self.world_size))
@@ -197,7 +211,7 @@ class Topology:
     def num_left(self, num_bins: int) -> int:
         """Bins of the epoch from start_position on; a ValueError where the start lies beyond the end."""
         if self.start_position > num_bins:
-            raise ValueError(f"start_position must be in [0, {num_bins}], got {self.start_position}")
+            raise ValueError(parameter("start_position") + f" must be in [0, {num_bins}], got {self.start_position}")
         return num_bins - self.start_position
 
     def of_epoch(self, epoch: int, *, num_bins: int, max_seq_len: int) -> "Topology":

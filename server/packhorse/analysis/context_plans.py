@@ -16,6 +16,7 @@ from packhorse.analysis.counts import HistogramInput, fit
 from packhorse.dataset import PlanOptions
 from packhorse.epoch import EpochView, PlanIndex, arrange
 from packhorse.packing import counts_of_templates, pack_context
+from packhorse.parameters import parameter
 from packhorse.topology import DEFAULT_COST_CAP_PERCENT, Balance, ContextRule
 
 _SAMPLED_BINS = 4096
@@ -203,8 +204,10 @@ def compare_context_plans(
     sizes = list(tokens_per_rank) or [size for size in halves if not world_size % (options.max_seq_len // size)]
     if not sizes:
         raise ValueError(
-            f"max_seq_len {options.max_seq_len} and world_size {world_size} are not both even, so no two ranks can "
-            "share a bin; choose others"
+            parameter("max_seq_len")
+            + f" {options.max_seq_len} and "
+            + parameter("world_size")
+            + f" {world_size} are not both even, so no two ranks can share a bin; choose others"
         )
     plans = []
     for size, cap in product(sizes, cost_cap_percent):
@@ -213,7 +216,8 @@ def compare_context_plans(
         context_groups, rest = divmod(world_size, rule.max_context_parallel)
         if rest:
             raise ValueError(
-                f"world_size {world_size} is not a multiple of the {rule.max_context_parallel} ranks of a bin"
+                parameter("world_size")
+                + f" {world_size} is not a multiple of the {rule.max_context_parallel} ranks of a bin"
             )
         templates = pack_context(rooms, rule).templates
         plan = PlanIndex.build(templates, counts_of_templates(templates), rule.max_seq_len)

@@ -14,6 +14,7 @@ import numpy as np
 
 from packhorse.dataset import Manifest, OverLength, PlanOptions, PreparedDataset, open_prepared
 from packhorse.formats import require
+from packhorse.parameters import parameter
 from packhorse.topology import RoomRule
 
 
@@ -125,7 +126,12 @@ def fit(counts: Mapping[int, int], longest: int, policy: OverLength) -> Counter[
         Counter({4: 3, 10: 2, 5: 1})
     """
     if longest < 1:
-        raise ValueError("not one token of a sequence fits a bin: raise max_seq_len, or lower align or extra_tokens")
+        raise ValueError(
+            "not one token of a sequence fits a bin: raise "
+            + parameter("max_seq_len")
+            + ", or lower align or "
+            + parameter("extra_tokens")
+        )
     fitting: Counter[int] = Counter()
     for length, count in counts.items():
         if length <= longest:

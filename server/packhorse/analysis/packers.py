@@ -21,6 +21,7 @@ from packhorse.packing import (
     counts_of_templates,
     pack_histogram,
 )
+from packhorse.parameters import parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ def options_for(
     own = source.options
     if own is None:
         if max_seq_len is None:
-            raise ValueError(f"{source.name} is a histogram; give max_seq_len")
+            raise ValueError(f"{source.name} is a histogram; give " + parameter("max_seq_len"))
         own = PlanOptions(max_seq_len=max_seq_len)
     options = replace(
         own,
@@ -114,8 +115,13 @@ def options_for(
     )
     if own.align > 1 and (options.align % own.align or options.extra_tokens != own.extra_tokens):
         raise ValueError(
-            f"{source.name} was prepared with align={own.align} and extra_tokens={own.extra_tokens}, and so knows "
-            f"rooms only: keep extra_tokens, and give a multiple of {own.align} as align, or a histogram of lengths"
+            f"{source.name} was prepared with "
+            + parameter("align", own.align)
+            + " and "
+            + parameter("extra_tokens", own.extra_tokens)
+            + ", and so knows rooms only: keep "
+            + parameter("extra_tokens")
+            + f", and give a multiple of {own.align} as align, or a histogram of lengths"
         )
     return options
 

@@ -19,6 +19,7 @@ from packhorse.analysis.unpacked import Unpacked, ways_without_packing
 from packhorse.dataset import Manifest, PreparedDataset, Version, versions_of
 from packhorse.epoch import Groups, ShuffleQuality, bin_mates_again, shuffle_quality
 from packhorse.packing import PackingStats, Template
+from packhorse.parameters import parameter
 from packhorse.topology import Topology
 
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
@@ -135,7 +136,9 @@ def _context_plan(dataset: PreparedDataset, run: Topology, bandwidth: float) -> 
     context_groups, rest = divmod(run.world_size, rule.max_context_parallel)
     if rest and run.world_size > 1:
         raise ValueError(
-            f"world_size {run.world_size} is not a multiple of {rule.max_context_parallel}, the ranks that share a bin"
+            parameter("world_size")
+            + f" {run.world_size} is not a multiple of {rule.max_context_parallel}, the ranks that share a "
+            "bin"
         )
     return context_plan(
         dataset.plan,

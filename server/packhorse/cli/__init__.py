@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 
 import click
 
+from packhorse.parameters import Message, Parameter, message_of
+
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
@@ -98,49 +100,41 @@ COMMANDS: Mapping[str, CommandEntry] = {
 _HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s:]|$)")
 """Temporary names of an output that is not complete; users know the output by its own name."""
 
-_BEFORE = r"""(?<![\w.'"-])"""
-"""What may not be before a parameter's name in a message."""
-
 _GRPC_VERBOSITY = "NONE"
 """Keeps gRPC's core from writing to stderr by itself, where strangers could make it write without limit: bytes of a
 GOAWAY, broken handshakes, long metadata."""
 
 
 def in_flags(message: str, parameters: Iterable[click.Parameter]) -> str:
-    """Returns a message of the library with Python parameters replaced by flags of the command that runs.
+    """Returns a message of the library with its parameters spelled as flags of the command that runs.
 
-    A name of several words is replaced wherever it appears. A name of a single word is replaced where the message
-    begins with it, gives it a value, or quotes it in backticks, and where one of its choices follows in quotes. A name
-    after a dot or in other quotes stays as it is.
+    Only what the library marked as a parameter is spelled anew; a parameter without a flag stays as it is.
     `flags_of` adds further names to an option, those of an object's field: `columns.length` is `--length-column`.
 
     Example:
-        >>> in_flags("max_seq_len must be above 0; pass no_targets='drop' or `overwrite`", [
-        ...     click.Option(["--max-seq-len"]), click.Option(["--no-targets"]), click.Option(["--overwrite"])
-        ... ])
-        '--max-seq-len must be above 0; pass --no-targets drop or --overwrite'
+        >>> from packhorse.parameters import parameter
+        >>> message = parameter("max_seq_len") + " is over 8; pass " + parameter("over_length", "drop")
+        >>> in_flags(message, [click.Option(["--max-seq-len"]), click.Option(["--over-length"])])
+        '--max-seq-len is over 8; pass --over-length drop'
     """
+    if not isinstance(message, Message):
+        return message
+    flags = {}
     for option in parameters:
-        if not isinstance(option, click.Option):
-            continue
-        flag = max(option.opts, key=len)
-        own = flag.removeprefix("--").replace("-", "_")
-        where = _BEFORE if "_" in own else "^"
-        plural = "s?" if option.multiple and "_" in own else ""
-        message = re.sub(rf"""{where}{own}{plural}(?![\w.'"=-])""", flag, message)
-        for name in dict.fromkeys((own, str(option.name), *getattr(option, "fields", ()))):
-            word = re.escape(name)
-            message = re.sub(rf"`{word}`", flag, message)
-            message = re.sub(rf"""{_BEFORE}`?{word}=(?:True\b)?(?![\w"'/-])`?""", flag, message)
-            message = re.sub(rf"""{_BEFORE}`?{word}=["']?([\w.:/*-]*[\w/*])["']?`?""", rf"{flag} \1", message)
-            if "." in name:
-                message = re.sub(rf"""{_BEFORE}{word}(?![\w.'"-])""", flag, message)
-        if isinstance(option.type, click.Choice):  # keep 'tail' is --keep tail
-            choices = "|".join(map(re.escape, option.type.choices))
-            message = re.sub(rf"""(?:{flag}|{_BEFORE}{own}) ['"]({choices})['"]""", rf"{flag} \1", message)
-        if own.startswith("no_"):  # eos=False and append_eos=False are --no-eos
-            message = re.sub(rf"{_BEFORE}(?:append_)?{own.removeprefix('no_')}=False\b", flag, message)
-    return message
+        if isinstance(option, click.Option):
+            flag = max(option.opts, key=len)
+            own = flag.removeprefix("--").replace("-", "_")
+            flags.update(dict.fromkeys((own, str(option.name), *getattr(option, "fields", ())), flag))
+    return message.spelled(lambda found: _spelled(found, flags))
+
+
+def _spelled(found: Parameter, flags: Mapping[str, str]) -> str:
+    flag = flags.get(found.name)
+    if found.value is False:  # append_eos=False is --no-eos
+        return flags.get(f"no_{found.name.removeprefix('append_')}", str(found))
+    if flag is None:
+        return str(found)
+    return f"{flag} {found.value}" if found.has_value and found.value is not True else flag
 
 
 class Stopped(BaseException):
@@ -189,7 +183,7 @@ def _message_of(error: Exception) -> str:
     """Returns an error's message; for an error of the system the file and the reason, without a number."""
     if isinstance(error, OSError) and error.strerror and error.errno is not None:
         return ": ".join([*([] if error.filename is None else [str(error.filename)]), error.strerror])
-    return str(error)
+    return message_of(error)
 
 
 class LazyGroup(click.Group):

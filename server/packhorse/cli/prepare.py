@@ -27,6 +27,7 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import Execution
 from packhorse.packing import PACKERS, Template
+from packhorse.parameters import message_of
 from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, Resource, prepare
 from packhorse.prepare import dry_run as try_out
 from packhorse.types import skipped_text
@@ -129,7 +130,7 @@ def command(
     else:
         _print_summary(result, output, layout, time.perf_counter() - started)
     for warning in caught:
-        click.echo(f"warning: {in_flags(str(warning.message), command.params)}", err=True)
+        click.echo(f"warning: {in_flags(message_of(warning.message), command.params)}", err=True)
 
 
 def _print_dry_run(result: DryRun, over_length: OverLength) -> None:

@@ -45,6 +45,7 @@ from packhorse.dataset.replacing import aside_of
 from packhorse.dataset.write import dataset_digest, optional_files
 from packhorse.epoch import Budgets, EpochView, GroupedSource, Groups, PlanIndex, PoolArray, WindowedView
 from packhorse.packing import Template
+from packhorse.parameters import parameter
 
 _Parsed = TypeVar("_Parsed")
 
@@ -181,8 +182,8 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     check_folder(folder)
     if (folder / SEQPACK_POOLS).is_dir():
         raise PreparedDatasetError(
-            f"{folder.name} has seqpack's layout, which `packhorse.prepare.load_prepared` reads; to serve or inspect "
-            "it, prepare it with format='packhorse'"
+            f"{folder.name} has seqpack's layout, which `packhorse.prepare.load_prepared` reads; to serve "
+            "or inspect it, prepare it with " + parameter("format", "packhorse")
         )
     manifest = Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
     if set(manifest.checksums) != {*DATA_FILES, *optional_files(manifest)}:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from packhorse.dataset._fields import LATER, as_object, check_fields
 from packhorse.dataset.layout import PreparedDatasetError
+from packhorse.parameters import parameter
 from packhorse.topology import DEFAULT_COST_CAP_PERCENT, ContextRule, RoomRule
 
 FORMAT_VERSION = 1
@@ -76,7 +77,10 @@ class PlanOptions:
         ranks, rest = divmod(self.max_seq_len, max(1, self.tokens_per_rank))
         if self.tokens_per_rank < 1 or rest or ranks & (ranks - 1):
             raise ValueError(
-                f"max_seq_len {self.max_seq_len} must be a power of two times tokens_per_rank {self.tokens_per_rank}"
+                parameter("max_seq_len")
+                + f" {self.max_seq_len} must be a power of two times "
+                + parameter("tokens_per_rank")
+                + f" {self.tokens_per_rank}"
             )
         cap = DEFAULT_COST_CAP_PERCENT if self.cost_cap_percent is None else self.cost_cap_percent
         return ContextRule(self.tokens_per_rank, ranks, cap)

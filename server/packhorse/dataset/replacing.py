@@ -28,6 +28,7 @@ from packhorse.dataset.layout import (
 )
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
 from packhorse.jobs import held_signals
+from packhorse.parameters import parameter
 from packhorse.storage import LockHeldError, hold_lock, sync
 
 LOCK = "lock"
@@ -266,18 +267,23 @@ def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False
     obstacle = _obstacle(output)
     if obstacle:
         raise FileExistsError(
-            f"{output} is there already and {obstacle}: overwrite=True replaces a prepared dataset and nothing else; "
-            "give another output, or move it away yourself"
+            f"{output} is there already and {obstacle}: "
+            + parameter("overwrite", True)
+            + " replaces a prepared dataset and nothing else; give another output, or move it away yourself"
         )
     if not overwrite:
-        raise FileExistsError(f"{output} exists already; give another output, or overwrite=True to replace it")
+        raise FileExistsError(
+            f"{output} exists already; give another output, or " + parameter("overwrite", True) + " to replace it"
+        )
     versions = output / VERSIONS
     if versions.is_dir() and not keeps_versions:
         kept = sorted(path.name for path in versions.iterdir())
         flags = " ".join(f"--prune {name}" for name in kept)
         raise FileExistsError(
-            f"{output} keeps earlier versions ({', '.join(kept)}), which overwrite=True would remove; remove them "
-            f"first with `packhorse inspect {output} {flags}`, or give another output"
+            f"{output} keeps earlier versions ({', '.join(kept)}), which "
+            + parameter("overwrite", True)
+            + f" would remove; remove them first with `packhorse inspect {output} {flags}`, or give another "
+            "output"
         )
 
 
@@ -304,7 +310,7 @@ def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
         if folder == kept or folder in kept.parents:
             relation = "is" if folder == kept else "holds"
             raise FileExistsError(
-                f"output {output} {relation} {name} and would be replaced with it; give another output"
+                parameter("output") + f" {output} {relation} {name} and would be replaced with it; give another output"
             )
 
 

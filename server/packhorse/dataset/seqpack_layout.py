@@ -29,6 +29,7 @@ from packhorse.dataset.layout import (
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.epoch import PlanIndex
 from packhorse.packing import Template
+from packhorse.parameters import parameter
 
 _MOST_JSON_BYTES = 1 << 30
 
@@ -109,9 +110,11 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
             say.
     """
     if dataset.groups is not None:
-        raise ValueError("seqpack's layout cannot say which sequences are a group; use format='packhorse'")
+        raise ValueError(
+            "seqpack's layout cannot say which sequences are a group; use " + parameter("format", "packhorse")
+        )
     if dataset.first_tokens is not None:
-        raise ValueError("seqpack's layout cannot say where a piece begins; use format='packhorse'")
+        raise ValueError("seqpack's layout cannot say where a piece begins; use " + parameter("format", "packhorse"))
     (folder / SEQPACK_POOLS).mkdir()
     for length, ids in pools_by_length(dataset).items():
         path = folder / SEQPACK_POOLS / f"{length}.npy"

@@ -18,6 +18,7 @@ from packhorse.epoch.permutation import GOLDEN, mix
 from packhorse.epoch.plan_index import PlanIndex
 from packhorse.epoch.sources.prepared import EpochView
 from packhorse.epoch.sources.source import Source
+from packhorse.parameters import parameter
 from packhorse.topology import Balance, Topology
 
 _INDEX_BITS = 20
@@ -308,8 +309,11 @@ def waiting_of(
     size = topology.accumulation * topology.bins_per_step
     if size > MAX_BINS_PER_OPTIMIZER_STEP:
         raise ValueError(
-            f"world_size · batch_size · accumulation is {size:,}, over the {MAX_BINS_PER_OPTIMIZER_STEP:,} bins that "
-            "one optimizer step may have: lower one of them"
+            parameter("world_size")
+            + " · "
+            + parameter("batch_size")
+            + f" · accumulation is {size:,}, over the {MAX_BINS_PER_OPTIMIZER_STEP:,} bins that one "
+            "optimizer step may have: lower one of them"
         )
     num_optimizer_steps = min(source.num_bins // size, max(1, _SAMPLED_BINS // size))
     if not num_optimizer_steps:

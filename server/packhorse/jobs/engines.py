@@ -22,6 +22,8 @@ from numbers import Integral
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
+from packhorse.parameters import message_of, parameter
+
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
@@ -77,15 +79,19 @@ class Execution:
         """Checks every field."""
         kinds = get_args(AnyEngineKind)
         if self.engine not in (None, *kinds):
-            raise ValueError(f"engine must be one of {', '.join(kinds)}, got {self.engine!r}")
+            raise ValueError(parameter("engine") + f" must be one of {', '.join(kinds)}, got {self.engine!r}")
         if self.workers is not None and (
             isinstance(self.workers, bool) or not isinstance(self.workers, Integral) or self.workers < 1
         ):
-            raise ValueError(f"workers must be an integer of at least 1, got {self.workers!r:.60}")
+            raise ValueError(parameter("workers") + f" must be an integer of at least 1, got {self.workers!r:.60}")
         if self.engine == "ray" and self.workers is not None:
             raise ValueError("workers are of this machine, and a Ray cluster has its own: leave workers out")
         if self.engine != "ray" and self.ray_address is not None:
-            raise ValueError(f"ray_address {self.ray_address!r} is a Ray cluster's: choose engine 'ray'")
+            raise ValueError(
+                parameter("ray_address")
+                + f" {self.ray_address!r} is a Ray cluster's: choose "
+                + parameter("engine", "ray")
+            )
 
     def refuse(self, work: str, **fields: object) -> None:
         """Refuses fields with another value than the one given here, since they have no effect on some work."""
@@ -382,7 +388,9 @@ def open_engine(workers: int, kind: AnyEngineKind = "processes", *, ray_address:
         with _opened(workers, kind, ray_address) as engine:
             yield engine
     except ChildProcessError as error:
-        raise ChildProcessError(f"{error}. Work that takes resume=True keeps its finished tasks") from None
+        raise ChildProcessError(
+            message_of(error) + ". Work that takes " + parameter("resume", True) + " keeps its finished tasks"
+        ) from None
 
 
 def _opened(workers: int, kind: AnyEngineKind, ray_address: str | None) -> AbstractContextManager[Engine]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.packing.plan import MAX_SEQ_LEN
+from packhorse.parameters import parameter
 from packhorse.topology import RoomRule, checked_integer
 
 _SPARSE = 1 << 16
@@ -95,8 +96,11 @@ def _in_range(values: NDArray[Any], max_seq_len: int | None) -> NDArray[np.int64
         if value < 1:
             raise ValueError(f"lengths[{index}] must be an integer of at least 1, got {value}")
         raise ValueError(
-            f"lengths[{index}] = {value} is over max_seq_len {most}: raise max_seq_len, or drop, truncate or split it "
-            "first"
+            f"lengths[{index}] = {value} is over "
+            + parameter("max_seq_len")
+            + f" {most}: raise "
+            + parameter("max_seq_len")
+            + ", or drop, truncate or split it first"
         )
     return values.astype(np.int64, copy=False)
 
@@ -258,6 +262,11 @@ def rooms_of_lengths(lengths: NDArray[np.int64], rule: RoomRule) -> NDArray[np.i
 
 def _over_length(name: str, room: int, rule: RoomRule) -> str:
     return (
-        f"{name} takes {room} tokens with extra_tokens {rule.extra_tokens} and align {rule.align}, over max_seq_len "
-        f"{rule.max_seq_len}: raise max_seq_len, or drop, truncate or split it first"
+        f"{name} takes {room} tokens with "
+        + parameter("extra_tokens")
+        + f" {rule.extra_tokens} and align {rule.align}, over "
+        + parameter("max_seq_len")
+        + f" {rule.max_seq_len}: raise "
+        + parameter("max_seq_len")
+        + ", or drop, truncate or split it first"
     )

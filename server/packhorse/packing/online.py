@@ -19,6 +19,7 @@ from packhorse.packing.best_fit import best_fit_decreasing
 from packhorse.packing.optimal.subset_sum import fullest_subset
 from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
 from packhorse.packing.sequences import pack_sizes
+from packhorse.parameters import parameter
 from packhorse.topology import RoomRule, checked_integer
 
 MAX_UNITS = 1 << 17
@@ -165,12 +166,13 @@ class OnlinePacker:
     def room_of_group(self, lengths: Sequence[int]) -> int:
         """Returns the room of a group in tokens; raises as `add_group` does."""
         if len(lengths) > 1 and not self._takes_groups:
-            raise ValueError("max_sequences_per_bin does not go with groups: leave it out")
+            raise ValueError(parameter("max_sequences_per_bin") + " does not go with groups: leave it out")
         room = sum(map(self.room_of, lengths))
         if room > self._capacity:
             raise ValueError(
-                f"it takes {room} tokens together, over max_seq_len {self._capacity}: raise it, or leave out sequences "
-                "of the group"
+                f"it takes {room} tokens together, over "
+                + parameter("max_seq_len")
+                + f" {self._capacity}: raise it, or leave out sequences of the group"
             )
         return room
 
@@ -179,8 +181,11 @@ class OnlinePacker:
         room = int(self._rule.room(checked_integer("length", length, 1, self._capacity)))
         if room > self._capacity:
             raise ValueError(
-                f"length {length} takes {room} tokens with extra_tokens {self._rule.extra_tokens} and align "
-                f"{self._rule.align}, more than max_seq_len {self._capacity}"
+                f"length {length} takes {room} tokens with "
+                + parameter("extra_tokens")
+                + f" {self._rule.extra_tokens} and align {self._rule.align}, more than "
+                + parameter("max_seq_len")
+                + f" {self._capacity}"
             )
         return room
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from packhorse.parameters import parameter
 from packhorse.topology import checked_integer
 
 
@@ -166,8 +167,11 @@ def checked_counts(
         count = value if plain else checked_integer(f"the count of length {length}", value, 0)
         if length > capacity:
             raise ValueError(
-                f"length {length} is over max_seq_len {capacity}: raise max_seq_len, or drop, truncate or split the "
-                f"{count} sequences of it first"
+                f"length {length} is over "
+                + parameter("max_seq_len")
+                + f" {capacity}: raise "
+                + parameter("max_seq_len")
+                + f", or drop, truncate or split the {count} sequences of it first"
             )
         if count:
             pairs.append((length, count))

@@ -21,6 +21,7 @@ from packhorse.packing.reference import (
     worst_fit_batched,
     worst_fit_decreasing,
 )
+from packhorse.parameters import parameter
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
 """(checked pairs by descending length, capacity, limit, time limit in seconds) → its result."""
@@ -76,7 +77,7 @@ def _improved(
         )
     except ImportError as error:
         raise ImportError(
-            f'algorithm "optimal" needs highspy and numba ({error}): pip install "packhorse[prepare]"'
+            parameter("algorithm", "optimal") + f' needs highspy and numba ({error}): pip install "packhorse[prepare]"'
         ) from error
     return improve(pairs, capacity, limit, start, time_limit_seconds, patience)
 
@@ -107,15 +108,15 @@ def checked_algorithm(algorithm: str, *, list_only: bool = False) -> None:
     if algorithm == "auto" or algorithm in PACKERS or (list_only and algorithm in LIST_ONLY):
         return
     if algorithm in LIST_ONLY:
-        raise ValueError(f"algorithm {algorithm!r} needs the sequences in an order: call pack_sequences")
+        raise ValueError(parameter("algorithm", algorithm) + " needs the sequences in an order: call pack_sequences")
     names = sorted({*PACKERS, *(LIST_ONLY if list_only else ())})
-    raise ValueError(f"unknown algorithm {algorithm!r}; there are: auto, {', '.join(names)}")
+    raise ValueError("unknown " + parameter("algorithm", algorithm) + f"; there are: auto, {', '.join(names)}")
 
 
 def check_time_limit(time_limit_seconds: float) -> None:
     """Refuses what is no time above 0."""
     if not isinstance(time_limit_seconds, int | float) or not time_limit_seconds > 0:
-        raise ValueError(f"time_limit_seconds must be above 0, got {time_limit_seconds!r}")
+        raise ValueError(parameter("time_limit_seconds") + f" must be above 0, got {time_limit_seconds!r}")
 
 
 def packer(algorithm: str) -> Packer:

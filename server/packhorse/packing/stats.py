@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.packing.bounds import lower_bound
 from packhorse.packing.plan import Template, counts_of_templates
+from packhorse.parameters import parameter
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -90,7 +91,9 @@ class PackingStats:
         sums = np.array([sum(template) for template in templates], dtype=np.int64)
         weights = np.array(list(templates.values()), dtype=np.int64)
         if len(sums) and int(sums.max()) > max_seq_len:
-            raise ValueError(f"a bin of {int(sums.max())} tokens is over max_seq_len {max_seq_len}")
+            raise ValueError(
+                f"a bin of {int(sums.max())} tokens is over " + parameter("max_seq_len") + f" {max_seq_len}"
+            )
         n_bins = int(weights.sum())
         total_tokens = sum(sum(template) * multiplicity for template, multiplicity in templates.items())
         total_capacity = n_bins * max_seq_len

@@ -15,6 +15,7 @@ from packhorse.dataset import (
 )
 from packhorse.epoch import Groups
 from packhorse.formats.files import absolute
+from packhorse.parameters import parameter
 from packhorse.prepare._records import inputs_of
 from packhorse.prepare.input import Opened, Resource
 
@@ -64,7 +65,7 @@ def refuse_growth(
     elif adds and (again := _known(before, opened)):
         said.append(f"{again} is in it already and has not changed: give files of new sequences only")
     if said:
-        raise ValueError(f"append cannot continue {before.name}: {'; '.join(said)}")
+        raise ValueError(parameter("append") + f" cannot continue {before.name}: {'; '.join(said)}")
 
 
 def _known(before: PreparedDataset, opened: Opened) -> str | None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import OverLengthLedger, PlanOptions, PreparedDataset, SequenceFacts
 from packhorse.formats.object_store import without_secrets
+from packhorse.parameters import parameter
 from packhorse.prepare.input import Batch, RowRange
 from packhorse.prepare.kernels import add_lengths
 
@@ -146,8 +147,8 @@ def count_task(task: CountTask) -> TaskCounts:
         if is_split and longest > LONGEST_SPLIT:
             at = int(np.argmax(lengths > LONGEST_SPLIT))
             raise ValueError(
-                f"{without_secrets(path)}: row {batch.row(at)} has {int(lengths[at])} tokens; sequences of up to "
-                f"{LONGEST_SPLIT} can be split: repair the length, or choose over_length='drop'"
+                f"{without_secrets(path)}: row {batch.row(at)} has {int(lengths[at])} tokens; sequences of up "
+                f"to {LONGEST_SPLIT} can be split: repair the length, or choose " + parameter("over_length", "drop")
             )
         histogram = _grown(histogram, min(longest, limit) + 1)
         num_over_here = add_lengths(lengths, limit, is_split, histogram)
@@ -334,23 +335,32 @@ def _over_length_ledger(found: Sequence[TaskCounts], options: PlanOptions) -> Ov
         return OverLengthLedger()
     limit = options.rooms.longest
     what = (
-        f"max_seq_len {limit}"
+        (parameter("max_seq_len") + f" {limit}")
         if options.rooms.is_plain
         else (
-            f"the {limit} that fit max_seq_len {options.max_seq_len} with align {options.align} and extra_tokens "
-            f"{options.extra_tokens}"
+            f"the {limit} that fit "
+            + parameter("max_seq_len")
+            + f" {options.max_seq_len} with align {options.align} and "
+            + parameter("extra_tokens")
+            + f" {options.extra_tokens}"
         )
     )
     tokens_over = sum(part.tokens_over for part in found)
     if options.over_length == "error":
         identity, length, path, row = next(part.first_over for part in found if part.first_over)
         raise ValueError(
-            f"sequence {identity} (row {row} of {path}) has {length} tokens, over {what}, and it is "
-            f"{'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise max_seq_len, or cut "
-            "such sequences into pieces by over_length='split', or choose drop or truncate, which lose tokens"
+            f"sequence {identity} (row {row} of {path}) has {length} tokens, over "
+            + what
+            + f", and it is {'the only one' if num_over == 1 else f'one of {num_over:,}'}; raise "
+            + parameter("max_seq_len")
+            + ", or cut such sequences into pieces by "
+            + parameter("over_length", "split")
+            + ", or choose drop or truncate, which lose tokens"
         )
     if not any(len(part.rooms) for part in found):
-        raise ValueError(f"all {num_over:,} sequences are over {what} and dropped; raise max_seq_len")
+        raise ValueError(
+            f"all {num_over:,} sequences are over " + what + " and dropped; raise " + parameter("max_seq_len")
+        )
     is_split = options.over_length == "split"
     lost = {"drop": tokens_over, "truncate": tokens_over - num_over * limit, "split": 0}[options.over_length]
     pieces = sum(part.pieces_over for part in found) if is_split else 0

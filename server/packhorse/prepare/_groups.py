@@ -32,6 +32,7 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import Progress
 from packhorse.packing import PackingPlan
+from packhorse.parameters import parameter
 from packhorse.prepare._counting import LONGEST_SPLIT, IdType, exact_sum, facts_of, find_rows, stored_dtype
 from packhorse.prepare._merging import duplicate_error
 from packhorse.prepare._resources import GroupClasses, SizeCounts
@@ -157,8 +158,8 @@ def gather_groups(
     _refuse_repeated_group(np.concatenate(tally.keys), opened, grouping, before)
     if tally.num_groups == num_before:
         raise ValueError(
-            f"all {tally.num_dropped:,} {tally.called}s of the input do not fit a bin and are dropped; raise "
-            f"max_seq_len{' or the caps' if resources else ''}"
+            f"all {tally.num_dropped:,} {tally.called}s of the input do not fit a bin and are dropped; "
+            "raise " + parameter("max_seq_len") + f"{' or the caps' if resources else ''}"
         )
     first_tokens = tally.first_tokens()
     if first_tokens is not None:
@@ -284,9 +285,12 @@ class _Tally:
                 advance(len(rows.lengths))
         if self._uncut:
             raise ValueError(
-                f"{self._uncut}, and cannot be split (in all: {counted(self.num_dropped, 'such row')}); raise "
-                "max_seq_len or the cap, leave such rows out of the input, or choose over_length='drop', which also "
-                "leaves out long text"
+                self._uncut
+                + f", and cannot be split (in all: {counted(self.num_dropped, 'such row')}); raise "
+                + parameter("max_seq_len")
+                + " or the cap, leave such rows out of the input, or choose "
+                + parameter("over_length", "drop")
+                + ", which also leaves out long text"
             )
         return num_before
 
@@ -326,8 +330,8 @@ class _Tally:
         if (most := int(members[:, 1].max())) > LONGEST_SPLIT:
             at = int(np.argmax(is_cut & (rows.lengths == most)))
             raise ValueError(
-                f"sequence {rows.ids[at]} (row {rows.row(at)}) has {most} tokens; sequences of up to {LONGEST_SPLIT} "
-                "can be split: repair the length, or choose over_length='drop'"
+                f"sequence {rows.ids[at]} (row {rows.row(at)}) has {most} tokens; sequences of up to "
+                f"{LONGEST_SPLIT} can be split: repair the length, or choose " + parameter("over_length", "drop")
             )
         pieces = rows.cut(is_cut, longest)
         self.over.append(members)
@@ -404,7 +408,7 @@ class _Tally:
         first = int(np.argmin(is_kept))
         why, way_out = self._unfit(rows, first, takes[first], int(sizes[first]))
         if self._options.over_length == "error":
-            raise ValueError(f"{why}; {way_out}")
+            raise ValueError(why + "; " + way_out)
         self._uncut = self._uncut or why
 
     def _unfit(self, rows: WholeGroups, which: int, takes: NDArray[np.int64], size: int) -> tuple[str, str]:
@@ -420,13 +424,23 @@ class _Tally:
             over = f"takes {takes[at]} of resource {name!r}, over its cap of {self.sizes.capacities[at]}"
             return (
                 f"{called} {over}",
-                f"raise the cap, or choose over_length='drop', which leaves such {self.called}s out",
+                (
+                    "raise the cap, or choose "
+                    + parameter("over_length", "drop")
+                    + f", which leaves such {self.called}s out"
+                ),
             )
-        extra = "" if self._options.rooms.is_plain else " with align and extra_tokens"
+        extra = "" if self._options.rooms.is_plain else (" with align and " + parameter("extra_tokens"))
         tokens = exact_sum(rows.lengths[begin : begin + size])
         together = " together" if self.called == "group" else ""
-        why = f"{called} has {tokens} tokens{together}, over max_seq_len {limit}{extra}"
-        way_out = f"raise max_seq_len, or choose over_length='drop', which leaves such {self.called}s out"
+        why = f"{called} has {tokens} tokens{together}, over " + parameter("max_seq_len") + f" {limit}" + extra
+        way_out = (
+            "raise "
+            + parameter("max_seq_len")
+            + ", or choose "
+            + parameter("over_length", "drop")
+            + f", which leaves such {self.called}s out"
+        )
         if self.called == "sequence" and amounts.any():
             at = int(np.argmax(amounts > 0))
             why += f", and takes {amounts[at]} of resource {self.sizes.resources[at].name!r}"

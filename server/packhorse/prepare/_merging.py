@@ -16,6 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, PreparedDataset, write_entries
+from packhorse.parameters import parameter
 from packhorse.prepare._counting import Counted
 from packhorse.prepare._spills import Entries, Spill, claim, map_entries, sort_segments
 from packhorse.prepare.kernels import find_entries, gather, scatter
@@ -339,8 +340,8 @@ def duplicate_error(repeated: int, rows: Sequence[tuple[str, int, int]], before:
             "the id column, or append new sequences only"
         )
     return ValueError(
-        f"id {repeated} occurs {len(rows)} times ({named}); every id must occur once: repair the id column, or leave "
-        "out id_column to use row numbers"
+        f"id {repeated} occurs {len(rows)} times ({named}); every id must occur once: repair the id "
+        "column, or leave out " + parameter("id_column") + " to use row numbers"
     )
 
 

@@ -33,6 +33,7 @@ from packhorse.dataset import (
 from packhorse.formats.files import absolute, as_path
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.jobs import Progress
+from packhorse.parameters import parameter
 from packhorse.prepare.input import Fault, Opened, changed
 
 Source = str | os.PathLike[str]
@@ -48,7 +49,8 @@ def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
     paths = [as_path(one) for one in named if isinstance(one, str | os.PathLike) and str(one)]
     if len(paths) < len(named):
         raise ValueError(
-            f"input must be a file, a folder, a pattern, a URL of one, or a list of these, got {input!r:.60}"
+            parameter("input")
+            + f" must be a file, a folder, a pattern, a URL of one, or a list of these, got {input!r:.60}"
         )
     return paths
 
@@ -191,8 +193,8 @@ def gather_keys(
     except DuplicateKeyError as error:
         first, second = (_row_named(opened, each, before) for each in error.ids)
         raise ValueError(
-            f"key {error.key!r:.100} comes twice ({first}; {second}); a key names one sequence: repair column "
-            f"{column!r}, or leave out id_column to go without keys"
+            f"key {error.key!r:.100} comes twice ({first}; {second}); a key names one sequence: repair "
+            f"column {column!r}, or leave out " + parameter("id_column") + " to go without keys"
         ) from None
 
 

@@ -17,6 +17,7 @@ from packhorse.dataset import LOCK, PlanOptions, locked
 from packhorse.formats.files import absolute
 from packhorse.jobs import held_signals
 from packhorse.packing import PackingPlan
+from packhorse.parameters import parameter
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import Opened
 from packhorse.storage import JobRecord, Records, read_record, write_record
@@ -24,7 +25,7 @@ from packhorse.storage import JobRecord, Records, read_record, write_record
 _Result = TypeVar("_Result")
 
 _JOB, _PARTS = "job", "parts"
-_START_OVER = "leave out resume=True to start over"
+_START_OVER = "leave out " + parameter("resume", True) + " to start over"
 _REFUSALS = (ValueError, TypeError, ImportError, FileExistsError)
 
 

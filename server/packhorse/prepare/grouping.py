@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from packhorse.dataset import PreparedDataset
 from packhorse.formats.files import FileStamp, as_path
 from packhorse.formats.object_store import without_secrets
+from packhorse.parameters import parameter
 from packhorse.prepare.input import InputFile, RowRange, cut, load_npy
 from packhorse.topology import checked_integer
 
@@ -51,7 +52,7 @@ class Grouping:
             said = f"{' and '.join(names)} both say" if names else "nothing says"
             raise ValueError(f"{said} which rows are a group: give one of {', '.join(given)}")
         if not isinstance(self.column, str | None):
-            raise ValueError(f"group_column must be a column's name, got {self.column!r:.60}")
+            raise ValueError(parameter("group_column") + f" must be a column's name, got {self.column!r:.60}")
         if self.size is not None:
             checked_integer("group_size", self.size, 1)
         if self.numbers is None:
@@ -71,10 +72,14 @@ class Grouping:
     def check_rows(self, num_rows: int) -> None:
         """Refuses an input of another number of rows than this one tells the groups of; a ValueError."""
         if self.ids is not None and len(self.ids) != num_rows:
-            raise ValueError(f"groups has {len(self.ids):,} entries for {num_rows:,} rows: give one for each row")
+            raise ValueError(
+                parameter("groups") + f" has {len(self.ids):,} entries for {num_rows:,} rows: give one for each row"
+            )
         if self.size is not None and num_rows % self.size:
             raise ValueError(
-                f"{num_rows:,} rows are not a multiple of group_size {self.size}: {num_rows % self.size} are left over"
+                f"{num_rows:,} rows are not a multiple of "
+                + parameter("group_size")
+                + f" {self.size}: {num_rows % self.size} are left over"
             )
 
     @property

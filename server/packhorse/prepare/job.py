@@ -23,6 +23,7 @@ from packhorse.dataset import (
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
+from packhorse.parameters import parameter
 from packhorse.prepare._append import continued, refuse_growth
 from packhorse.prepare._groups import gather_groups
 from packhorse.prepare._records import Source, joined_names, name_of_inputs, paths_of_inputs
@@ -112,7 +113,10 @@ def checked_job(
         _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
     if append and (overwrite or format == "seqpack"):
         raise ValueError(
-            "append goes neither with overwrite=True, which keeps no earlier version, nor with seqpack's layout"
+            parameter("append")
+            + " goes neither with "
+            + parameter("overwrite", True)
+            + ", which keeps no earlier version, nor with seqpack's layout"
         )
     folder = Path(output)
     before = _version_before(folder) if append else None
@@ -152,14 +156,18 @@ def checked_job(
 
 def _check_output(plan: PlanOptions, output: str | os.PathLike[str], format: Layout) -> None:
     if not isinstance(output, str | os.PathLike):
-        raise ValueError(f"output must be the folder to write, got {output!r:.60}")
+        raise ValueError(parameter("output") + f" must be the folder to write, got {output!r:.60}")
     refuse_url(output, "output")
     if format not in get_args(Layout):
-        raise ValueError(f"format must be one of {', '.join(get_args(Layout))}, got {format!r}")
+        raise ValueError(parameter("format") + f" must be one of {', '.join(get_args(Layout))}, got {format!r}")
     if format == "seqpack" and (plan.over_length == "split" or plan.keep == "tail"):
         raise ValueError(
-            "seqpack's layout cannot say where a piece begins: use format 'packhorse', or neither over_length 'split' "
-            "nor keep 'tail'"
+            "seqpack's layout cannot say where a piece begins: use "
+            + parameter("format", "packhorse")
+            + ", or neither "
+            + parameter("over_length", "split")
+            + " nor "
+            + parameter("keep", "tail")
         )
 
 
@@ -169,7 +177,10 @@ def _check_input(
     if (input is None) == (lengths is None):
         raise ValueError("give either input, for files, or lengths, for data in memory")
     if lengths is not None and execution.resume:
-        raise ValueError("resume needs files: lengths in memory cannot be compared with those of the interrupted call")
+        raise ValueError(
+            parameter("resume")
+            + " needs files: lengths in memory cannot be compared with those of the interrupted call"
+        )
     if lengths is None and grouping is not None and grouping.numbers is not None and grouping.file is None:
         raise ValueError(
             "groups in memory need lengths in memory: for files give a column, a size, or a file of numbers"
@@ -179,8 +190,9 @@ def _check_input(
 def _check_opened(opened: Opened, source: str, format: Layout) -> None:
     if format == "seqpack" and opened.keys is not None:
         raise ValueError(
-            f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use format 'packhorse', or leave the "
-            "id column out"
+            f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use "
+            + parameter("format", "packhorse")
+            + ", or leave the id column out"
         )
     if not opened.num_rows:
         where = f"{len(opened.files):,} files" if len(opened.files) > 1 else source
@@ -189,7 +201,9 @@ def _check_opened(opened: Opened, source: str, format: Layout) -> None:
 
 def _version_before(folder: Path) -> PreparedDataset:
     if not folder.exists():
-        raise FileNotFoundError(f"{folder} is not there to append to; leave append=True out to begin a dataset")
+        raise FileNotFoundError(
+            f"{folder} is not there to append to; leave " + parameter("append", True) + " out to begin a dataset"
+        )
     return open_prepared(folder)
 
 
@@ -212,10 +226,13 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
         if getattr(options, name) is not None:
             raise ValueError(f"{name} does not go with groups: leave it out")
     if seqpack:
-        raise ValueError("seqpack's layout cannot say which sequences are a group: use format 'packhorse'")
+        raise ValueError(
+            "seqpack's layout cannot say which sequences are a group: use " + parameter("format", "packhorse")
+        )
     if skips:
         raise ValueError(
-            "on_bad_row 'skip' would leave a group without one of its sequences: repair the rows, or leave out their "
+            parameter("on_bad_row", "skip")
+            + " would leave a group without one of its sequences: repair the rows, or leave out their "
             "groups"
         )
 
@@ -223,8 +240,10 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
 def _refuse_cutting_groups(options: PlanOptions) -> None:
     if options.over_length in ("truncate", "split"):
         raise ValueError(
-            f"over_length {options.over_length!r} would cut sequences out of their group: choose over_length 'error', "
-            "or 'drop', which leaves out whole groups"
+            parameter("over_length", options.over_length)
+            + " would cut sequences out of their group: choose "
+            + parameter("over_length", "error")
+            + ", or 'drop', which leaves out whole groups"
         )
 
 
@@ -232,8 +251,11 @@ def _refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) 
     """Refuses what does not go with resources; a ValueError."""
     if options.over_length == "truncate":
         raise ValueError(
-            "over_length 'truncate' would cut a sequence and not what it takes of a resource: choose over_length "
-            "'split', which splits those that take nothing, or 'drop', which leaves out those that do not fit a bin"
+            parameter("over_length", "truncate")
+            + " would cut a sequence and not what it takes of a resource: choose "
+            + parameter("over_length", "split")
+            + ", which splits those that take nothing, or 'drop', which leaves out those that do not fit a "
+            "bin"
         )
     if options.algorithm not in ("auto", "best-fit"):
         raise ValueError("resources have a packer of their own: leave algorithm out")
@@ -241,8 +263,14 @@ def _refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) 
         if getattr(options, name) is not None:
             raise ValueError(f"{name} does not go with resources: leave it out")
     for is_there, what in (
-        (seqpack, "seqpack's layout does not know resources: use format 'packhorse'"),
-        (skips, "on_bad_row 'skip' does not go with resources: repair the rows, or leave them out of the input"),
+        (seqpack, ("seqpack's layout does not know resources: use " + parameter("format", "packhorse"))),
+        (
+            skips,
+            (
+                parameter("on_bad_row", "skip")
+                + " does not go with resources: repair the rows, or leave them out of the input"
+            ),
+        ),
     ):
         if is_there:
             raise ValueError(what)
@@ -256,22 +284,35 @@ def default_workers(num_rows: int) -> int:
 def checked_options(options: PlanOptions) -> PlanOptions:
     """Returns the options of a plan with integers of Python; a ValueError where one is wrong."""
     if options.over_length not in get_args(OverLength):
-        raise ValueError(f"over_length must be one of {', '.join(get_args(OverLength))}, got {options.over_length!r}")
+        raise ValueError(
+            parameter("over_length") + f" must be one of {', '.join(get_args(OverLength))}, got {options.over_length!r}"
+        )
     if options.keep not in get_args(Keep):
-        raise ValueError(f"keep must be one of {', '.join(get_args(Keep))}, got {options.keep!r}")
+        raise ValueError(parameter("keep") + f" must be one of {', '.join(get_args(Keep))}, got {options.keep!r}")
     if options.keep == "tail" and options.over_length != "truncate":
-        raise ValueError(f"keep 'tail' is for over_length 'truncate'; with {options.over_length!r} nothing is cut off")
+        raise ValueError(
+            parameter("keep", "tail")
+            + " is for "
+            + parameter("over_length", "truncate")
+            + f"; with {options.over_length!r} nothing is cut off"
+        )
     if options.algorithm != "auto" and options.algorithm not in PACKERS:
-        raise ValueError(f"unknown algorithm {options.algorithm!r}; there are: auto, {', '.join(sorted(PACKERS))}")
+        raise ValueError(
+            "unknown " + parameter("algorithm", options.algorithm) + f"; there are: auto, {', '.join(sorted(PACKERS))}"
+        )
     if options.max_seq_len is None:  # a command's flag without a value
-        raise ValueError("give max_seq_len: the tokens of a bin, as many as the model's context")
+        raise ValueError("give " + parameter("max_seq_len") + ": the tokens of a bin, as many as the model's context")
     context = _checked_context(options)
     most = options.max_sequences_per_bin
     rooms = checked_rule(options.max_seq_len, options.align, options.extra_tokens)
     if rooms.longest < 1:
         raise ValueError(
-            f"no sequence fits max_seq_len {rooms.max_seq_len} with align {rooms.align} and extra_tokens "
-            f"{rooms.extra_tokens}: not one token of its own is left; raise max_seq_len"
+            "no sequence fits "
+            + parameter("max_seq_len")
+            + f" {rooms.max_seq_len} with align {rooms.align} and "
+            + parameter("extra_tokens")
+            + f" {rooms.extra_tokens}: not one token of its own is left; raise "
+            + parameter("max_seq_len")
         )
     return replace(
         options,
@@ -287,13 +328,20 @@ def _checked_context(options: PlanOptions) -> ContextRule | None:
     """Returns the rule of a context plan, None for another; a ValueError where something does not go with it."""
     if options.tokens_per_rank is None:
         if options.cost_cap_percent is not None:
-            raise ValueError("cost_cap_percent is for plans with tokens_per_rank: give that too, or leave it out")
+            raise ValueError(
+                parameter("cost_cap_percent")
+                + " is for plans with "
+                + parameter("tokens_per_rank")
+                + ": give that too, or leave it out"
+            )
         return None
     checked_integer("tokens_per_rank", options.tokens_per_rank, 1)
     if options.algorithm != "auto":
-        raise ValueError("tokens_per_rank has a packer of its own: leave algorithm out")
+        raise ValueError(parameter("tokens_per_rank") + " has a packer of its own: leave algorithm out")
     if options.max_sequences_per_bin is not None:
-        raise ValueError("max_sequences_per_bin does not go with tokens_per_rank: leave it out")
+        raise ValueError(
+            parameter("max_sequences_per_bin") + " does not go with " + parameter("tokens_per_rank") + ": leave it out"
+        )
     return options.context
 
 
@@ -302,9 +350,9 @@ def plan_and_columns(
 ) -> tuple[PlanOptions, InputColumns]:
     """Returns the plan's options, checked, and the columns; a ValueError where one is given twice or not at all."""
     if (max_seq_len is None) == (plan is None):
-        raise ValueError("give either max_seq_len or plan=PlanOptions(max_seq_len=…)")
+        raise ValueError("give either " + parameter("max_seq_len") + " or plan=PlanOptions(max_seq_len=…)")
     if length_column is not None and columns is not None:
-        raise ValueError("length_column is given twice: write InputColumns(length=…)")
+        raise ValueError(parameter("length_column") + " is given twice: write InputColumns(length=…)")
     options = PlanOptions(max_seq_len=max_seq_len) if max_seq_len is not None else plan
     assert options is not None
     return checked_options(options), columns or InputColumns(length=length_column)

@@ -29,6 +29,7 @@ from packhorse.dataset import (
 )
 from packhorse.jobs import Execution
 from packhorse.packing import PackingStats
+from packhorse.parameters import parameter
 from packhorse.prepare._append import refuse_rewritten
 from packhorse.prepare._records import Source, write_inputs
 from packhorse.prepare._work import working
@@ -137,19 +138,26 @@ def _warn_of_alignment(manifest: Manifest) -> None:
     ranks = options.context.max_context_parallel if options.context else 1
     if ranks > 1 and options.align % (2 * ranks):
         warnings.warn(
-            f"align={options.align} is not a multiple of {2 * ranks}, so zigzag, the default layout of context_batch, "
-            f"cannot divide every sequence over {ranks} ranks: prepare with align={2 * ranks}, or train with another "
-            "layout",
+            (
+                parameter("align", options.align)
+                + f" is not a multiple of {2 * ranks}, so zigzag, the default layout of context_batch, cannot "
+                f"divide every sequence over {ranks} ranks: prepare with "
+                + parameter("align", 2 * ranks)
+                + ", or train with another layout"
+            ),
             stacklevel=3,
         )
     padding = manifest.total_tokens - manifest.own_tokens - options.extra_tokens * manifest.n_sequences
     if options.align < _LARGE_ALIGN or padding <= _MUCH_PADDING * manifest.own_tokens:
         return
     warnings.warn(
-        f"align={options.align} adds {padding / manifest.own_tokens:.1%} of padding: each sequence is filled up to a "
-        "multiple. Context parallelism needs that of each sequence, in multiples of 2·CP and of CP·TP. FP8 needs it of "
-        "a batch's total only: if that is what it is for, leave align out, and let the trainer's batches have "
-        f"total_multiple_of={options.align}",
+        (
+            parameter("align", options.align)
+            + f" adds {padding / manifest.own_tokens:.1%} of padding: each sequence is filled up to a "
+            "multiple. Context parallelism needs that of each sequence, in multiples of 2·CP and of "
+            "CP·TP. FP8 needs it of a batch's total only: if that is what it is for, leave align out, "
+            f"and let the trainer's batches have total_multiple_of={options.align}"
+        ),
         stacklevel=3,
     )
 

@@ -30,6 +30,7 @@ from packhorse.dataset import (
 from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Execution, Progress, open_engine, show_progress
+from packhorse.parameters import parameter
 from packhorse.prepare._records import gather_keys, name_of_inputs, paths_of_inputs
 from packhorse.prepare._work import record_of, working
 from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
@@ -104,14 +105,19 @@ def shard(
     root = Path(data_root)
     mixture = root / f"{name}{MIXTURE_SUFFIX}"
     if mixture.exists() and not overwrite:
-        raise FileExistsError(f"{mixture} exists already; choose another name, or replace it by overwrite=True")
+        raise FileExistsError(
+            f"{mixture} exists already; choose another name, or replace it by " + parameter("overwrite", True)
+        )
     sources = paths_of_inputs(input)
     found = find_inputs(sources)
     opened = found.open(columns)
     shards = _cut(root / name, found, opened, by, sequences)
     if not (overwrite or execution.resume) and (there := [each.folder for each in shards if each.folder.exists()]):
         raise FileExistsError(
-            f"{there[0]} exists already; continue interrupted shards by resume=True, or replace them by overwrite=True"
+            f"{there[0]} exists already; continue interrupted shards by "
+            + parameter("resume", True)
+            + ", or replace them by "
+            + parameter("overwrite", True)
         )
     record = record_of(opened, options, by=by, sequences=sequences)
     workers = min(execution.workers or default_workers(opened.num_rows), len(shards))
@@ -153,12 +159,21 @@ def _check(
 ) -> None:
     if (by is None) == (sequences is None):
         raise ValueError(
-            "give either by=COLUMN, for a shard for each value of a column, or sequences=N, for shards of a size"
+            "give either "
+            + parameter("by", "COLUMN")
+            + ", for a shard for each value of a column, or "
+            + parameter("sequences", "N")
+            + ", for shards of a size"
         )
     if not _NAME.fullmatch(name):
-        raise ValueError(f"name must be letters, digits and ._-, as in a file's name, got {name!r:.100}")
+        raise ValueError(
+            parameter("name") + f" must be letters, digits and ._-, as in a file's name, got {name!r:.100}"
+        )
     if columns.on_bad_row != "error":
-        raise ValueError("on_bad_row 'skip' has no effect on shards: repair the rows, or prepare each part by itself")
+        raise ValueError(
+            parameter("on_bad_row", "skip")
+            + " has no effect on shards: repair the rows, or prepare each part by itself"
+        )
     execution.refuse("shards, which are prepared in processes of this machine", engine="processes")
     refuse_url(data_root, "data_root")
 

@@ -19,6 +19,7 @@ from packhorse.formats import require
 from packhorse.formats.arrow import SAVED_SPLITS, SAVED_STATE, arrow_files, arrow_objects
 from packhorse.formats.files import FileStamp, as_path, exists, is_folder, named_files, open_binary
 from packhorse.formats.object_store import for_each, is_url, object_file, without_secrets
+from packhorse.parameters import parameter
 
 Kind = Literal["text", "folder", "JSON lines", "JSON", "Parquet", "Arrow"]
 """What a file is by its name; "folder" is a text file below one."""
@@ -69,7 +70,7 @@ def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
     """Returns one input or several as a list; a ValueError where one is no path."""
     found = [inputs] if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Sequence) else list(inputs)
     if not all(isinstance(entry, str | os.PathLike) for entry in found):
-        raise ValueError(f"inputs must be paths or glob patterns, got {inputs!r:.60}")
+        raise ValueError(parameter("inputs") + f" must be paths or glob patterns, got {inputs!r:.60}")
     return found
 
 
@@ -118,7 +119,7 @@ def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
             matches = sorted(globbing.glob(name, recursive=True))
             if not matches:
                 raise FileNotFoundError(
-                    f"input {without_secrets(name)} does not exist, and matches no file as a pattern"
+                    parameter("input") + f" {without_secrets(name)} does not exist, and matches no file as a pattern"
                 )
             found.extend(matches)
     return found
@@ -141,8 +142,12 @@ def _kind_of(path: str, as_text: bool) -> Kind:
     if as_text and suffix in _PLAIN_TOO:
         return "text"
     if suffix in _UNREAD:
-        way_out = ", or give documents='line' to read it as plain text" if suffix in _PLAIN_TOO else ""
-        raise ValueError(f"{without_secrets(path)} is {_UNREAD[suffix]}{way_out}")
+        way_out = (
+            (", or give " + parameter("documents", "line") + " to read it as plain text")
+            if suffix in _PLAIN_TOO
+            else ""
+        )
+        raise ValueError(f"{without_secrets(path)} is {_UNREAD[suffix]}" + way_out)
     kind = ROW_KINDS.get(suffix, "text")
     if kind in ("Parquet", "Arrow") and compression_of(path) is not None:
         raise ValueError(f"{without_secrets(path)} is {kind} that is compressed as a whole; unpack it")
@@ -155,8 +160,9 @@ def _below(folder: str, glob: str | None, as_text: bool) -> Found:
     names = _visible_files(folder, glob or "*")
     if not names:
         raise FileNotFoundError(
-            f"the folder {shown} holds no file{'' if glob is None else f' that matches glob={glob!r}'}; names that "
-            "begin with a dot are left out"
+            f"the folder {shown} holds no file"
+            + ("" if glob is None else " that matches " + parameter("glob", glob))
+            + "; names that begin with a dot are left out"
         )
     saved = [name for name in names if os.path.basename(name) in (SAVED_SPLITS, SAVED_STATE)]
     if saved and any(_suffix(name) == ".arrow" for name in names):
@@ -172,8 +178,9 @@ def _below(folder: str, glob: str | None, as_text: bool) -> Found:
         is_plain_too = all(_suffix(name) in _PLAIN_TOO for name in tables)
         raise ValueError(
             f"the folder {shown} holds rows ({os.path.basename(tables[0])}) and other files ({some}), and one run "
-            f"reads one kind: name which, as with glob='*{_suffix(tables[0])}*'"
-            + (", or give documents='file' to read all as text" if is_plain_too else "")
+            "reads one kind: name which, as with "
+            + parameter("glob", f"*{_suffix(tables[0])}*")
+            + ((", or give " + parameter("documents", "file") + " to read all as text") if is_plain_too else "")
         )
     return Found([(name, _kind_of(name, as_text)) for name in tables], rest)
 

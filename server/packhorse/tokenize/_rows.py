@@ -15,6 +15,7 @@ from typing import Any, Literal
 from packhorse.formats import require
 from packhorse.formats.arrow import open_arrow, read_arrow, record_batches
 from packhorse.formats.object_store import is_url, object_file, without_secrets
+from packhorse.parameters import parameter
 from packhorse.sft.messages import called, json_fault
 from packhorse.tokenize._cells import cells_of
 from packhorse.tokenize._parts import ROW_KINDS, FileRange, Found, Line, find_inputs, lines_of, open_parquet, open_plain
@@ -80,7 +81,9 @@ class TextCheck:
     def refuse(self, origin: object, why: str) -> None:
         """Counts a document that is not text, or raises a ValueError if `undecodable` is "error"."""
         if self.undecodable == "error":
-            raise ValueError(f"{origin} {why}; leave it out, or skip such text with undecodable='skip'")
+            raise ValueError(
+                f"{origin} {why}; leave it out, or skip such text with " + parameter("undecodable", "skip")
+            )
         self.skipped.undecodable += 1
         if len(self.skipped.undecodable_named) < MOST_NAMED:
             self.skipped.undecodable_named.append(str(origin))

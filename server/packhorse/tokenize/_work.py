@@ -18,6 +18,7 @@ from packhorse.formats import megatron_paths
 from packhorse.formats.files import FileStamp, absolute, as_path
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, Progress, open_engine
+from packhorse.parameters import parameter
 from packhorse.storage import JobRecord, LockHeldError, Records, hold_lock, refuse_url
 from packhorse.tokenize._parts import FileRange, Part, Weighed
 from packhorse.tokenize._rows import MOST_NAMED, Skipped
@@ -26,13 +27,17 @@ from packhorse.tokenize._rows import MOST_NAMED, Skipped
 def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Returns the `.bin` and the `.idx` of a prefix; a ValueError where it is a folder or ends like one."""
     if not isinstance(output, str | os.PathLike):
-        raise ValueError(f"output must be the path of the files to write, without a suffix, got {output!r:.60}")
+        raise ValueError(
+            parameter("output") + f" must be the path of the files to write, without a suffix, got {output!r:.60}"
+        )
     refuse_url(output, "output")
     paths = megatron_paths(output)
     is_folder = os.path.isdir(output)
     if is_folder or paths[1].name == ".idx":
         folder = Path(output) if is_folder else paths[1].parent
-        raise ValueError(f"output {output} is a folder; name the files in it too, e.g. {folder / 'corpus'}")
+        raise ValueError(
+            parameter("output") + f" {output} is a folder; name the files in it too, e.g. {folder / 'corpus'}"
+        )
     return paths
 
 
@@ -119,7 +124,7 @@ class Tally:
 
 
 _JOB, _PARTS, _LOCK = "job", "parts", "lock"
-_START_OVER = "start over with overwrite=True and without resume=True"
+_START_OVER = "start over with " + parameter("overwrite", True) + " and without " + parameter("resume", True)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MANY_BYTES = 1 << 26
 """Input from which processes save more time than they take to start."""
@@ -154,7 +159,7 @@ def check_execution(execution: Execution) -> None:
     """Refuses fields without effect on tokenizing."""
     execution.refuse("tokenizing", time_limit_seconds=None)
     if execution.engine == "threads":
-        raise ValueError("engine must be one of processes, ray, got 'threads'")
+        raise ValueError(parameter("engine") + " must be one of processes, ray, got 'threads'")
 
 
 def paths_of(inputs: Sequence[str | os.PathLike[str]], execution: Execution) -> list[str]:
@@ -254,8 +259,10 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
         if not (resume and record.is_begun(folder / _JOB, _START_OVER)):
             if _JOB in names and not (overwrite or resume):
                 raise FileExistsError(
-                    f"{folder} holds the finished parts of an interrupted call; continue with resume=True, or "
-                    f"{_START_OVER}"
+                    f"{folder} holds the finished parts of an interrupted call; continue with "
+                    + parameter("resume", True)
+                    + ", or "
+                    + _START_OVER
                 )
             _clear(folder)
             record.write(folder / _JOB)
@@ -271,11 +278,12 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
 
 
 def _disk_full(folder: Path) -> OSError:
-    way_out = "continue with resume=True" if folder.is_dir() else "run it again"
+    way_out = ("continue with " + parameter("resume", True)) if folder.is_dir() else "run it again"
     error = OSError(
         f"{folder.parent} has too little space for {folder.stem}, which takes twice its tokens until it is done: "
-        f"{shutil.disk_usage(folder.parent).free:,} bytes are free; make room and {way_out}, or choose an output on "
-        "another disk"
+        f"{shutil.disk_usage(folder.parent).free:,} bytes are free; make room and "
+        + way_out
+        + ", or choose an output on another disk"
     )
     error.errno = errno.ENOSPC
     return error

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from packhorse.parameters import parameter
 from packhorse.sft import ChatEncoder, ChatTokenizer, EncodedSequence, NoTargetsError, PairEncoder
 from packhorse.sft.chat import TurnEnd
 from packhorse.sft.cutting import Cutoff
@@ -232,7 +233,7 @@ class RowEncoder:
         assert not isinstance(self._columns, ChatColumns)
         eos = self._columns.eos
         if eos is True:
-            eos = end_of_sequence(load_tokenizer(self._path), self._path, none="eos=False")
+            eos = end_of_sequence(load_tokenizer(self._path), self._path, none="eos")
         return PairEncoder(self._tokenizer, max_tokens=self._cutoff_len, cutoff=self._columns.cutoff, eos=eos)
 
     def _rendered(self, messages: Any, cells: _Cells) -> Any:
@@ -262,8 +263,15 @@ class RowEncoder:
         if is_chat == [False, False]:
             if self._columns.is_templated:
                 raise ValueError(
-                    f"the {names[0]} is text, but chat_template, template_options, turn_end and tools_column are for "
-                    "lists of messages; leave them out"
+                    f"the {names[0]} is text, but "
+                    + parameter("chat_template")
+                    + ", "
+                    + parameter("template_options")
+                    + ", "
+                    + parameter("turn_end")
+                    + " and "
+                    + parameter("tools_column")
+                    + " are for lists of messages; leave them out"
                 )
             self.pairs  # noqa: B018 - fails here if nothing ends a sequence
             return _TextPair(*check_pair(prompt, response), [f"column {kind}" for kind in _STANDARD if cells.get(kind)])

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from packhorse.formats.files import is_folder
 from packhorse.formats.keys import check_key
 from packhorse.formats.object_store import without_secrets
+from packhorse.parameters import parameter
 from packhorse.sft.messages import called
 from packhorse.tokenize._parts import Cut, FileRange, Found, Kind, Line, find_inputs, lines_of, whole_files, whole_of
 from packhorse.tokenize._rows import Skipped, TextCheck, Undecodable, json_rows, table_rows
@@ -46,9 +47,11 @@ class DocumentOptions:
 
     def __post_init__(self) -> None:
         if self.split is not None and self.split not in get_args(Split):
-            raise ValueError(f"documents is {self.split!r}; choose one of {', '.join(get_args(Split))}")
+            raise ValueError(parameter("documents") + f" is {self.split!r}; choose one of {', '.join(get_args(Split))}")
         if self.undecodable not in get_args(Undecodable):
-            raise ValueError(f"undecodable is {self.undecodable!r}; choose one of {', '.join(get_args(Undecodable))}")
+            raise ValueError(
+                parameter("undecodable") + f" is {self.undecodable!r}; choose one of {', '.join(get_args(Undecodable))}"
+            )
 
 
 def iterate_documents(
@@ -107,7 +110,9 @@ def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions)
                 f"{'text' if kind == 'folder' else kind}: leave {name} out"
             )
     if options.glob is not None and not any(is_folder(os.fspath(path)) for path in inputs):
-        raise ValueError(f"glob={options.glob!r} is for folders, but {without_secrets(first)} is a file: leave it out")
+        raise ValueError(
+            parameter("glob", options.glob) + f" is for folders, but {without_secrets(first)} is a file: leave it out"
+        )
     return found
 
 
@@ -123,7 +128,10 @@ def documents_of(source: FileRange, options: DocumentOptions, skipped: Skipped) 
     check = TextCheck(options.undecodable, skipped)
     split = options.split or "file"
     if options.id_column and source.kind in ("folder", "text"):
-        raise ValueError(f"{source.where} is text, whose documents have no {options.id_column!r}: leave out id_column")
+        raise ValueError(
+            f"{source.where} is text, whose documents have no {options.id_column!r}: leave out "
+            + parameter("id_column")
+        )
     match source.kind:
         case "folder":
             for whole in check.decode(whole_of(source), source.where):

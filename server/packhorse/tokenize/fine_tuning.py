@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 from packhorse.formats.files import FileStamp
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, show_progress
+from packhorse.parameters import message_of, parameter
 from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
@@ -179,11 +180,15 @@ def tokenize_fine_tuning(
         ValueError: an option is wrong, a row cannot be encoded or, with "error", trains on nothing, or there is no row.
     """
     if no_targets not in get_args(NoTargets):
-        raise ValueError(f"no_targets is {no_targets!r}; choose one of {', '.join(get_args(NoTargets))}")
+        raise ValueError(
+            parameter("no_targets") + f" is {no_targets!r}; choose one of {', '.join(get_args(NoTargets))}"
+        )
     if cutoff_len is not None and isinstance(columns, PreferenceColumns):
         raise ValueError(
-            "cutoff_len would cut the prompts of a pair differently; leave it out, and leave long pairs out with "
-            "over_length='drop' when you prepare"
+            parameter("cutoff_len")
+            + " would cut the prompts of a pair differently; leave it out, and leave long pairs out with "
+            + parameter("over_length", "drop")
+            + " when you prepare"
         )
     execution = execution or Execution()
     check_execution(execution)
@@ -397,6 +402,6 @@ def _naming(origin: object, function: Callable[..., _Result], *args: Any) -> _Re
     try:
         return function(*args)
     except NoTargetsError as error:
-        raise NoTargetsError(f"{origin}: {error} (no_targets='drop')") from None
+        raise NoTargetsError(f"{origin}: " + message_of(error) + " (" + parameter("no_targets", "drop") + ")") from None
     except ValueError as error:
-        raise ValueError(f"{origin}: {error}") from error
+        raise ValueError(f"{origin}: " + message_of(error)) from error

@@ -16,6 +16,7 @@ from typing import Any, Self
 from packhorse.formats import MegatronTokens, MegatronWriter, token_dtype
 from packhorse.formats.keys import keys_path
 from packhorse.jobs import Execution, Progress, show_progress
+from packhorse.parameters import parameter
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
 from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, listed, whole_files
@@ -255,7 +256,10 @@ class _Target:
         paths = prefix_paths(output)
         local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer).absolute())
         if local is not None and vocab_size is not None:
-            raise ValueError("vocab_size is given together with a tokenizer, which has its own; leave one of them out")
+            raise ValueError(
+                parameter("vocab_size")
+                + " is given together with a tokenizer, which has its own; leave one of them out"
+            )
         target = cls(output=output, local=local, vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size)
         refuse_existing([*paths, keys_path(output), *target._tokenizer_paths()], overwrite=overwrite)
         return target

@@ -21,6 +21,7 @@ from packhorse.formats import MegatronWriter, require
 from packhorse.formats.arrow import open_arrow, record_batches
 from packhorse.formats.files import FileStamp
 from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
+from packhorse.parameters import parameter
 from packhorse.sft.tokenizer import read_tokenizer_json, tokenizer_json_path
 from packhorse.storage import AtomicFiles
 from packhorse.tokenize._work import Tally
@@ -49,12 +50,17 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
-    """As `find_eos`, with a ValueError where nothing says which token it is; `none` is the option to do without."""
+    """As `find_eos`, with a ValueError if nothing says which token it is; with `none=False` one does without."""
     eos = find_eos(tokenizer, path)
     if eos is None:
         special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
         raise ValueError(
-            f"cannot tell which token of {path} ends a sequence: name it with eos=TOKEN, or choose none with {none}"
+            (
+                f"cannot tell which token of {path} ends a sequence: name it with "
+                + parameter("eos", "TOKEN")
+                + ", or choose none with "
+                + parameter(none, False)
+            )
             + (f"; its special tokens are {', '.join(special)}" if special else "")
         )
     return eos
@@ -109,7 +115,9 @@ def train_tokenizer(
         ValueError: vocab_size is below 257.
     """
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or vocab_size < MIN_VOCAB_SIZE:
-        raise ValueError(f"vocab_size is {vocab_size!r}; a byte-level tokenizer needs at least {MIN_VOCAB_SIZE}")
+        raise ValueError(
+            parameter("vocab_size") + f" is {vocab_size!r}; a byte-level tokenizer needs at least {MIN_VOCAB_SIZE}"
+        )
     library, models = require("tokenizers"), require("tokenizers.models")
     byte_level = require("tokenizers.pre_tokenizers").ByteLevel
     tokenizer = library.Tokenizer(models.BPE())
@@ -263,7 +271,7 @@ class Encoder:
         model = _loaded(path, *map(FileStamp.of, tokenizer_files(path)))
         eos = None
         if special.append_eos:
-            eos = special.eos or (DEFAULT_EOS if is_trained else end_of_sequence(model, path, none="append_eos=False"))
+            eos = special.eos or (DEFAULT_EOS if is_trained else end_of_sequence(model, path, none="append_eos"))
         return cls(
             path=path,
             vocab_size=id_limit(model),
@@ -315,7 +323,7 @@ def _added_id(tokenizer: Any, name: str, token: str | None, own: int | None) -> 
     if number is None:
         raise ValueError(
             f"{name} {token!r} is not a token of the tokenizer; name one that is, or "
-            + ("none with append_eos=False" if name == "eos" else "leave it out")
+            + (("none with " + parameter("append_eos", False)) if name == "eos" else "leave it out")
         )
     return None if own == number else number
 

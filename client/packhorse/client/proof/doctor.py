@@ -34,6 +34,7 @@ from packhorse.client.transport.handshake import days_left, refusal_of
 from packhorse.client.transport.requests import LIST_DATASETS
 from packhorse.client.transport.retries import exception_of
 from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.parameters import parameter
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
 from packhorse.wire.addresses import days_until, end_of
@@ -96,7 +97,7 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
         ValueError: a file cannot be read, or timeout_seconds is out of range.
     """
     if math.isnan(timeout_seconds) or timeout_seconds <= 0:
-        raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}")
+        raise ValueError(parameter("timeout_seconds") + f" must be above 0, got {timeout_seconds}")
     hosts = hosts_of(target)
     credentials = Credentials(access.or_environment(), hosts)
     address = address_of(hosts[0])

@@ -19,6 +19,7 @@ from packhorse.client.proof.component_audit import ComponentReport, MixtureTally
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.stream import BinStream
 from packhorse.formats.keys import shown_key
+from packhorse.parameters import parameter
 from packhorse.topology import RemainderPolicy, Skips, Topology
 from packhorse.types import DatasetInfo, StreamHeader
 from packhorse.wire import ids_sum
@@ -232,8 +233,9 @@ class EpochOfStreams:
                         )
                     if self.until is not None and self.until > header.num_bins:
                         raise ValueError(
-                            f"until={self.until} is after the {header.num_bins:,} bins of epoch {self.epoch}: a "
-                            "cursor's position counts from the beginning of its epoch"
+                            parameter("until", self.until)
+                            + f" is after the {header.num_bins:,} bins of epoch {self.epoch}: a cursor's position "
+                            "counts from the beginning of its epoch"
                         )
                     for block in stream:
                         num_bins += len(block)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.formats import require
 from packhorse.formats.arrow import column_type, evident_column, is_token_list, nulls_of, values_of
+from packhorse.parameters import parameter
 
 ARROW = "client,arrow"
 """What installs pyarrow, which only some sources need."""
@@ -134,8 +135,8 @@ def check_id_type(schema: Any, column: str, where: str) -> None:
     kind = _type_of(schema, column, where)
     if not require("pyarrow", ARROW).types.is_integer(kind):
         raise TokenSourceError(
-            f"{where}: column {column!r} holds {kind}, but ids are integers; where it holds a dataset's keys, ids are "
-            "rows: leave id_column out"
+            f"{where}: column {column!r} holds {kind}, but ids are integers; where it holds a dataset's "
+            "keys, ids are rows: leave " + parameter("id_column") + " out"
         )
 
 
@@ -192,8 +193,9 @@ def _type_of(schema: Any, column: str, where: str) -> Any:
 def refuse_row_numbers(where: str, id_column: str, why: str, way_out: str) -> NoReturn:
     """Raises the TokenSourceError of a source of rows, for a dataset whose ids come from a column."""
     raise TokenSourceError(
-        f"the dataset's ids come from the column {id_column!r} of its input, but {where} {why}; row numbers would give "
-        f"other sequences' tokens. {way_out}, or prepare the dataset without id_column"
+        f"the dataset's ids come from the column {id_column!r} of its input, but {where} {why}; row "
+        f"numbers would give other sequences' tokens. {way_out}, or prepare the dataset without "
+        + parameter("id_column")
     )
 
 

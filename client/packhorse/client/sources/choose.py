@@ -25,6 +25,7 @@ from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, saved_splits
 from packhorse.formats.files import as_path, is_file, is_folder
 from packhorse.formats.mds import INDEX
 from packhorse.formats.object_store import find_objects, is_url, without_secrets
+from packhorse.parameters import parameter
 
 
 class IndexableSource(FetchSource):
@@ -174,7 +175,9 @@ def as_token_source(
             {name: as_token_source(of, **columns, is_loss_mask=is_loss_mask) for name, of in obj.items()}
         )
     if id_column is not None:
-        raise TokenSourceError(f"{type(obj).__name__} is indexed by ids; leave id_column={id_column!r} out")
+        raise TokenSourceError(
+            f"{type(obj).__name__} is indexed by ids; leave " + parameter("id_column", id_column) + " out"
+        )
     return IndexableSource(obj, key=column, takes_bool=is_loss_mask)
 
 

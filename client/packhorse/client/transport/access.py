@@ -20,6 +20,7 @@ import grpc
 
 from packhorse.client.transport._proxies import Proxy, proxy_for
 from packhorse.client.transport.requests import invalid, shortened
+from packhorse.parameters import parameter
 from packhorse.storage import read_plain
 from packhorse.wire import is_local
 
@@ -191,11 +192,17 @@ class Access:
             if value is not None and (not isinstance(value, str | Path) or not str(value)):
                 raise ValueError(f"{name} must be the path of a file, got {shortened(value)}")
         if self.token is not None and not (isinstance(self.token, str) and self.token.isascii() and self.token.split()):
-            raise ValueError("token must be a text of ASCII letters, digits and signs")
+            raise ValueError(parameter("token") + " must be a text of ASCII letters, digits and signs")
         if self.token is not None and self.token_file is not None:
-            raise ValueError("token and token_file are both given; give token_file alone")
+            raise ValueError(
+                parameter("token")
+                + " and "
+                + parameter("token_file")
+                + " are both given; give "
+                + parameter("token_file")
+            )
         if not isinstance(self.insecure, bool):
-            raise ValueError(f"insecure must be True or False, got {shortened(self.insecure)}")
+            raise ValueError(parameter("insecure") + f" must be True or False, got {shortened(self.insecure)}")
 
     @property
     def given(self) -> list[str]:
@@ -254,8 +261,9 @@ class Credentials:
         is_exposed = self._token and credentials is None and not self.uses_tls and not access.insecure
         if is_exposed and (remote := [host for host in hosts if not is_local(host)]):
             raise ValueError(
-                f"the token would be sent to {shortened(remote[0])} in plain text: give ca=… (TLS), or insecure=True "
-                "where everyone on the way may read it"
+                f"the token would be sent to {shortened(remote[0])} in plain text: give ca=… (TLS), or "
+                + parameter("insecure", True)
+                + " where everyone on the way may read it"
             )
 
     @property
@@ -298,7 +306,9 @@ class Credentials:
             return self.access.token
         text = (_read("token_file", self.access.token_file) or b"").decode("ascii", errors="replace").strip()
         if not text or len(text.split()) != 1 or "\ufffd" in text:
-            raise ValueError(f"token_file {self.access.token_file} must hold one token and nothing else")
+            raise ValueError(
+                parameter("token_file") + f" {self.access.token_file} must hold one token and nothing else"
+            )
         return text
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError
+from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError, named_field
 from packhorse.client.transport.requests import Method, shortened, without_end
 from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
@@ -210,7 +210,8 @@ class _InThisProcess:
         try:
             yield
         except self._fault as error:
-            raise EXCEPTION_OF_REASON[error.reason](error.message, error.metadata) from None
+            message = named_field(error.message, error.metadata)
+            raise EXCEPTION_OF_REASON[error.reason](message, error.metadata) from None
 
 
 class EmbeddedTransport(_InThisProcess):

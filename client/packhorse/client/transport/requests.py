@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import DamagedAnswerError, InvalidRequestError, VersionMismatchError
+from packhorse.parameters import message_of, parameter
 from packhorse.topology import Balance, BatchSchedule, Skips, Topology, as_choice
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, LocationsChecksum
@@ -167,7 +168,7 @@ def checked_balance(field: str, balance: Balance | str) -> Balance:
     try:
         return as_choice(field, Balance, balance)
     except ValueError as error:
-        raise InvalidRequestError(str(error), {"field": field}) from None
+        raise InvalidRequestError(message_of(error), {"field": field}) from None
 
 
 def balance_message(field: str, balance: Balance | str) -> str:
@@ -217,7 +218,7 @@ def texts(field: str, values: Iterable[str]) -> list[str]:
 
 def invalid(field: str, what: str) -> InvalidRequestError:
     """The exception that names a field."""
-    return InvalidRequestError(f"{field}: {what}", {"field": field})
+    return InvalidRequestError(parameter(field) + f": {what}", {"field": field})
 
 
 def too_old(what: str) -> VersionMismatchError:

@@ -30,6 +30,7 @@ from packhorse.client.errors import (
     TooManyRequestsError,
     TransientError,
     UnauthenticatedError,
+    named_field,
 )
 from packhorse.client.transport._proxies import Proxy
 from packhorse.client.transport.requests import bounded, shortened
@@ -198,7 +199,7 @@ def exception_of(error: grpc.RpcError, target: str, proxy: Proxy | None = None) 
     name = f"ERROR_REASON_{info.reason}"
     if info.domain == DOMAIN and name in pb.ErrorReason.keys():  # noqa: SIM118 (no mapping, though it has keys)
         kind = EXCEPTION_OF_REASON[pb.ErrorReason.Value(name)]
-        return kind(bounded(text), info.metadata, retry_after_seconds=delay)
+        return kind(named_field(bounded(text), info.metadata), info.metadata, retry_after_seconds=delay)
     code, details = error.code(), error.details() or ""
     kind = _WITHOUT_REASON.get(code, ServerUnavailableError)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _OVER_SIZE in details:

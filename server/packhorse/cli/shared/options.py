@@ -25,6 +25,7 @@ from click.core import ParameterSource
 
 from packhorse.cli import in_flags
 from packhorse.formats.retry_policy import TIMEOUT_VARIABLE
+from packhorse.parameters import message_of
 from packhorse.storage import read_text
 from packhorse.topology import Skips, Topology
 
@@ -84,7 +85,9 @@ def flags_of(
             try:
                 made = None if is_left_out else kind(**given)
             except ValueError as error:
-                raise click.UsageError(in_flags(str(error), click.get_current_context().command.params)) from None
+                raise click.UsageError(
+                    in_flags(message_of(error), click.get_current_context().command.params)
+                ) from None
             return command(*arguments, **options, **{argument: made})
 
         decorated: Callable[..., Any] = with_object
@@ -296,7 +299,7 @@ def topology_options(command: Callable[..., Any], *, leave_out: tuple[str, ...] 
         try:
             return Skips.parse(value)
         except ValueError as error:
-            raise click.UsageError(in_flags(str(error), [option])) from None
+            raise click.UsageError(in_flags(message_of(error), [option])) from None
 
     skip = click.option(
         "--skip", multiple=True, metavar="FIRST:END", callback=parse, help="Positions to leave out, e.g. 1200:1300."

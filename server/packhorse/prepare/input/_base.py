@@ -14,6 +14,7 @@ import numpy as np
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
+from packhorse.parameters import parameter
 from packhorse.prepare.input._rows import MOST_RESOURCE, Batch, Fault, InputColumns, RawRows, as_int64, faults_of
 from packhorse.prepare.input._tables import KeyChunk, KeyColumn
 
@@ -164,8 +165,8 @@ class RowRange(ABC):
             Fault.HIGH_RESOURCE: f"is over 2^31 - 1{self.part(row)}, the most that a sequence may take",
         }.get(fault, f"is null{self.part(row)}")
         may_skip = self.columns.group is None and not self.columns.resources
-        way_out = ", or choose on_bad_row='skip'" if may_skip else ""
-        raise ValueError(f"{self.where}: row {row}, {what} {said}; repair the row or leave it out{way_out}")
+        way_out = (", or choose " + parameter("on_bad_row", "skip")) if may_skip else ""
+        raise ValueError(f"{self.where}: row {row}, {what} {said}; repair the row or leave it out" + way_out)
 
 
 def _which_resource(raw: RawRows, index: int) -> int:
@@ -306,13 +307,21 @@ def refuse_columns(path: str, kind: str, columns: InputColumns) -> None:
     where = without_secrets(path)
     if columns.group is not None:
         raise ValueError(
-            f"{where} is {kind}, which has no columns: group_size=N makes groups of every N entries, and "
-            "groups=FILE.npy names each entry's"
+            f"{where} is {kind}, which has no columns: "
+            + parameter("group_size", "N")
+            + " makes groups of every N entries, and "
+            + parameter("groups", "FILE.npy")
+            + " names each entry's"
         )
     if columns.resources:
         raise ValueError(f"{where} is {kind}, which has no columns, so none of resources: prepare from a table of both")
     if columns.length is not None or columns.id is not None:
-        raise ValueError(f"{where} is {kind}, which has no columns: leave out length_column/id_column")
+        raise ValueError(
+            f"{where} is {kind}, which has no columns: leave out "
+            + parameter("length_column")
+            + "/"
+            + parameter("id_column")
+        )
 
 
 def cut(num_rows: int, size: int = RANGE_ROWS) -> Iterator[tuple[int, int]]:

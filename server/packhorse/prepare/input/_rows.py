@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.parameters import parameter
 from packhorse.topology import checked_integer
 
 _INT64_MAX = 2**63 - 1
@@ -54,7 +55,9 @@ class Resource:
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
         if self.name == "tokens":
-            raise ValueError("resource: its name is 'tokens', whose cap is max_seq_len; call it something else")
+            raise ValueError(
+                "resource: its name is 'tokens', whose cap is " + parameter("max_seq_len") + "; call it something else"
+            )
         if self.cap is not None:
             checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_RESOURCE)
         checked_integer(f"the cost of resource {self.name!r}", self.cost, 0, _MOST_COST)
@@ -65,7 +68,8 @@ class Resource:
         found = _RESOURCE.fullmatch(text)
         if found is None or _NUMBER_AT_END.search(found[2]):  # tiles:-5 is a mistyped cap
             raise ValueError(
-                "resource must be NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST, such as tiles=num_tiles:48, "
+                parameter("resource")
+                + " must be NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST, such as tiles=num_tiles:48, "
                 f"got {text!r:.60}"
             )
         name, column, cap, cost = found.groups()
@@ -107,12 +111,16 @@ class InputColumns:
             if not isinstance(column, str | None):
                 raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
         if self.on_bad_row not in get_args(OnBadRow):
-            raise ValueError(f"on_bad_row must be one of {', '.join(get_args(OnBadRow))}, got {self.on_bad_row!r}")
+            raise ValueError(
+                parameter("on_bad_row") + f" must be one of {', '.join(get_args(OnBadRow))}, got {self.on_bad_row!r}"
+            )
         if not isinstance(self.resources, tuple) or not all(isinstance(each, Resource) for each in self.resources):
-            raise ValueError(f"resources must be a tuple of Resource, got {self.resources!r:.60}")
+            raise ValueError(parameter("resources") + f" must be a tuple of Resource, got {self.resources!r:.60}")
         names = [each.name for each in self.resources]
         if len(set(names)) < len(names) or len(names) > _MOST_RESOURCES:
-            raise ValueError(f"resources must be at most {_MOST_RESOURCES} of distinct names, got {', '.join(names)}")
+            raise ValueError(
+                parameter("resources") + f" must be at most {_MOST_RESOURCES} of distinct names, got {', '.join(names)}"
+            )
 
     @property
     def integers(self) -> tuple[str | None, str | None]:

@@ -14,6 +14,7 @@ from packhorse.formats.loss_mask import tokens_of_mask
 from packhorse.formats.mds import INDEX, INTEGERS, array_type
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import for_each, is_url, without_secrets
+from packhorse.parameters import parameter
 from packhorse.prepare.input._base import (
     BATCH_ROWS,
     InputFile,
@@ -255,8 +256,9 @@ def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
     length = columns.length or evident_column([name for name in shards.columns if _is_tokens(shards.columns[name])])
     if length is None:
         raise ValueError(
-            f"{where}: which column holds the tokens is not evident; length_column must name one, of lengths or of "
-            f"tokens. Its columns are: {there}"
+            f"{where}: which column holds the tokens is not evident; "
+            + parameter("length_column")
+            + f" must name one, of lengths or of tokens. Its columns are: {there}"
         )
     if shards.columns[length] not in INTEGERS and not _is_tokens(shards.columns[length]):
         raise ValueError(

@@ -14,6 +14,7 @@ from packhorse.dataset import KeyRows
 from packhorse.formats import require
 from packhorse.formats.arrow import column_type, evident_column, is_token_list, listed, nulls_of, values_of
 from packhorse.formats.keys import MOST_KEY_BYTES
+from packhorse.parameters import parameter
 from packhorse.prepare.input._rows import MOST_RESOURCE, InputColumns, RawRows, as_amounts
 
 LARGEST_TOKEN = 2**31 - 1
@@ -40,8 +41,10 @@ def chosen_columns(
         length = evident_column([field.name for field in schema if is_tokens(field.type)])
         if length is None:
             raise ValueError(
-                f"{where}: which column holds the tokens is not evident; length_column must name one, of lengths or "
-                f"of lists of tokens. Its columns are: {listed(f'{field.name!r} ({field.type})' for field in schema)}"
+                f"{where}: which column holds the tokens is not evident; "
+                + parameter("length_column")
+                + " must name one, of lengths or of lists of tokens. Its columns are: "
+                f"{listed(f'{field.name!r} ({field.type})' for field in schema)}"
             )
     kind = column_type(schema, length, where)
     if not (types.is_integer(kind) or is_tokens(kind)):
@@ -151,8 +154,8 @@ def _rows(chunk: KeyChunk, column: str) -> KeyRows:
 
     def refuse(index: int, what: str) -> ValueError:
         return ValueError(
-            f"{chunk.where}: row {chunk.first_row + index}, column {column!r} {what}; every row needs a key of its "
-            "own, also with on_bad_row='skip': repair the row or leave it out"
+            f"{chunk.where}: row {chunk.first_row + index}, column {column!r} {what}; every row needs a "
+            "key of its own, also with " + parameter("on_bad_row", "skip") + ": repair the row or leave it out"
         )
 
     if values.null_count:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from packhorse.formats.files import exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.parameters import parameter
 from packhorse.prepare.input._base import Opened, Reader, WholeFiles, first_bytes
 from packhorse.prepare.input._rows import InputColumns
 from packhorse.prepare.input._stored import FlatReader, MdsReader, MegatronReader
@@ -119,7 +120,7 @@ def find_inputs(sources: Sequence[str]) -> Found:
             kind whose ids are the entries of one.
     """
     if not sources:
-        raise ValueError("input names nothing")
+        raise ValueError(parameter("input") + " names nothing")
     readers = [_reader_for(source) for source in sources]
     paths: list[str] = []
     named_by: dict[str, str] = {}

@@ -22,6 +22,7 @@ from packhorse.formats import require
 from packhorse.formats.arrow import listed, values_of
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
+from packhorse.parameters import parameter
 from packhorse.prepare.input._base import (
     BATCH_ROWS,
     InputFile,
@@ -142,13 +143,21 @@ def check_array(array: "NDArray[Any] | _StoredArray", columns: InputColumns, whe
     if names is None:
         if columns.names or columns.key:
             raise ValueError(
-                f"{where} is one array of {array.dtype}, which has no columns: leave out length_column/id_column/"
-                "group_column"
+                f"{where} is one array of {array.dtype}, which has no columns: leave out "
+                + parameter("length_column")
+                + "/"
+                + parameter("id_column")
+                + "/"
+                + parameter("group_column")
             )
         kinds = {"lengths": array.dtype}
     else:
         if columns.length is None:
-            raise ValueError(f"{where} has fields {listed(map(repr, names))}: length_column must name the lengths")
+            raise ValueError(
+                f"{where} has fields {listed(map(repr, names))}: "
+                + parameter("length_column")
+                + " must name the lengths"
+            )
         wanted = columns.names
         for name in wanted:
             if name not in names:
@@ -220,7 +229,9 @@ class SeqpackReader(WholeFiles):
         if columns.resources:
             refuse_columns(counts, "of a folder of seqpack", columns)
         if columns.length is not None:
-            raise ValueError(f"{counts} is of a folder of seqpack, which has no columns: leave out length_column")
+            raise ValueError(
+                f"{counts} is of a folder of seqpack, which has no columns: leave out " + parameter("length_column")
+            )
         folder = Path(counts).parent
         _, _, _, pools = load_seqpack_layout(folder)
         ranges: list[RowRange] = []
@@ -350,7 +361,14 @@ def _of_batches(
 
 def _of_arrays(array: Any, columns: InputColumns, where: str) -> tuple[Iterator[RawRows], InputColumns]:
     if columns.names or columns.key:
-        raise ValueError(f"{where} is one column of lengths: leave out length_column, id_column and group_column")
+        raise ValueError(
+            f"{where} is one column of lengths: leave out "
+            + parameter("length_column")
+            + ", "
+            + parameter("id_column")
+            + " and "
+            + parameter("group_column")
+        )
     if not (require("pyarrow").types.is_integer(array.type) or is_tokens(array.type)):
         raise ValueError(f"{where} holds {array.type}, but integers (lengths) or lists of integers (tokens) are needed")
     return (_kept(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks), columns

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from packhorse.parameters import parameter
 from packhorse.server.access.tls import TlsFiles
 from packhorse.wire import is_local
 
@@ -67,42 +68,57 @@ class ServeConfig:
             split_address("metrics_listen", self.metrics_listen)
         if not 0 <= self.grace_seconds <= _MOST_GRACE_SECONDS:
             raise ValueError(
-                f"grace_seconds must be at least 0 and at most {_MOST_GRACE_SECONDS:g} (a day), got "
-                f"{self.grace_seconds:g}"
+                parameter("grace_seconds")
+                + f" must be at least 0 and at most {_MOST_GRACE_SECONDS:g} (a day), got {self.grace_seconds:g}"
             )
         if self.max_streams < 1:
-            raise ValueError(f"max_streams must be at least 1, got {self.max_streams}")
+            raise ValueError(parameter("max_streams") + f" must be at least 1, got {self.max_streams}")
         if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
             raise ValueError(
-                "otlp_endpoint must be a URL for OTLP over HTTP, e.g. http://collector:4318, got "
-                f"{self.otlp_endpoint!r}"
+                parameter("otlp_endpoint")
+                + f" must be a URL for OTLP over HTTP, e.g. http://collector:4318, got {self.otlp_endpoint!r}"
             )
         self._check_processes()
         self._check_encryption()
 
     def _check_processes(self) -> None:
         if self.processes < 1:
-            raise ValueError(f"processes must be at least 1, got {self.processes}")
+            raise ValueError(parameter("processes") + f" must be at least 1, got {self.processes}")
         if self.processes > 1 and self.listen.startswith("unix:"):
             raise ValueError(
-                f"processes={self.processes} needs listen=HOST:PORT: a unix socket belongs to one process; start "
-                "several servers, each with its own socket, if clients use sockets"
+                parameter("processes", self.processes)
+                + " needs "
+                + parameter("listen", "HOST:PORT")
+                + ": a unix socket belongs to one process; start several servers, each with its own socket, if "
+                "clients use sockets"
             )
         if self.processes > 1 and sys.platform != "linux":
-            raise ValueError(f"processes={self.processes} needs Linux: elsewhere processes do not share a port")
+            raise ValueError(
+                parameter("processes", self.processes) + " needs Linux: elsewhere processes do not share a port"
+            )
 
     def _check_encryption(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             present, missing = ("tls_key", "tls_cert") if self.tls_cert is None else ("tls_cert", "tls_key")
             raise ValueError(f"{present} must be given together with {missing}")
         if self.tls_client_ca is not None and self.tls_cert is None:
-            raise ValueError("tls_client_ca must be given together with tls_cert and tls_key")
+            raise ValueError(
+                parameter("tls_client_ca")
+                + " must be given together with "
+                + parameter("tls_cert")
+                + " and "
+                + parameter("tls_key")
+            )
         if self.tls_files is None and not self.insecure:
             for option, address in self.remote_addresses.items():
                 raise ValueError(
-                    f"{option} {address} must not be reached from other machines in plain text: give tls_cert and "
-                    "tls_key, or listen on 127.0.0.1 or unix:PATH; insecure=True if everybody who reaches the port "
-                    "may read everything"
+                    f"{option} {address} must not be reached from other machines in plain text: give "
+                    + parameter("tls_cert")
+                    + " and "
+                    + parameter("tls_key")
+                    + ", or listen on 127.0.0.1 or unix:PATH; "
+                    + parameter("insecure", True)
+                    + " if everybody who reaches the port may read everything"
                 )
 
     @property

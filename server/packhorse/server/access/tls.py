@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 
+from packhorse.parameters import parameter
 from packhorse.storage import Watched, read_plain
 from packhorse.wire.addresses import end_of
 
@@ -100,14 +101,18 @@ class Certificates:
             context.load_cert_chain(files.cert, files.key, password="")  # never asks on the terminal
         except (ssl.SSLError, ValueError) as error:
             raise ValueError(
-                f"tls_cert {files.cert} and tls_key {files.key} are not a certificate and its key (PEM, no "
-                f"passphrase): {error}"
+                parameter("tls_cert")
+                + f" {files.cert} and "
+                + parameter("tls_key")
+                + f" {files.key} are not a certificate and its key (PEM, no passphrase): {error}"
             ) from None
         if client_ca is not None:
             try:
                 context.load_verify_locations(cadata=client_ca.decode("ascii"))
             except (ssl.SSLError, ValueError) as error:
-                raise ValueError(f"tls_client_ca {files.client_ca} holds no certificates (PEM): {error}") from None
+                raise ValueError(
+                    parameter("tls_client_ca") + f" {files.client_ca} holds no certificates (PEM): {error}"
+                ) from None
             context.verify_mode = ssl.CERT_REQUIRED
         return grpc.ssl_server_certificate_configuration([(key, cert)], client_ca), context
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from google.protobuf.message import Message
 
+from packhorse.parameters import parameter
 from packhorse.server.base.faults import ServiceError
 from packhorse.storage import Watched, read_plain
 from packhorse.v1 import packing_pb2 as pb
@@ -83,7 +84,7 @@ class Grant:
     def __post_init__(self) -> None:
         """Checks every field."""
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name must be up to 64 letters, digits and ._-, got {self.name[:80]!r}")
+            raise ValueError(parameter("name") + f" must be up to 64 letters, digits and ._-, got {self.name[:80]!r}")
         if not _HASH.fullmatch(self.hash):
             raise ValueError(f"the hash of {self.name} must be sha256: and 64 hexadecimal digits")
         for field, patterns in (("datasets", self.datasets), ("methods", self.methods)):
@@ -184,9 +185,11 @@ class TokenFile:
         self._gone_since: float | None = None
         grants = self._read.get()
         if grants is None:
-            raise ValueError(f"token_file {path} cannot be read: there is no such file")
+            raise ValueError(parameter("token_file") + f" {path} cannot be read: there is no such file")
         if not grants:
-            raise ValueError(f"token_file {path} must hold 1 to {MOST_TOKENS:,} tokens, got 0; {_ADD_ONE}")
+            raise ValueError(
+                parameter("token_file") + f" {path} must hold 1 to {MOST_TOKENS:,} tokens, got 0; {_ADD_ONE}"
+            )
         self._grants = grants
 
     def grant_of(self, authorization: str | None) -> Grant:
@@ -239,7 +242,7 @@ class TokenFile:
         return self._missing(grants) + ("" if accepted else ": no token is accepted")
 
     def _missing(self, grants: tuple[Grant, ...] | None) -> str:
-        return f"token_file {self._path} {'is gone' if grants is None else 'has no token'}"
+        return parameter("token_file") + f" {self._path} {('is gone' if grants is None else 'has no token')}"
 
     def ends(self) -> dict[str, float]:
         """Returns when tokens expire, by their names, in seconds since 1970; without those that never do."""
@@ -253,26 +256,29 @@ def _grants_in(path: Path) -> tuple[Grant, ...] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ValueError(f"token_file {path} cannot be read: {error.strerror}") from None
+        raise ValueError(parameter("token_file") + f" {path} cannot be read: {error.strerror}") from None
     if len(data) > MOST_BYTES:
-        raise ValueError(f"token_file {path} is larger than 1 MiB; a token file is a few lines of text")
+        raise ValueError(parameter("token_file") + f" {path} is larger than 1 MiB; a token file is a few lines of text")
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError:
-        raise ValueError(f"token_file {path} is not text") from None
+        raise ValueError(parameter("token_file") + f" {path} is not text") from None
     grants: dict[str, Grant] = {}
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
                 grant = Grant.parse(line)
             except ValueError as error:
-                raise ValueError(f"token_file {path}, line {number}: {error}") from None
+                raise ValueError(parameter("token_file") + f" {path}, line {number}: {error}") from None
             if grant.name in grants:
-                raise ValueError(f"token_file {path}, line {number}: a second token is named {grant.name}")
+                raise ValueError(
+                    parameter("token_file") + f" {path}, line {number}: a second token is named {grant.name}"
+                )
             grants[grant.name] = grant
             if len(grants) > MOST_TOKENS:
                 raise ValueError(
-                    f"token_file {path} must hold 1 to {MOST_TOKENS:,} tokens, got more; delete lines that have expired"
+                    parameter("token_file")
+                    + f" {path} must hold 1 to {MOST_TOKENS:,} tokens, got more; delete lines that have expired"
                 )
     return tuple(grants.values())
 
@@ -298,7 +304,7 @@ def parse_time(text: str) -> datetime:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"expires must be a time such as 2031-01-01 or 2031-01-01T12:00:00Z, got {text[:80]!r}"
+            parameter("expires") + f" must be a time such as 2031-01-01 or 2031-01-01T12:00:00Z, got {text[:80]!r}"
         ) from None
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
@@ -320,8 +326,12 @@ class Client:
         """Raises a ServiceError if the client may not change what runs get: a server without tokens knows nobody."""
         raise ServiceError(
             pb.ERROR_REASON_NOT_IMPLEMENTED,
-            "this server changes nothing for clients that it does not know: start it with a token_file, and give a "
-            "token whose methods name AppendStage; or run `packhorse mixture append` on its machine",
+            (
+                "this server changes nothing for clients that it does not know: start it with a "
+                + parameter("token_file")
+                + ", and give a token whose methods name AppendStage; or run `packhorse mixture append` on its "
+                "machine"
+            ),
         )
 
     def check_again(self) -> None:

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
+from packhorse.parameters import parameter
 from packhorse.server.access.config import ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import METRICS, TokenFile
@@ -167,7 +168,7 @@ def listen_for_metrics(
     try:
         return MetricsServer(host, port, registry, is_serving, certificates, tokens, page)
     except OSError as error:
-        raise OSError(f"metrics_listen {config.metrics_listen}: {error.strerror}") from None
+        raise OSError(parameter("metrics_listen") + f" {config.metrics_listen}: {error.strerror}") from None
 
 
 def _by_path(metrics: _App, page: StatusPage | None, is_serving: Callable[[], bool], tokens: TokenFile | None) -> _App:
