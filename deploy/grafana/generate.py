@@ -1,6 +1,6 @@
-"""Writes `packhorse.json`, Grafana's dashboard of the server's metrics; with --check it only compares.
+"""Writes `packhorse.json`, Grafana's dashboard of the server's metrics, and the chart's copies of it and of the alerts.
 
-Owns which panels there are. A panel that asks for a metric that the server lacks is refused.
+With --check it only compares. Owns which panels there are. A panel of a metric that the server lacks is refused.
 """
 
 import argparse
@@ -13,6 +13,9 @@ from typing import Any
 from packhorse.server.watching.metrics import metric_names
 
 FILE = Path(__file__).with_name("packhorse.json")
+ALERTS = FILE.parents[1] / "prometheus" / "alerts.yml"
+IN_CHART = FILE.parents[1] / "helm" / "packhorse" / "files"
+"""Copies, because a chart is also used without the repository around it."""
 WIDTH = HEIGHT = 8
 IN_A_ROW = 3
 JOB = '{job="packhorse"}'
@@ -156,11 +159,14 @@ def text_of_dashboard() -> str:
 def main() -> None:
     """Writes or compares."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare only; exit 1 when the dashboard is stale")
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 when a file is stale")
+    dashboard, alerts = text_of_dashboard(), ALERTS.read_text(encoding="utf-8")
+    texts = {FILE: dashboard, IN_CHART / "dashboard.json": dashboard, IN_CHART / "alerts.yml": alerts}
     if not parser.parse_args().check:
-        FILE.write_text(text_of_dashboard(), encoding="utf-8")
-    elif FILE.read_text(encoding="utf-8") != text_of_dashboard():
-        sys.exit("stale: deploy/grafana/packhorse.json; run `make reference` and commit what it writes")
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
+    elif stale := [path.name for path, text in texts.items() if path.read_text(encoding="utf-8") != text]:
+        sys.exit(f"stale: {', '.join(stale)}; run `make reference` and commit what it writes")
 
 
 if __name__ == "__main__":

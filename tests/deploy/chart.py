@@ -16,8 +16,8 @@ def loaded() -> helm_python.Chart:
 
 
 def render(values: dict[str, Any] | None = None, *, name: str = "packhorse") -> list[dict[str, Any]]:
-    """Returns every manifest that the chart makes of these values."""
-    files = loaded().render(values=values or {}, name=name)
+    """Returns every manifest that the chart makes of these values; with `tls` left out, of plain text."""
+    files = loaded().render(values={"tls": {"plainText": True}, **(values or {})}, name=name)
     texts = (text for path, text in files.items() if path.endswith(".yaml"))
     return [each for text in texts for each in yaml.safe_load_all(text) if each is not None]
 

@@ -4,6 +4,8 @@ Owns what the chart makes of its values. Leaves what it shares with the image an
 """
 
 import json
+import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import helm_python
 import kubernetes_validate
 import pytest
 import yaml
-from tests.deploy.chart import CHART, container, deployment, environment, only, pod, render
+from tests.deploy.chart import CHART, container, deployment, environment, loaded, only, pod, render
+
+from packhorse.cli.servers.doctor import command as doctor
 
 SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
 VERSIONS = [
@@ -28,6 +32,8 @@ CERT_MANAGER = {"tls": {"certManager": {"enabled": True, "issuer": {"name": "int
 PREPARATION = {
     "preparation": {"enabled": True, "image": "packhorse-prepare:0.1.0", "arguments": ["--input", "/data/it's.idx"]}
 }
+
+DIGEST = f"sha256:{'a' * 64}"
 
 VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "image": ({"image": {"repository": "example.com/p", "tag": "7"}}, "example.com/p:7"),
@@ -54,7 +60,9 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "cert-manager": (CERT_MANAGER, '"issuerRef": {"name": "internal", "kind": "ClusterIssuer"}'),
     "tokens": ({"tokens": {"secret": "tokens"}}, '"PACKHORSE_TOKEN_FILE"'),
-    "no-budget": ({"podDisruptionBudget": {"minAvailable": "50%"}}, '"minAvailable": "50%"'),
+    "budget": ({"podDisruptionBudget": {"maxUnavailable": "50%"}}, '"maxUnavailable": "50%"'),
+    "digest": ({"image": {"digest": DIGEST}}, f"packhorse:0.1.0@{DIGEST}"),
+    "cluster-user": ({"runAsUser": 2001}, '"fsGroup": 2001'),
     "autoscaling": ({"autoscaling": {"enabled": True, "maxReplicas": 3}}, '"maxReplicas": 3'),
     "network-policy": (
         {"networkPolicy": {"enabled": True, "trainers": [{"podSelector": {"matchLabels": {"role": "trainer"}}}]}},
@@ -68,6 +76,10 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "rules": ({"prometheusRule": {"enabled": True}}, '"alert": "PackhorseServerDown"'),
     "dashboard": ({"dashboard": {"enabled": True}}, '"grafana_dashboard": "1"'),
     "job": (PREPARATION, '"args": ["prepare", "--input", "/data/it\'s.idx"]'),
+    "job-place": (
+        {"preparation": {**PREPARATION["preparation"], "nodeSelector": {"disk": "fast"}, "keepSeconds": 60}},
+        '"nodeSelector": {"disk": "fast"}',
+    ),
     "ray": (
         {"preparation": {**PREPARATION["preparation"], "engine": "ray", "workers": 16}},
         '"maxReplicas": 16',
@@ -159,6 +171,17 @@ def test_every_value_is_documented_and_in_the_schema() -> None:
         ({"server": {"environment": {"HTTP_PROXY": "x"}}}, "HTTP_PROXY"),
         ({"data": {"bucket": {"source": "s3://bucket/datasets"}}}, "source"),
         ({"tls": {"certManager": {"enabled": True}}}, "tls.certManager.issuer.name"),
+        ({"tls": {}}, "tls.plainText=true"),
+        ({"tls": {"requireClientCertificate": True}}, "tls.requireClientCertificate"),
+        ({"tls": {"requireClientCertificate": True, "plainText": True}}, "tls.requireClientCertificate"),
+        ({"tls": {"certManager": {"issuer": {"name": "internal"}}}}, "tls.certManager.issuer.name"),
+        ({"tls": {"plainText": True, "certManager": {"issuer": {"name": "internal"}}}}, "tls.certManager.issuer.name"),
+        ({"tls": {"plainText": True, "certManager": {"dnsNames": ["a"]}}}, "tls.certManager.dnsNames"),
+        ({"tls": {"secret": "a", "certManager": {"issuer": {"name": "internal"}}}}, "tls.certManager.issuer.name"),
+        ({"tls": {"secret": "a", "plainText": True}}, "tls.plainText"),
+        ({"server": {"environment": {"PACKHORSE_INSECURE": "1"}}}, "PACKHORSE_INSECURE"),
+        ({"image": {"digest": "sha256:12"}}, "digest"),
+        ({"podDisruptionBudget": {"maxUnavailable": 0}}, "maxUnavailable"),
         ({"data": {"claim": ""}}, "data.claim"),
         ({"preparation": {"enabled": True}}, "preparation.image"),
         ({"preparation": {"engine": "slurm"}}, "engine"),
@@ -203,8 +226,73 @@ def test_services_lead_to_the_ports_of_the_container() -> None:
     assert {port["targetPort"]: port["port"] for service in services for port in service["ports"]} == ports
 
 
-def test_a_node_can_be_drained() -> None:
-    assert only(render(), "PodDisruptionBudget")["spec"]["minAvailable"] < deployment()["spec"]["replicas"]
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_a_node_can_be_drained(replicas: int) -> None:
+    budget = only(render({"replicas": replicas}), "PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert "minAvailable" not in budget
+
+
+def test_no_number_is_written_as_a_float() -> None:
+    many = 20_000_000
+    values = {
+        "replicas": many,
+        "server": {"maxStreams": many, "graceSeconds": 86_400, "environment": {"PACKHORSE_PROCESSES": many}},
+        "runAsUser": many,
+        "podDisruptionBudget": {"maxUnavailable": many},
+        "autoscaling": {"enabled": True, "minReplicas": many, "maxReplicas": many},
+        "tolerations": [{"key": "gpu", "tolerationSeconds": many}],
+        "resources": {"limits": {"memory": many}},
+        "preparation": {**PREPARATION["preparation"], "keepSeconds": many, "resources": {"limits": {"memory": many}}},
+    }
+    of_ray = {**values, "preparation": {**values["preparation"], "engine": "ray", "workers": many}}
+    for each in (values, of_ray):
+        text = "\n".join(loaded().render(values={"tls": {"plainText": True}, **each}, name="packhorse").values())
+        assert str(many) in text
+        assert "e+0" not in text
+
+
+def test_another_preparation_is_another_job() -> None:
+    def name(engine: str = "job", **preparation: Any) -> str:
+        found = render({"preparation": {**PREPARATION["preparation"], "engine": engine, **preparation}})
+        [job] = [each for each in found if each["kind"] in ("Job", "RayJob")]
+        assert job["spec"]["ttlSecondsAfterFinished"] == 604_800
+        return job["metadata"]["name"]
+
+    assert name() == name()
+    for engine in ("job", "ray"):
+        changed = [{"image": "other"}, {"arguments": ["--resume"]}, {"claim": "c"}, {"secret": "s"}, {"workers": 5}]
+        changed += [{"resources": {"limits": {"memory": "1Gi"}}}, {"tolerations": [{"operator": "Exists"}]}]
+        names = [name(engine), *(name(engine, **each) for each in changed)]
+        assert len(set(names)) == len(names)
+        assert all(len(each) <= 63 for each in names)
+
+
+@pytest.mark.parametrize("engine", ["job", "ray"])
+def test_a_preparation_is_pulled_and_placed_like_the_server(engine: str) -> None:
+    values = {
+        "image": {"pullSecrets": ["registry"]},
+        "nodeSelector": {"pool": "data"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "preparation": {**PREPARATION["preparation"], "engine": engine},
+    }
+    for spec in pods_of(render(values)):
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+        assert spec["nodeSelector"] == {"pool": "data"}
+        assert spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+
+
+def test_a_cluster_may_choose_the_user() -> None:
+    for spec in pods_of(render({**PREPARATION, "runAsUser": 0})):
+        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_the_chart_loads_without_the_repository(tmp_path: Path) -> None:
+    shutil.copytree(CHART, tmp_path / "packhorse", symlinks=True)
+    chart = helm_python.Chart.load(tmp_path / "packhorse")
+    values = {"tls": {"plainText": True}, "prometheusRule": {"enabled": True}, "dashboard": {"enabled": True}}
+    assert chart.render(values=values, name="p") == loaded().render(values=values, name="p")
+    assert not [path for path in CHART.rglob("*") if path.is_symlink()]
 
 
 def test_autoscaling_decides_on_replicas_alone() -> None:
@@ -216,10 +304,19 @@ def test_probes_ask_what_the_kubelet_can_ask() -> None:
     plain = {name: container()[name]["grpc"] for name in probes}
     assert {probe["port"] for probe in plain.values()} == {50051}
     assert plain["readinessProbe"]["service"] == "packhorse.v1.PackingService"
-    assert not any("grpc" in container(TLS)[name] for name in probes), "the kubelet's gRPC probe has no TLS"
-    assert container(TLS)["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
-    known_clients = {"tls": {"secret": "packhorse-tls", "requireClientCertificate": True}}
-    assert "tcpSocket" in container(known_clients)["readinessProbe"], "the kubelet has no certificate"
+    for values in (TLS, {"tls": {"secret": "packhorse-tls", "requireClientCertificate": True}}, CERT_MANAGER):
+        for name, service in zip(probes, ("", "packhorse.v1.PackingService", ""), strict=True):
+            program, *arguments = container(values)[name]["exec"]["command"]
+            assert program == "packhorse"
+            context = doctor.make_context("doctor", arguments[1:])
+            assert context.params["service"] == service
+            assert context.params["timeout_seconds"] < container(values)[name]["timeoutSeconds"]
+            host = context.params["target"].partition(":")[0]
+            assert pod(values)["hostAliases"] == [{"ip": "127.0.0.1", "hostnames": [host]}]
+        assert environment(values)["PACKHORSE_CLIENT_CA"] == "/tls/ca.crt"
+    known_clients = environment({"tls": {"secret": "packhorse-tls", "requireClientCertificate": True}})
+    assert known_clients["PACKHORSE_CLIENT_CERT"] == known_clients["PACKHORSE_TLS_CERT"]
+    assert known_clients["PACKHORSE_CLIENT_KEY"] == known_clients["PACKHORSE_TLS_KEY"]
 
 
 def test_plain_text_is_said_and_tls_ends_it() -> None:
@@ -248,6 +345,9 @@ def test_ray_gets_the_arguments_as_the_shell_reads_them() -> None:
     values = {"preparation": {**PREPARATION["preparation"], "engine": "ray", "arguments": ["--output", "/data/a b"]}}
     job = only(render(values), "RayJob")["spec"]
     assert job["entrypoint"] == "packhorse prepare --engine ray '--output' '/data/a b'"
+    arguments = ["--input", "/data/it's", 'a "b"', "$HOME `c` \\ #", "", "ü"]
+    values["preparation"]["arguments"] = arguments
+    assert shlex.split(only(render(values), "RayJob")["spec"]["entrypoint"])[4:] == arguments
     [group] = job["rayClusterSpec"]["workerGroupSpecs"]
     assert group["replicas"] == 4
 
