@@ -87,11 +87,11 @@ class Browser:
         )
         return self.evaluate(promise)
 
-    def show(self, url, *, width=1200, theme="light"):
+    def show(self, url, *, width=1200, theme="light", shows="h2"):
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
         self.ask("Page.navigate", url=url)
-        self.until("location.href !== 'about:blank' && document.querySelector('h2')")
+        self.until("location.href !== 'about:blank' && document.querySelector('" + shows + "')")
 
     def picture(self, path):
         shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True)

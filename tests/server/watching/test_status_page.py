@@ -1,10 +1,15 @@
 """The status page: its document is true and fits its schema, and a browser shows it without complaint."""
 
+import http.client
 import json
 import shutil
+import socket
 import subprocess
+import threading
 import urllib.error
 import urllib.request
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
 
@@ -17,13 +22,14 @@ from tests.browser import Browser
 from tests.flat_words import prepare
 from tests.waiting import wait_until
 
-from packhorse.analysis import dataset_report, page_files
+from packhorse.analysis import dataset_facts, dataset_report, html_report, page_files
 from packhorse.cli import main
 from packhorse.client import connect
 from packhorse.client.proof import ask_activity
 from packhorse.dataset import open_prepared
 from packhorse.server.access.config import ServeConfig
 from packhorse.server.access.tokens import METRICS, Grant, hash_of, new_token
+from packhorse.server.watching.figures import Figures
 from packhorse.topology import Topology
 
 AXE = "axe-core@4.14.1"
@@ -58,10 +64,13 @@ def document(server):
 
 
 def complete(server):
-    """The document, once nothing is computed any more."""
-    return wait_until(
-        lambda: (found := document(server)) and all(d["costly"] != "computing" for d in found["datasets"]) and found
-    )
+    """The document, once the figures that somebody looks at are there."""
+
+    def asked():
+        found = json.loads(get(server, "/status.json?figures=few&figures=many&figures=both")[1])
+        return all(isinstance(each["costly"], dict) or each["components"] for each in found["datasets"]) and found
+
+    return wait_until(asked, seconds=120)
 
 
 def validator():
@@ -88,6 +97,62 @@ def test_the_document_fits_its_schema_at_every_stage_and_says_what_the_service_s
         assert sum(facts["fullness"]["counts"]) == info.num_bins
         assert sum(facts["lengths"]["counts"]) == report.dataset.plan.num_sequences
     assert found["server"]["refused_calls"] == {}
+    assert found["server"]["host"] == socket.gethostname()
+
+
+def children():
+    """Command lines of the processes that make figures."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_bytes().split(b"\0"))
+    return [line[-3].decode() for line in found if any(b"print_figures" in word for word in line)]
+
+
+def test_figures_are_made_on_demand_once_for_equal_digests_and_only_while_somebody_looks(root, tmp_path, monkeypatch):
+    digest = open_prepared(root / "many").manifest.digest
+    figures = Figures(root)
+    assert figures.of(digest) is None
+    assert not [path for path in children() if path.startswith(str(root))]
+    monkeypatch.setattr("packhorse.server.watching.figures.LOOKED_SECONDS", 0.5)
+    figures.look("many", digest)
+    assert figures.of(digest) == "computing"
+    wait_until(lambda: not figures.of(digest) and not [path for path in children() if path.startswith(str(root))])
+    monkeypatch.setattr("packhorse.server.watching.figures.LOOKED_SECONDS", 60.0)
+    figures.look("many", digest)
+    wait_until(lambda: isinstance(figures.of(digest), dict), seconds=120)
+    monkeypatch.setattr(Figures, "_make", lambda *_: pytest.fail("made twice"))
+    figures.look("of-equal-digest", digest)
+    assert figures.of(digest)["packers"]
+    figures.keep(set())
+    assert figures.of(digest) is None
+
+
+def test_a_dataset_that_is_gone_has_no_figures_and_hurts_nobody(tmp_path):
+    figures = Figures(tmp_path)
+    figures.look("gone", "d")
+    assert "log" in wait_until(lambda: (found := figures.of("d")) != "computing" and found)
+
+
+def test_a_mixture_of_stages_has_the_efficiency_of_what_is_exported(tmp_path, make_server):
+    for name, lengths in (("full", [8] * 40), ("half", [5] * 40)):
+        prepare(lengths=np.array(lengths), max_seq_len=8, output=tmp_path / "root" / name, progress=False)
+    (tmp_path / "root" / "staged.mixture.toml").write_text(
+        "[[stages]]\nweights = {full = 1}\nuntil_bins = 20\n[[stages]]\nweights = {half = 1}\n"
+    )
+    with connect(f"embedded:{tmp_path / 'root'}") as client:
+        info = client.get_dataset("staged")
+        bins = list(client.stream_bins("staged", topology=Topology(world_size=1, batch_size=1)))
+    held = sum(int(block.lengths.sum()) for block in bins) / (8 * sum(map(len, bins)))
+    assert held < 1
+    assert info.efficiency == pytest.approx(held)
+    with make_server(tmp_path / "root", "--metrics-listen", "127.0.0.1:0") as server:
+        metrics = get(server, "/metrics")[1].decode()
+        assert f'packhorse_dataset_packing_efficiency_ratio{{dataset="staged"}} {info.efficiency}' in metrics
+        assert 'packhorse_dataset_lower_bound_gap_ratio{dataset="staged"}' not in metrics
+        assert 'packhorse_dataset_lower_bound_gap_ratio{dataset="half"}' in metrics
+        shown = next(each for each in document(server)["datasets"] if each["name"] == "staged")
+        assert shown["efficiency"] == info.efficiency
 
 
 def test_streams_and_metrics_are_those_of_the_server(server):
@@ -186,6 +251,8 @@ def test_a_browser_shows_it_without_complaint(server, browser, axe, tmp_path):
         next(stream)
         for width, theme in ((1200, "light"), (1200, "dark"), (390, "light"), (390, "dark")):
             browser.show(f"{origin}/status", width=width, theme=theme)
+            browser.until("document.querySelectorAll('summary').length === 2")
+            browser.evaluate("document.querySelectorAll('summary').forEach((each) => each.click())")
             browser.until("document.querySelectorAll('canvas').length >= 2")
             browser.picture(tmp_path / f"{width}-{theme}.png")
             assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -195,6 +262,68 @@ def test_a_browser_shows_it_without_complaint(server, browser, axe, tmp_path):
         stream.close()
     assert browser.troubles == []
     assert all(url.startswith(("data:", origin)) for url in browser.requests)
+
+
+@contextmanager
+def behind_prefix(server, prefix):
+    """A proxy that shows the server's pages below a prefix and nowhere else; yields its origin."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            if not self.path.startswith(f"{prefix}/"):
+                self.send_error(404)
+                return
+            connection = http.client.HTTPConnection(server.metrics_url.split("/")[2], timeout=30)
+            connection.request("GET", self.path.removeprefix(prefix))
+            answer = connection.getresponse()
+            content = answer.read()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("server", "date", "connection"):
+                    self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{proxy.server_port}"
+        proxy.shutdown()
+        thread.join()
+
+
+def test_the_page_works_behind_a_prefix_and_makes_figures_when_they_are_opened(server, browser):
+    with behind_prefix(server, "/ops/packhorse") as origin:
+        browser.show(f"{origin}/ops/packhorse/")
+        browser.until("document.querySelectorAll('section').length === 3")
+        assert browser.evaluate("document.title") == f"{socket.gethostname()}: Packhorse"
+        assert browser.evaluate("document.querySelectorAll('nav li').length") == 3
+        browser.evaluate("document.querySelector('#few summary').click()")
+        browser.until("document.querySelectorAll('#few table').length > 3")
+        assert browser.evaluate("document.querySelectorAll('#many details table').length") == 0
+    assert browser.troubles == []
+
+
+def test_many_datasets_have_an_index_and_one_is_shown(browser, tmp_path):
+    names = [f"set {number}/ü" for number in range(200)]
+    facts = dataset_facts(prepare_one(tmp_path))
+    path = tmp_path / "many.html"
+    path.write_text(html_report([facts | {"name": name, "costly": None} for name in names]))
+    browser.show(path.as_uri(), shows="nav")
+    browser.until("document.querySelectorAll('nav li').length === 200")
+    assert browser.evaluate("document.querySelectorAll('section').length") == 0
+    assert browser.evaluate("document.documentElement.scrollHeight") < 8_000
+    browser.evaluate("document.querySelectorAll('nav a')[150].click()")
+    browser.until("document.querySelectorAll('section').length === 1")
+    assert browser.evaluate("document.querySelector('h2').textContent") == names[150]
+
+
+def prepare_one(folder):
+    prepare(lengths=np.array([5, 3]), max_seq_len=8, output=folder / "one", progress=False)
+    return open_prepared(folder / "one")
 
 
 def test_a_report_is_one_file_that_asks_nobody(root, browser, tmp_path):

@@ -5,6 +5,7 @@ import uPlot from "./uplot.js";
 
 const REFRESH_MS = 3000;
 const MOST_STREAMS = 50;
+const MOST_DATASETS = 8;
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
@@ -71,10 +72,10 @@ function highest({ edges, counts }, form) {
     + `from ${form(edges[at])} to ${form(edges[at + 1])}`;
 }
 
-function Dataset({ dataset }) {
+function Dataset({ dataset, look }) {
   const { costly, lengths, fullness } = dataset;
   const known = costly !== null && typeof costly === "object";
-  return html`<section aria-label=${dataset.name}>
+  return html`<section aria-label=${dataset.name} id=${dataset.name}>
     <h2>${dataset.name}</h2>
     <p>${dataset.components.length ? `a mixture of ${dataset.components.join(", ")}; ` : ""}digest ${dataset.digest}${
       known && costly.version !== null ? `, version ${costly.version}` : ""}; packer ${dataset.algorithm}</p>
@@ -88,8 +89,10 @@ function Dataset({ dataset }) {
       <${Plot} title="Bins by fullness" ...${fullness} form=${(share) => `${Math.round(100 * share)} %`}
         summary=${highest(fullness, percent)} />
     </div>`}
-    ${typeof costly === "string" && html`<p>Other context lengths, packers and waiting: ${costly}.</p>`}
-    ${known && html`<${Costly} ...${costly} own=${dataset.max_seq_len} />`}
+    ${!dataset.components.length && html`<details open=${!look} onToggle=${(event) => look?.(dataset.name, event.target.open)}>
+      <summary>Other context lengths, packers and waiting</summary>
+      ${known ? html`<${Costly} ...${costly} own=${dataset.max_seq_len} />` : html`<p role="status">${costly ?? "asking"}.</p>`}
+    </details>`}
   </section>`;
 }
 
@@ -150,7 +153,26 @@ function Server({ server, activity }) {
       ["dataset", "dataset"], ["bins/s", "bins_per_second", rate], ["tokens/s", "tokens_per_second", rate]]} />`;
 }
 
+// With many datasets the page shows the one that the address names, and an index.
+function Datasets({ datasets, look }) {
+  const [chosen, choose] = useState(() => decodeURIComponent(location.hash.slice(1)));
+  useEffect(() => {
+    const follow = () => choose(decodeURIComponent(location.hash.slice(1)));
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, []);
+  const shown = datasets.length > MOST_DATASETS ? datasets.filter(({ name }) => name === chosen) : datasets;
+  return html`
+    ${datasets.length > 1 && html`<nav aria-label="Datasets"><ul>${datasets.map(({ name, efficiency }) => html`<li><a
+      href=${`#${encodeURIComponent(name)}`} aria-current=${name === chosen ? "true" : undefined}>${name}</a> ${percent(efficiency)}</li>`)}</ul></nav>`}
+    ${shown.map((dataset) => html`<${Dataset} key=${dataset.name} dataset=${dataset} look=${look} />`)}`;
+}
+
 function Page() {
+  const open = useRef([]); // datasets whose figures somebody looks at
+  const look = (name, isOpen) => {
+    open.current = [...open.current.filter((other) => other !== name), ...(isOpen ? [name] : [])];
+  };
   const inside = document.getElementById("document");
   const [facts, setFacts] = useState(() => (inside ? JSON.parse(inside.textContent) : null));
   const [trouble, setTrouble] = useState("");
@@ -162,10 +184,13 @@ function Page() {
       try {
         if (!document.hidden) {
           const headers = token ? { Authorization: `Bearer ${token}` } : {};
-          const answer = await fetch("/status.json", { headers, cache: "no-store" });
+          const looked = open.current.map((name) => `figures=${encodeURIComponent(name)}`).join("&");
+          const answer = await fetch(`status.json?${looked}`, { headers, cache: "no-store" });
           if (answer.status === 401 || answer.status === 403) { setTrouble(`token: ${await answer.text()}`); return; }
           if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-          setFacts(await answer.json());
+          const found = await answer.json();
+          document.title = `${found.server.host}: Packhorse`;
+          setFacts(found);
           setTrouble("");
         }
       } catch (error) {
@@ -182,13 +207,13 @@ function Page() {
     setTrouble("");
   };
   return html`<main>
-    <h1>Packhorse</h1>
+    <h1>Packhorse${facts?.server && ` on ${facts.server.host}`}</h1>
     <p class="warn" role="status">${trouble}</p>
     ${trouble.startsWith("token") && html`<form onSubmit=${enter}>
       <label>Token that may read metrics <input name="token" type="password" autocomplete="off" /></label> <button>Show</button></form>`}
     ${!facts && !trouble && html`<p>Asking the server.</p>`}
     ${facts?.server && html`<${Server} ...${facts} />`}
-    ${facts?.datasets.map((dataset) => html`<${Dataset} key=${dataset.name} dataset=${dataset} />`)}
+    ${facts && html`<${Datasets} datasets=${facts.datasets} look=${inside ? null : look} />`}
   </main>`;
 }
 

@@ -183,13 +183,13 @@ class MixtureDataset:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Mean facts of an epoch in the last stage; the ledger sums those of all components."""
+        """Facts of the first epoch, on average over seeds; the ledger sums those of all components."""
         manifests = [dataset.manifest for dataset in self.datasets]
         first = manifests[0]
         is_laid_alike = {each.options.context for each in manifests} == {first.options.context} and {
             each.max_seq_len for each in manifests
         } == {self.max_seq_len}
-        given = self.mixture(0).epoch(self.settled_epoch).taken
+        given = self.mixture(0).epoch(0).taken
 
         def about(what: Callable[[Manifest], int]) -> int:
             return round(

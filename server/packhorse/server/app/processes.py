@@ -27,6 +27,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Metric, values
 from prometheus_client.multiprocess import mark_process_dead
 
+from packhorse.parameters import parameter
 from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
@@ -35,6 +36,7 @@ from packhorse.server.base.logs import set_up_logging
 from packhorse.server.base.output import never_wait_for_stderr
 from packhorse.server.datasets.mixtures import make_shared_table
 from packhorse.server.service.limits import make_shared_limit
+from packhorse.server.watching.figures import Figures
 from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
 from packhorse.server.watching.status_page import Look, StatusPage
 
@@ -106,7 +108,7 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
         parent = _Parent(replace(config, listen=address, metrics_listen=None), folder)
         registry = CollectorRegistry()
         registry.register(SumOfProcesses(folder, parent.families))
-        page = StatusPage(parent.looks) if config.status_page else None
+        page = StatusPage(parent.looks, Figures(config.data_root)) if config.status_page else None
         metrics = listen_for_metrics(config, registry, parent.is_serving, certificates, tokens, page)
         try:
             datasets = await parent.begin()
@@ -321,7 +323,7 @@ def _reserved(listen: str) -> Iterator[str]:
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reserved.bind((host, port))
         except OSError:
-            raise OSError(f"listen {listen}: the address is in use or cannot be listened on") from None
+            raise OSError(parameter("listen") + f" {listen}: the address is in use or cannot be listened on") from None
         yield f"{listen.rpartition(':')[0]}:{reserved.getsockname()[1]}"
 
 

@@ -20,6 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from packhorse.dataset import PreparedDatasetError
+from packhorse.parameters import parameter
 from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
@@ -41,6 +42,7 @@ from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.service.status import reason_name
 from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Tracing, Watcher
 from packhorse.server.watching.connections import Connections, Measuring
+from packhorse.server.watching.figures import Figures
 from packhorse.server.watching.metrics import Metrics
 from packhorse.server.watching.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
 from packhorse.server.watching.runs import RunDigests
@@ -99,7 +101,9 @@ class Server:
         self.mixtures = Mixtures(self.catalog)
         if not self.mixtures.names():  # opens them
             raise PreparedDatasetError(why_nothing_is_served(self.mixtures))
-        self.metrics = Metrics(self.catalog.opened, file_values(self.mixtures, self.tokens, self.certificates))
+        self.metrics = Metrics(
+            self.catalog.opened, file_values(self.mixtures, self.tokens, self.certificates), self.mixtures.opened
+        )
         self.connections = Connections()
         self.measuring = Measuring(self.metrics, self.connections)
         self.lanes = Lanes.for_this_machine(config.processes)
@@ -154,7 +158,9 @@ class Server:
 
     def listen_for_metrics(self) -> MetricsServer | None:
         """Starts the metrics' port, if there is to be one."""
-        page = StatusPage(lambda: [self.own_status.look()]) if self.config.status_page else None
+        page = None
+        if self.config.status_page:
+            page = StatusPage(lambda: [self.own_status.look()], Figures(self.config.data_root))
         return listen_for_metrics(
             self.config, self.metrics.registry, self.is_serving, self.certificates, self.tokens, page
         )
@@ -293,7 +299,7 @@ def _bind(server: grpc.aio.Server, listen: str, certificates: Certificates | Non
         else:
             port = server.add_secure_port(listen, certificates.grpc_credentials())
     except RuntimeError:
-        raise OSError(f"listen {listen}: the address is in use or cannot be listened on") from None
+        raise OSError(parameter("listen") + f" {listen}: the address is in use or cannot be listened on") from None
     if listen.startswith("unix:"):
         return listen
     return f"{listen.rpartition(':')[0]}:{port}"

@@ -74,6 +74,10 @@ class Mixtures:
         """As of Datasets."""
         return [name for name in sorted({*self._catalog.names(), *self._files()}) if self._is_served(name)]
 
+    def opened(self) -> list[MixtureDataset]:
+        """Returns the mixtures that are open now, in the order of their names."""
+        return [read.mixture for name, read in sorted(self._read.items()) if self._path(name) is not None]
+
     def troubles(self) -> dict[tuple[str, str], str]:
         """Returns what is wrong with files below the root: (dataset, mixture or takedown, its name) → why."""
         wrong = {name: why for name, why in list(self._wrong.items()) if self._is_there(name)}

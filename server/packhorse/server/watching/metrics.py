@@ -35,7 +35,10 @@ _CALL_BYTES = (0, 1 << 10, 1 << 11, *(1 << power for power in range(12, 33, 2)))
 Values: TypeAlias = Mapping[tuple[str, str], float]
 """(kind, name) → value."""
 
-DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
+GAP_GAUGE = "packhorse_dataset_lower_bound_gap_ratio"
+"""Of datasets only: a mixture's bins are those of its components."""
+
+DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset | MixtureDataset], float]]] = {
     "packhorse_dataset_packing_efficiency_ratio": (
         "Share of the capacity that holds tokens, 0 to 1; extra_tokens and alignment count as tokens",
         lambda dataset: dataset.manifest.efficiency,
@@ -48,7 +51,7 @@ DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset], float]]] = {
         "Tokens of capacity that an epoch leaves empty",
         lambda dataset: dataset.manifest.total_capacity - dataset.manifest.total_tokens,
     ),
-    "packhorse_dataset_lower_bound_gap_ratio": (
+    GAP_GAUGE: (
         "Bins beyond the proven lower bound, as a share of it",
         lambda dataset: dataset.manifest.n_bins / dataset.manifest.lower_bound - 1,
     ),
@@ -93,15 +96,17 @@ class Metrics:
     Args:
         datasets: returns the datasets that are open now.
         file_values: returns the values of each of FILE_GAUGES; a gauge that it lacks has none.
+        mixtures: returns the mixtures that are open now.
     """
 
     def __init__(
         self,
         datasets: Callable[[], list[PreparedDataset]],
         file_values: Mapping[str, Callable[[], Values]] | None = None,
+        mixtures: Callable[[], list[MixtureDataset]] = list,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_DatasetCollector(datasets))
+        self.registry.register(_DatasetCollector(datasets, mixtures))
         self.registry.register(_FileCollector(file_values or {}))
         self.waiting = WaitingGauge(datasets)
         self.registry.register(self.waiting)
@@ -245,13 +250,16 @@ def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
 class _DatasetCollector:
     """Computes the datasets' gauges at a scrape, so that those of a withdrawn dataset disappear."""
 
-    def __init__(self, datasets: Callable[[], list[PreparedDataset]]) -> None:
+    def __init__(
+        self, datasets: Callable[[], list[PreparedDataset]], mixtures: Callable[[], list[MixtureDataset]]
+    ) -> None:
         self._datasets = datasets
+        self._mixtures = mixtures
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, (meaning, value_of) in DATASET_GAUGES.items():
             family = GaugeMetricFamily(name, meaning, labels=["dataset"])
-            for dataset in self._datasets():
+            for dataset in [*self._datasets(), *(self._mixtures() if name != GAP_GAUGE else ())]:
                 family.add_metric([dataset.name], value_of(dataset))
             yield family
         full = GaugeMetricFamily(RESOURCE_GAUGE, RESOURCE_MEANING, labels=RESOURCE_LABELS)

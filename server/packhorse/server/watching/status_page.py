@@ -1,28 +1,30 @@
 """What this process does now: its streams, the work that waits, and the status page for people with its JSON document.
 
 Owns GetActivity's answer, the metric of ranks that lag, the page's paths, what each process says of itself, and the
-document made of that: what costs is computed in one thread on first ask, and kept by digest. Leaves the calls
-themselves to `calls`, the figures and the page to `packhorse.analysis`, and who may read them to `metrics_port`.
+document made of that. Leaves the calls themselves to `calls`, figures that take seconds to `figures`, the others and
+the page to `packhorse.analysis`, and who may read them to `metrics_port`.
 """
 
 import asyncio
 import json
-import logging
 import secrets
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs
 
-from packhorse.analysis import activity_between, costly_facts, dataset_facts, page_files
+from packhorse.analysis import activity_between, dataset_facts, page_files
 from packhorse.dataset import MixtureDataset, PreparedDataset
 from packhorse.server.access.tls import Certificates
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.watching.calls import Call, Watcher
+from packhorse.server.watching.figures import Figures
 from packhorse.server.watching.metrics import Metrics, values_of
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, steps_of_ranks
@@ -160,8 +162,6 @@ def _now(call: Call, stream: pb.StreamActivity, now: float) -> pb.StreamActivity
     return stream
 
 
-_LOG = logging.getLogger(__name__)
-
 PAGE_FRESH_SECONDS = 1.0
 """Rates are over at least this long; who asks earlier gets the same document."""
 
@@ -212,7 +212,7 @@ class OwnStatus:
         self._metrics = metrics
         self._certificates = certificates
         self._loop = asyncio.get_running_loop()
-        self._worker = ThreadPoolExecutor(1, "status")
+        self._worker = ThreadPoolExecutor(1, "waiting")
         self._facts: dict[tuple[str, str], dict[str, Any]] = {}  # by name and digest
         self._measuring: Future[None] | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -252,10 +252,7 @@ class OwnStatus:
             key = (name, dataset.manifest.digest)
             known = self._facts.get(key)
             if known is None:
-                known = dataset_facts(dataset) | {"costly": None}
-                if isinstance(dataset, PreparedDataset):
-                    known["costly"] = "computing"
-                    self._worker.submit(_compute, known, dataset)
+                known = dataset_facts(dataset)
             facts[key] = known
         self._facts = facts
         return list(facts.values())
@@ -274,13 +271,16 @@ class StatusPage:
 
     Args:
         looks: asks every process that serves; the first also tells of the datasets.
+        figures: makes what takes seconds, of a dataset that somebody looks at.
     """
 
-    def __init__(self, looks: Callable[[], Sequence[Look]]) -> None:
+    def __init__(self, looks: Callable[[], Sequence[Look]], figures: Figures) -> None:
         self._looks = looks
+        self._figures = figures
         self._lock = threading.Lock()
         self._before: Sequence[Any] = ()
         self._asked_at = float("-inf")
+        self._made: dict[str, Any] | None = None
         self._document = b""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -291,9 +291,10 @@ class StatusPage:
             status, kind, content = "405 Method Not Allowed", "text/plain", b"the page changes nothing: GET it\n"
         elif path == "/":
             status, kind, content = "302 Found", "text/plain", b""
-            more = [("Location", "/status")]
+            more = [("Location", "status")]  # relative, as all paths of the page: a proxy may put a prefix before it
         elif path == DOCUMENT:
-            kind, content = "application/json", self.document()
+            looked = parse_qs(environ.get("QUERY_STRING", "")).get("figures", [])
+            kind, content = "application/json", self.document(looked)
             if not content:
                 status, kind, content = "503 Service Unavailable", "text/plain", b"no process serves yet\n"
         else:
@@ -310,17 +311,38 @@ class StatusPage:
             path.startswith("/status/") and path.removeprefix("/status/") in page_files()
         )
 
-    def document(self) -> bytes:
-        """Returns the document as JSON; empty where no process serves."""
+    def document(self, looked_at: Collection[str] = ()) -> bytes:
+        """Returns the document as JSON; empty if no process serves.
+
+        Args:
+            looked_at: names of datasets whose figures are to be made.
+        """
         with self._lock:
             now = time.monotonic()
-            if now - self._asked_at >= PAGE_FRESH_SECONDS:
+            if is_old := now - self._asked_at >= PAGE_FRESH_SECONDS:
                 looks = self._looks()
-                self._document = json.dumps(self._made(looks, now)).encode() if looks else b""
+                self._made = self._of_looks(looks, now) if looks else None
                 self._asked_at = now
+            if self._made is None:
+                return b""
+            if self._add_figures(self._made["datasets"], looked_at) or is_old:
+                self._document = json.dumps(self._made).encode()
             return self._document
 
-    def _made(self, looks: Sequence[Look], now: float) -> dict[str, Any]:
+    def _add_figures(self, datasets: list[dict[str, Any]], looked_at: Collection[str]) -> bool:
+        """Adds what is made of each dataset to its facts; says whether anything is new."""
+        is_new = False
+        for facts in datasets:
+            name, digest = facts["name"], facts["digest"]
+            if name in looked_at and not facts["components"]:
+                self._figures.look(name, digest)
+            figures = self._figures.of(digest)
+            is_new = is_new or facts["costly"] is not figures
+            facts["costly"] = figures
+        self._figures.keep({facts["digest"] for facts in datasets})
+        return is_new
+
+    def _of_looks(self, looks: Sequence[Look], now: float) -> dict[str, Any]:
         after = [_process(look.activity) for look in looks]
         activity = activity_between(self._before, after, now - self._asked_at if self._before else 0.0)
         self._before = after
@@ -329,6 +351,7 @@ class StatusPage:
         first = looks[0]
         return {
             "server": {
+                "host": socket.gethostname(),
                 "version": first.activity.server_version,
                 "wire_version": WIRE_VERSION,
                 "num_processes": first.activity.num_processes,
@@ -339,16 +362,8 @@ class StatusPage:
                 "waiting": list({str(row): row for look in looks for row in look.waiting}.values()),
             },
             "activity": activity,
-            "datasets": first.datasets,
+            "datasets": [facts | {"costly": None} for facts in first.datasets],
         }
-
-
-def _compute(known: dict[str, Any], dataset: PreparedDataset) -> None:
-    try:
-        known["costly"] = costly_facts(dataset)
-    except Exception as error:
-        _LOG.exception("the status page lacks figures of dataset %s", dataset.name)
-        known["costly"] = f"failed: {error}"
 
 
 def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
