@@ -118,6 +118,9 @@ def facts_of_bins(block: BinBlock, header: StreamHeader) -> Iterator[dict[str, A
     for number, (position, end) in enumerate(zip(block.positions.tolist(), block.bin_ends.tolist(), strict=True)):
         facts = {"position": position}
         facts |= {name: values[start:end] for name, values in of_sequences.items()}
+        groups = facts.pop("groups", [])
+        if any(group >= 0 for group in groups):  # a mixture's block may hold bins with groups and bins without
+            facts["groups"] = [group if group >= 0 else None for group in groups]
         if names is not None:
             facts["component"] = names[number]
         yield facts
@@ -176,6 +179,11 @@ def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHea
                 else pa.ListArray.from_arrays(pa.array(ends), pa.array(each, kind))
                 for each, kind in zip(values, lists.values(), strict=True)
             ]
+            if block.group_ids is not None:  # of bins without groups null, whatever else is in the block
+                groups = pa.array(block.group_ids, pa.int64(), mask=block.group_ids < 0)
+                grouped = np.concatenate(([0], np.cumsum(block.group_ids >= 0)))
+                has_none = grouped[ends[1:]] == grouped[ends[:-1]]
+                columns[3] = pa.ListArray.from_arrays(pa.array(ends), groups, mask=pa.array(has_none))
             names = _component_names(block, header) or [None] * len(block)
             arrays = [pa.array(block.positions), *columns, pa.array(names, pa.string())]
             writer.write_batch(pa.record_batch(arrays, schema=schema))

@@ -5,6 +5,7 @@ only, and may run on any engine, anywhere, any number of times. Leaves reading t
 and the order of passes to `_sort`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -28,6 +29,9 @@ LONGEST_SPLIT = 1 << 40
 
 _TASK_ROWS = 1_000_000
 _MOST_TASKS = 256
+MOST_DENSE = 1 << 22
+"""Lengths and rooms below it may be counted in an array with an entry for every number: 32 MB in each thread."""
+
 _MOST_CELLS = 1 << 23
 
 
@@ -130,7 +134,7 @@ def _joined(ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
 
 def count_task(task: CountTask) -> TaskCounts:
     """Counts the task's lengths and checks every row."""
-    histogram = np.zeros(1, dtype=np.int64)
+    histogram, sparse = np.zeros(1, dtype=np.int64), Counter[int]()
     id_low, id_high = 2**63 - 1, -(2**63)
     num_over = tokens_over = pieces_over = longest_over = 0
     first_over: tuple[int, int, str, int] | None = None
@@ -150,8 +154,11 @@ def count_task(task: CountTask) -> TaskCounts:
                 f"{without_secrets(path)}: row {batch.row(at)} has {int(lengths[at])} tokens; sequences of up "
                 f"to {LONGEST_SPLIT} can be split: repair the length, or choose " + parameter("over_length", "drop")
             )
-        histogram = _grown(histogram, min(longest, limit) + 1)
-        num_over_here = add_lengths(lengths, limit, is_split, histogram)
+        if min(longest, limit) < MOST_DENSE:
+            histogram = _grown(histogram, min(longest, limit) + 1)
+            num_over_here = add_lengths(lengths, limit, is_split, histogram)
+        else:
+            num_over_here = _add_sparse(lengths, limit, is_split, sparse)
         if num_over_here:
             over = lengths > limit
             at = int(np.argmax(over))
@@ -161,19 +168,21 @@ def count_task(task: CountTask) -> TaskCounts:
             pieces_over += exact_sum((lengths[over] - 1) // limit + 1)
             longest_over = max(longest_over, longest)
             if options.over_length == "truncate":
-                histogram[limit] += num_over_here
+                sparse[limit] += num_over_here
             elif not is_split:
                 ids = ids[~over]
         if len(ids):
             id_low, id_high = min(id_low, int(ids.min())), max(id_high, int(ids.max()))
     present = np.flatnonzero(histogram)
+    numbers = np.concatenate((histogram[present], np.fromiter(sparse.values(), np.int64, len(sparse))))
+    present = np.concatenate((present, np.fromiter(sparse, np.int64, len(sparse))))
     rooms, group = np.unique(options.rooms.room(present), return_inverse=True)
     counts = np.zeros(len(rooms), dtype=np.int64)
-    np.add.at(counts, group, histogram[present])
+    np.add.at(counts, group, numbers)
     return TaskCounts(
         rooms=rooms,
         counts=counts,
-        own_tokens=int(present @ histogram[present]),
+        own_tokens=int(present @ numbers),
         id_low=id_low,
         id_high=id_high,
         num_over=num_over,
@@ -183,6 +192,19 @@ def count_task(task: CountTask) -> TaskCounts:
         first_over=first_over,
         skipped=tuple(skipped),
     )
+
+
+def _add_sparse(lengths: NDArray[np.int64], limit: int, is_split: bool, counts: Counter[int]) -> int:
+    """Does what `add_lengths` does, in memory for the distinct lengths only."""
+    over = lengths > limit
+    parts = [lengths[~over]]
+    if is_split and over.any():
+        counts[limit] += exact_sum(lengths[over] // limit)
+        rest = lengths[over] % limit
+        parts.append(rest[rest > 0])
+    found, numbers = np.unique(np.concatenate(parts), return_counts=True)
+    counts.update(dict(zip(found.tolist(), numbers.tolist(), strict=True)))
+    return int(over.sum())
 
 
 def find_rows(task: tuple[Sequence[RowRange], int]) -> list[tuple[str, int, int]]:

@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset import OVER_LENGTH, POOLS, STARTS, PlanOptions, PreparedDataset, create_array
-from packhorse.prepare._counting import CountTask, TaskCounts
+from packhorse.prepare._counting import MOST_DENSE, CountTask, TaskCounts
 from packhorse.prepare.input import changed, map_array
 from packhorse.prepare.kernels import KEEP_HEAD, KEEP_TAIL, LEAVE_OUT, SPLIT, fill_pool, sort_pairs
 from packhorse.storage import sync
@@ -95,11 +95,14 @@ def write_spill(task: SpillTask) -> str:
         first_tokens = map_entries(spill.first_tokens, writable=True)
     over_list = map_entries(spill.over, writable=True) if spill.over else None
     edges = np.concatenate(([0], np.cumsum(counted.counts)))
-    size = int(counted.rooms[-1]) + 1 if len(counted.rooms) else 1
-    cursors = np.zeros(size, dtype=np.int64)
-    ends = np.zeros(size, dtype=np.int64)
-    cursors[counted.rooms] = edges[:-1]
-    ends[counted.rooms] = edges[1:]
+    rooms = np.empty(0, dtype=np.int64)
+    cursors, ends = edges[:-1].copy(), edges[1:]
+    largest = int(counted.rooms[-1]) if len(counted.rooms) else 0
+    if largest < MOST_DENSE:
+        cursors, ends = np.zeros((2, largest + 1), dtype=np.int64)
+        cursors[counted.rooms], ends[counted.rooms] = edges[:-1], edges[1:]
+    else:
+        rooms = counted.rooms
     limit, over = options.rooms.longest, _over_action(options)
     row, last_row = 0, counted.num_over
     path = ""
@@ -109,7 +112,7 @@ def write_spill(task: SpillTask) -> str:
         if len(kept) and not (counted.id_low <= int(kept.min()) and int(kept.max()) <= counted.id_high):
             raise changed(path)
         rule = (limit, over, options.align, options.extra_tokens)
-        if fill_pool(batch.lengths, batch.ids, *rule, cursors, ends, pool, first_tokens) >= 0:
+        if fill_pool(batch.lengths, batch.ids, *rule, rooms, cursors, ends, pool, first_tokens) >= 0:
             raise changed(path)
         num_over = int(is_over.sum())
         if row + num_over > last_row:

@@ -41,6 +41,7 @@ def fill_pool(
     over: int,
     align: int,
     extra_tokens: int,
+    rooms: Any,
     cursors: Any,
     ends: Any,
     pool: Any,
@@ -57,12 +58,13 @@ def fill_pool(
         over: what is done with longer ones, one of the constants above.
         align: a room is a multiple of it.
         extra_tokens: added to a length before that.
-        cursors: int64 [largest room + 1], the next entry of each room; advanced.
+        rooms: int64 [D], the distinct rooms, ascending; empty if `cursors` has an entry for every number.
+        cursors: int64 [D], or [largest room + 1], the next entry of each room; advanced.
         ends: int64, as long: the exclusive end of each room's entries.
         pool: uint32 or int64 [n_sequences].
         first_tokens: uint32 or int64 [n_sequences], where each entry begins in its sequence; empty where all are 0.
     """
-    is_plain = align == 1 and extra_tokens == 0 and len(first_tokens) == 0
+    is_plain = align == 1 and extra_tokens == 0 and len(first_tokens) == 0 and len(rooms) == 0
     for i in range(len(lengths)):
         left = lengths[i]
         if is_plain and left <= longest:  # the same as below, at a third of the time
@@ -83,12 +85,17 @@ def fill_pool(
             room = own + extra_tokens
             if align > 1:
                 room = (room + align - 1) // align * align
-            if room >= len(cursors) or cursors[room] >= ends[room]:
+            at = room
+            if len(rooms) > 0:
+                at = np.searchsorted(rooms, room)
+                if at < len(rooms) and rooms[at] != room:
+                    return i
+            if at >= len(cursors) or cursors[at] >= ends[at]:
                 return i
-            pool[cursors[room]] = ids[i]
+            pool[cursors[at]] = ids[i]
             if len(first_tokens):
-                first_tokens[cursors[room]] = first_token
-            cursors[room] += 1
+                first_tokens[cursors[at]] = first_token
+            cursors[at] += 1
             first_token += own
             left -= own
     return -1

@@ -65,7 +65,9 @@ def test_draws_are_whole_and_part_of_the_digest():
         Mixture(parts, [Stage({"web": 1})], seed=1, num_bins=42, bins_per_draw=4)
     with pytest.raises(ValueError, match=r"until of stage 0, position 3 is not a multiple of 4, .*: take 4"):
         drawn.appended(Stage({"web": 1}), 3)
-    with pytest.raises(ValueError, match="code has fewer bins than bins_per_draw, 4: leave it out"):
+    with pytest.raises(
+        ValueError, match="code has fewer bins than the 4 of a step, which are of one component: leave it out"
+    ):
         Mixture(parts, [Stage({"web": 1, "code": 1})], seed=1, when_out="stop", bins_per_draw=4)
 
 

@@ -96,8 +96,8 @@ class Mixture:
         limits = [each.num_bins * self._most_epochs(each) // bins_per_draw for each in self.components]
         if self.when_out is not WhenOut.REPEAT and 0 in limits and bins_per_draw > 1:
             raise ValueError(
-                f"{self.components[limits.index(0)].name} has fewer bins than bins_per_draw, {bins_per_draw}: leave it "
-                "out, or set when_out to repeat"
+                f"{self.components[limits.index(0)].name} has fewer bins than the {bins_per_draw} of a step, which are "
+                "of one component: leave it out, or set when_out to repeat"
             )
         self._limits = np.array(limits, dtype=np.int64)  # draws of each in an epoch, where it is not repeated
         self.num_bins = self._default_num_draws() * bins_per_draw if num_bins is None else num_bins

@@ -1,0 +1,68 @@
+"""Lengths far apart: memory follows how many there are, not how long the longest is, and the result is the same."""
+
+import resource
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+from tests.flat_words import prepare
+
+from packhorse.dataset import open_prepared
+
+LENGTHS = np.array([5, 3_000_000_000, 7, 2_000_000_000, 5, 2**31 - 1, 9, 2**31, 40_000_000])
+POLICIES = ("drop", "truncate", "split")
+
+
+@pytest.mark.parametrize("over_length", POLICIES)
+def test_the_longest_sequence_takes_no_memory(over_length, tmp_path):
+    np.save(tmp_path / "lengths.npy", LENGTHS)
+    program = (
+        "import resource, sys; from packhorse.dataset import PlanOptions; from packhorse.prepare import prepare; "
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
+        f"plan = PlanOptions(max_seq_len=2**31 - 1, over_length={over_length!r}); "
+        "prepare(sys.argv[1], output=sys.argv[2], plan=plan, progress=False); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    arguments = [sys.executable, "-c", program, tmp_path / "lengths.npy", tmp_path / "set"]
+    limit = 12 << 30  # of addresses: a dense array of one thread alone would take 16 GiB
+    result = subprocess.run(
+        arguments,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) < 1 << 20  # kB
+    dataset = open_prepared(tmp_path / "set")
+    longest = 2**31 - 1
+    cut = {
+        "drop": [n for n in LENGTHS if n <= longest],
+        "truncate": [min(n, longest) for n in LENGTHS],
+        "split": [part for n in LENGTHS for part in (longest,) * (n // longest) + ((n % longest,) * (n % longest > 0))],
+    }[over_length]
+    assert sorted(dataset.plan.rooms.repeat(dataset.plan.counts).tolist()) == sorted(cut)
+
+
+@pytest.mark.parametrize("over_length", POLICIES)
+@pytest.mark.parametrize("options", [{}, {"align": 8, "extra_tokens": 1}], ids=["plain", "rooms"])
+def test_both_ways_to_count_give_the_same_folder(over_length, options, tmp_path):
+    lengths = np.random.default_rng(5).integers(1, 400, 3_000)
+    digests = []
+    for most_dense in (1 << 22, 50, 1):
+        with (
+            mock.patch("packhorse.prepare._counting.MOST_DENSE", most_dense),
+            mock.patch("packhorse.prepare._spills.MOST_DENSE", most_dense),
+        ):
+            manifest = prepare(
+                lengths=lengths,
+                max_seq_len=256,
+                over_length=over_length,
+                output=tmp_path / str(most_dense),
+                progress=False,
+                **options,
+            )
+        digests.append((manifest.digest, manifest.checksums))
+    assert digests[0] == digests[1] == digests[2]
