@@ -307,3 +307,18 @@ def test_a_mistyped_command_is_told_the_one_that_is_meant(packhorse, typed, mean
 
 def test_a_command_like_no_other_is_refused_plainly(packhorse):
     assert "No such command 'xyzzy'." in packhorse("xyzzy").stderr
+
+
+def test_python_runs_the_package(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-m", "packhorse", "--version"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert result.stdout.startswith("packhorse ")
+
+
+def test_help_is_narrow():
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        for each in (command, *getattr(command, "commands", {}).values()):
+            lines = each.get_help(click.Context(each, info_name=name)).splitlines()
+            assert max(map(len, lines)) <= 100, name

@@ -32,7 +32,8 @@ def text_of_map() -> str:
     for folder in folders():
         modules = sorted(path for path in folder.glob("*.py") if path.stem != "__init__")
         name = folder.relative_to(REPOSITORY).as_posix()
-        lines.append(f"## {name}\n\n{first_sentence(folder / '__init__.py')}\n")
+        package = folder / "__init__.py"  # which the namespace itself has not
+        lines.append(f"## {name}\n" + (f"\n{first_sentence(package)}\n" if package.exists() else ""))
         lines += [f"- [{path.stem}]({name}/{path.name}): {first_sentence(path)}" for path in modules]
         if modules:
             lines.append("")

@@ -305,11 +305,11 @@ def test_the_command_has_the_flags_and_prints_the_ledger(tmp_path: Path) -> None
     flags = ["--input", str(path), "--length-column", "n", "--max-seq-len", "16", "--align", "4", "--extra-tokens", "1"]
     result = CliRunner().invoke(command, [*flags, "--over-length", "split", "--output", str(tmp_path / "a")])
     assert result.exit_code == 0, result.output
-    assert "over length: 2 sequences split into 5 pieces, 0 of their tokens" in result.output
+    assert "over length: 2 sequences split into 5 pieces; no token is lost" in result.output
     options = open_prepared(tmp_path / "a").manifest.options
     assert (options.align, options.extra_tokens, options.rooms.longest) == (4, 1, 15)
     tail = ["--over-length", "truncate", "--keep", "tail", "--output", str(tmp_path / "b")]
     result = CliRunner().invoke(command, [*flags, *tail])
     assert result.exit_code == 0, result.output
-    assert "2 sequences truncated, 27 of their tokens" in result.output
+    assert "2 sequences truncated; 27 tokens are lost" in result.output
     assert open_prepared(tmp_path / "b").first_tokens.tolist() == [0, 25, 2]  # type: ignore[union-attr]

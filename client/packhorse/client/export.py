@@ -38,6 +38,7 @@ def export_epoch(
     skip: Skips = NO_SKIPS,
     paths: Sequence[str] = (),
     on_bins: Callable[[int], None] = lambda _: None,
+    overwrite: bool = False,
 ) -> int:
     """Writes the bins of an epoch in the order of positions: what a run of any shape reads without a balance.
 
@@ -62,6 +63,7 @@ def export_epoch(
         skip: positions to leave out.
         paths: for xtuner, the file that it reads; of a mixture one for each component, in order.
         on_bins: called with the number of bins that were written, for progress.
+        overwrite: whether the output replaces one that is there, when it is complete.
 
     Returns:
         The number of bins.
@@ -83,7 +85,7 @@ def export_epoch(
         )
     output = Path(output)
     files = [output / name for name in _XTUNER_FILES] if file_format == "xtuner" else [output]
-    refuse_existing(files, overwrite=False)
+    refuse_existing(files, overwrite=overwrite)
     with client.stream_bins(dataset, epoch=epoch, seed=seed, skip=skip) as stream:
         header = stream.header
         if file_format == "xtuner" and len(paths) != max(len(header.components), 1):
@@ -92,7 +94,7 @@ def export_epoch(
                 + f" has {len(paths)} files, but {dataset!r} is made of {max(len(header.components), 1)}"
             )
         blocks = _counted(stream, on_bins)
-        with AtomicFiles(files) as atomic:
+        with AtomicFiles(files, overwrite=overwrite) as atomic:
             if file_format == "xtuner":
                 return _write_xtuner(blocks, atomic.files, paths)
             if file_format == "parquet":

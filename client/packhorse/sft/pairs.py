@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from packhorse.parameters import parameter
 from packhorse.sft.chat import check_max_tokens
 from packhorse.sft.cutting import Cutoff
 from packhorse.sft.messages import as_messages, called, plain_data
@@ -154,8 +155,8 @@ def check_pair(prompt: object, response: object) -> tuple[str, str]:
 
 
 _NO_PROMPT = (
-    "chosen and rejected have no prompt in common, or one of them is nothing but the prompt; name the prompt's column "
-    "with prompt_column"
+    "chosen and rejected have no prompt in common, or one of them is nothing but the prompt; "
+    "name the prompt's column with " + parameter("prompt_column")
 )
 
 

@@ -153,7 +153,10 @@ def tokenizer_json_path(path: Path) -> Path:
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(
-            f"tokenizer {file} is not there; name a tokenizer.json or its folder (a slow tokenizer has none: "
+            f"tokenizer {path} is no folder or file here. If it is a model's name on the Hugging Face Hub, get it: "
+            f"hf download {path} --include 'tokenizer*' --local-dir my-model"
+            if not path.exists()
+            else f"tokenizer {file} is not there; name a tokenizer.json or its folder (a slow tokenizer has none: "
             "load it with transformers and save it again)"
         )
     return file

@@ -108,7 +108,7 @@ def command(
     click.echo(
         f"{info.name} {info.digest}\nepoch {epoch}, seed {seed}: {report.sequences:,} sequences, {report.tokens:,} "
         f"tokens in {report.bins:,} bins; {streams_shape(topology.world_size, topology.workers_per_rank)}, "
-        f"{counted(report.num_steps, 'step')} each"
+        f"{counted(report.num_steps, 'step')} each{_beyond_the_plan(report, info.num_bins, topology)}"
     )
     for option, left_out in report.left_out.items():
         why = "not reached by" if option == "until" else "left out on purpose by"
@@ -206,6 +206,13 @@ def _verdict(report: AuditReport) -> str:
         return "exactly once: yes"
     rest = report.sequences - sum(left_out.sequences for left_out in report.left_out.values())
     return f"the other {rest:,} sequences came exactly once"
+
+
+def _beyond_the_plan(report: Any, planned: int, topology: Topology) -> str:
+    """Returns a line that says why an epoch has other bins than its plan; empty if it has not."""
+    if report.bins == planned or report.left_out:
+        return ""
+    return f"\nthe plan has {planned:,} bins; --remainder {topology.remainder} fills the last step"
 
 
 def _why_nothing(streams: EpochOfStreams) -> str:

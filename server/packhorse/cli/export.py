@@ -30,6 +30,7 @@ from packhorse.jobs import show_progress
     type=click.Path(path_type=Path),
     help="File to write; for xtuner a folder.",
 )
+@click.option("--overwrite", is_flag=True, help="Replace an output that is there, once the new one is complete.")
 def command(target: str, timeout_seconds: float | None, dataset: str, output: Path, **options: Any) -> None:
     """Write the bins of an epoch to files, in the order of positions.
 

@@ -162,8 +162,8 @@ def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length
         done = {"drop": "dropped", "truncate": "truncated"}.get(over_length, f"split into {ledger.pieces:,} pieces")
         over_cap = f" ({ledger.over_cap:,} only over a cap)" if ledger.over_cap else ""
         click.echo(
-            f"over length: {ledger.sequences:,} sequences {done}{over_cap}, {ledger.tokens:,} of their tokens are not "
-            "in the plan"
+            f"over length: {ledger.sequences:,} sequences {done}{over_cap}; "
+            + (f"{ledger.tokens:,} tokens are lost" if ledger.tokens else "no token is lost")
         )
 
 

@@ -112,12 +112,8 @@ def checked_job(
     elif grouping is not None:
         _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
     if append and (overwrite or format == "seqpack"):
-        raise ValueError(
-            parameter("append")
-            + " goes neither with "
-            + parameter("overwrite", True)
-            + ", which keeps no earlier version, nor with seqpack's layout"
-        )
+        said = ", which keeps no earlier version, nor with seqpack's layout"
+        raise ValueError(parameter("append") + " goes neither with " + parameter("overwrite", True) + said)
     folder = Path(output)
     before = _version_before(folder) if append else None
     if not append:

@@ -113,12 +113,8 @@ def shard(
     opened = found.open(columns)
     shards = _cut(root / name, found, opened, by, sequences)
     if not (overwrite or execution.resume) and (there := [each.folder for each in shards if each.folder.exists()]):
-        raise FileExistsError(
-            f"{there[0]} exists already; continue interrupted shards by "
-            + parameter("resume", True)
-            + ", or replace them by "
-            + parameter("overwrite", True)
-        )
+        ways_out = parameter("resume", True) + ", or replace them by " + parameter("overwrite", True)
+        raise FileExistsError(f"{there[0]} exists already; continue interrupted shards by " + ways_out)
     record = record_of(opened, options, by=by, sequences=sequences)
     workers = min(execution.workers or default_workers(opened.num_rows), len(shards))
     root.mkdir(parents=True, exist_ok=True)

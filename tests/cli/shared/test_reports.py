@@ -19,16 +19,16 @@ def row(*excess: tuple[float, float]) -> WaitingRow:
 def test_both_ways_to_wait_are_told_with_the_flag_that_helps() -> None:
     said = advice(row((0.5152, 0.0526), (0.0204, 0.05), (0.4, 0.0002)), Topology(world_size=4, accumulation=16))
     assert said == (
-        "Where ranks wait at every step (FSDP), 34 % of GPU time is lost to waiting; "
-        "--balance micro-step leaves 2.0 %. "
-        "Where ranks wait once in 16 steps (DDP), 5.0 % of GPU time is lost to waiting; "
-        "--balance optimizer-step leaves 0.02 %."
+        "Where ranks wait at every step (FSDP), 34% of GPU time is lost to waiting; "
+        "--balance micro-step leaves 2.0%. "
+        "Where ranks wait once in 16 steps (DDP), 5.0% of GPU time is lost to waiting; "
+        "--balance optimizer-step leaves 0.02%."
     )
 
 
 def test_without_accumulation_it_advises_more() -> None:
     said = advice(row((0.5, 0.5), (0.5, 0.5), (0.5, 0.5)), Topology(world_size=4))
-    assert "--balance micro-step leaves 33 %. A larger --accumulation reduces it further" in said
+    assert "--balance micro-step leaves 33%. A larger --accumulation reduces it further" in said
 
 
 def test_ranks_that_hardly_wait_need_nothing() -> None:

@@ -130,8 +130,12 @@ def test_figures_are_made_on_demand_once_for_equal_digests_and_only_while_somebo
 
 def test_a_dataset_that_is_gone_has_no_figures_and_hurts_nobody(tmp_path):
     figures = Figures(tmp_path)
-    figures.look("gone", "d")
-    assert "log" in wait_until(lambda: (found := figures.of("d")) != "computing" and found)
+
+    def found():
+        figures.look("gone", "d")
+        return figures.of("d") != "computing" and figures.of("d")
+
+    assert "log" in wait_until(found, seconds=120)
 
 
 def test_a_mixture_of_stages_has_the_efficiency_of_what_is_exported(tmp_path, make_server):

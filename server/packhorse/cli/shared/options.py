@@ -122,9 +122,16 @@ def _option(
         required=default is MISSING,
         default=None if default is MISSING else default,
         show_default=default not in (MISSING, None),
-        metavar=None if choices else _METAVARS.get(hint, "NAME" if flag.endswith("_column") else "VALUE"),
-        help=text,
+        metavar=_of_choices(choices)
+        if choices
+        else _METAVARS.get(hint, "NAME" if flag.endswith("_column") else "VALUE"),
+        help=f"{text} One of {', '.join(choices)}." if choices and _of_choices(choices) else text,
     )
+
+
+def _of_choices(choices: list[str]) -> str | None:
+    """Returns a short metavar for many choices, which click would write into one line; None if they fit."""
+    return None if len("|".join(choices)) <= 60 else f"[{choices[0]}|{choices[1]}|…]"
 
 
 _PROFILES_VARIABLE = "PACKHORSE_PROFILES"

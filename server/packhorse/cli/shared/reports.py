@@ -197,7 +197,7 @@ def context_plans_table(plans: Sequence[ContextPlan], name: str) -> Table:
 
 
 def waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:
-    """Returns the table: for every row the idle share, and beside it how long a step takes, 1 without waiting."""
+    """Returns the table: for every row the share of GPU time that is lost to waiting, by balance."""
     waits = ((Balance.NONE, True), (Balance.MICRO_STEP, True), (Balance.NONE, False), (Balance.OPTIMIZER_STEP, False))
     cells = (
         (
@@ -207,14 +207,14 @@ def waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:
         )
         for row in rows
     )
-    columns = ("max_seq_len", "ranks", "waiting at every step", "micro-step", f"once in {topology.accumulation}")
+    columns = ("max_seq_len", "ranks", "every step", "micro-step", f"every {topology.accumulation}", "optimizer-step")
     title = (
-        f"GPU time lost to waiting (step time, 1 without), batch size {topology.batch_size}, accumulation "
+        f"GPU time that ranks lose by waiting for each other\nbatch size {topology.batch_size}, accumulation "
         f"{topology.accumulation}, cost_linear {topology.cost_linear:,}"
     )
-    return table(*columns, "optimizer-step", rows=cells, title=title)
+    return table(*columns, rows=cells, title=title)
 
 
 def _waiting_cell(row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
-    idle, excess = row.idle(balance, at_steps=at_steps), row.excess(balance, at_steps=at_steps)
-    return "too few bins" if idle is None or excess is None else f"{percent(idle)} ({1 + excess:.3f}×)"
+    idle = row.idle(balance, at_steps=at_steps)
+    return "too few" if idle is None else percent(idle)

@@ -109,7 +109,7 @@ def _advice_where(where: str, row: WaitingRow, balance: Balance, *, at_steps: bo
     assert before is not None
     assert after is not None
     if before < _WORTH_SAYING:
-        return f"Where ranks wait {where}, they lose less than 0.1 % of GPU time, so no balance is needed."
+        return f"Where ranks wait {where}, they lose less than 0.1% of GPU time, so no balance is needed."
     return (
         f"Where ranks wait {where}, {percent(before)} of GPU time is lost to waiting; "
         f"--balance {balance.value} leaves {percent(after)}."
@@ -171,9 +171,9 @@ def percent(share: float) -> str:
 
     Example:
         >>> percent(0.345), percent(0.0204), percent(0.00001)
-        ('34 %', '2.0 %', '< 0.01 %')
+        ('34%', '2.0%', '< 0.01%')
     """
     value = 100 * share
     if value < 0.01:
-        return "< 0.01 %"
-    return f"{value:.{0 if value >= 10 else 1 if value >= 1 else 2}f} %"
+        return "< 0.01%"
+    return f"{value:.{0 if value >= 10 else 1 if value >= 1 else 2}f}%"

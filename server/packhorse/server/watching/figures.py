@@ -1,7 +1,7 @@
 """Figures of the status page that take seconds: made by a child process while somebody looks, and kept by digest.
 
 Leaves what the figures are to `packhorse.analysis`, and who asks for them to `status_page`. The serving processes do
-not take part: the child opens the folder itself, at the lowest priority.
+not take part: the child opens the folder itself, at a lower priority.
 """
 
 import json
@@ -109,7 +109,7 @@ def print_figures() -> None:
     from packhorse.analysis import costly_facts
     from packhorse.dataset import open_prepared
 
-    os.nice(19)
+    os.nice(10)
     signal.alarm(_MOST_SECONDS)
     path, digest = sys.argv[1:]
     dataset = open_prepared(path, check_pool=False)
