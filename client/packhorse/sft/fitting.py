@@ -14,7 +14,7 @@ from typing import Any
 from packhorse.sft.messages import Conversation, json_fault
 from packhorse.sft.provenance import Dump, Run
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
-from packhorse.sft.unused import Shown
+from packhorse.sft.unused import shown_of
 
 _Messages = list[dict[str, Any]]
 
@@ -61,7 +61,7 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
 
 def _faults(chat: Conversation, traced: TracedText) -> tuple[int, int, int]:
     """(null written as a word, or arguments encoded twice; contents left out; calls left out)."""
-    shown = Shown(traced)
+    shown = shown_of(traced)
     calls = 0
     some: dict[int, bool] = {}
     for leaf in traced.trace.leaves:

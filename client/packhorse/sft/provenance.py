@@ -232,7 +232,7 @@ def joined_with(sep: str, parts: Iterable[Any]) -> str:
 class Trace:
     """The record of one rendering."""
 
-    __slots__ = ("_own", "_position", "_stack", "is_crossed", "leaves", "messages", "tools", "writer")
+    __slots__ = ("_own", "_position", "_stack", "is_crossed", "leaves", "messages", "shown", "tools", "writer")
 
     def __init__(self, messages: Sequence[Mapping[str, Any]], own: Iterable[int], tools: Any = None) -> None:
         """`own` are the messages that the model wrote. `messages` and `tools` of it are copies with traced texts."""
@@ -244,6 +244,8 @@ class Trace:
         """The message whose iteration runs."""
         self.is_crossed = False
         """Whether an iteration wrote text that the iteration of a message of the model had made."""
+        self.shown: tuple[Any, Any] | None = None
+        """A rendering, and what it shows of the row, for whoever asks twice."""
         self._own = frozenset(own)
         self._position = {id(message): number for number, message in enumerate(self.messages)}
         self._stack: list[int | None] = []

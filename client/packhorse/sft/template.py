@@ -50,6 +50,8 @@ class ChatTemplate:
             )
             """Whether `{% generation %}` blocks mark the model's text."""
             self._plain, self._tracing = plain.from_string(tree), tracing.from_string(follow(traced_tree))
+            # Copied once: Jinja would put them together again for each rendering.
+            self._plain_globals, self._tracing_globals = dict(self._plain.globals), dict(self._tracing.globals)
         except jinja2.TemplateError as error:
             raise TemplateRefusal(f"the chat template is not a Jinja template: {error}") from None
         self.special_token_names = frozenset(names) & _SPECIAL_TOKEN_NAMES
@@ -70,7 +72,8 @@ class ChatTemplate:
             TemplateRefusal: the template raises an error.
         """
         try:
-            return self._plain.render(_given(messages, variables, add_generation_prompt))
+            given = {**self._plain_globals, **_given(messages, variables, add_generation_prompt)}
+            return "".join(self._plain.root_render_func(self._plain.new_context(given, shared=True)))
         except Exception as error:  # A template is somebody else's program and may raise anything.
             raise _refusal(error) from error
 
@@ -85,7 +88,7 @@ class ChatTemplate:
         pieces: list[str] = []
         runs: list[Run] = []
         try:
-            context = self._tracing.new_context({**given, TRACE: trace})
+            context = self._tracing.new_context({**self._tracing_globals, **given, TRACE: trace}, shared=True)
             for piece in self._tracing.root_render_func(context):
                 pieces.append(piece)
                 trace.write(piece, runs)

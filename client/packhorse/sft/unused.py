@@ -15,6 +15,14 @@ _WIRING = ("id", "type", "tool_call_id", "index", "call_id")
 _SCHEMA = ("type", "required", "enum")
 
 
+def shown_of(traced: TracedText) -> "Shown":
+    """Returns which leaves of a row came out in its text; found once."""
+    if traced.trace.shown is None or traced.trace.shown[0] is not traced:
+        traced.trace.shown = (traced, Shown(traced))
+    shown: Shown = traced.trace.shown[1]
+    return shown
+
+
 class Shown:
     """Which leaves of a row came out in its text."""
 
@@ -64,7 +72,7 @@ def unused_fields(
 
     Names are `messages.content`, `messages.tool_calls.arguments`, `tools`; "…, in part" if some of a text came out.
     """
-    shown = Shown(traced)
+    shown = shown_of(traced)
     silent = _silent_messages(chat, traced, shown)
     found: dict[str, int] = {}
     tools_shown = False

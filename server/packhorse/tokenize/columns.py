@@ -187,11 +187,12 @@ class RowEncoder:
         Raises:
             ValueError: there is one, and `strict` refuses it.
         """
-        found: dict[str, int] = {f"column {name}": 1 for name in others if name not in self._columns.ignore}
+        ignored = {field.removeprefix("column ") for field in self._columns.ignore}
+        found: dict[str, int] = {f"column {name}": 1 for name in others if name not in ignored}
         for item in items:
             unused = dict.fromkeys(item.unused, 1) if isinstance(item, _TextPair) else item.unused
             for name, count in unused.items():
-                if name.partition(",")[0] not in self._columns.ignore:
+                if name.partition(",")[0].removeprefix("column ") not in ignored:
                     found[name] = max(count, found.get(name, 0))
         if found and self._columns.strict:
             raise ValueError(
