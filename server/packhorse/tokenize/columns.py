@@ -124,8 +124,17 @@ def standard_columns(names: Collection[str]) -> AnyColumns | None:
     if len(found) > 1 or (found and "text" in names):
         raise ValueError(
             f"the rows have columns of several forms ({', '.join(sorted(set(names)))}); say which to read with "
-            "--messages-column, --prompt-column and --response-column, --chosen-column and --rejected-column, or "
-            "--text-column"
+            + parameter("messages_column")
+            + ", "
+            + parameter("prompt_column")
+            + " and "
+            + parameter("response_column")
+            + ", "
+            + parameter("chosen_column")
+            + " and "
+            + parameter("rejected_column")
+            + ", or "
+            + parameter("text_column")
         )
     return found[0] if found else None
 
