@@ -124,6 +124,7 @@ def _read_all(peer):
             pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("watching", [False, True], ids=["a preface only", "a watch of health"])
 def test_idle_connections_lock_nobody_out(attacked_root, make_server, watching):
     """The server admits 260 connections beside 4 streams, and turns away every other as long as these stay."""
@@ -139,7 +140,7 @@ def test_idle_connections_lock_nobody_out(attacked_root, make_server, watching):
     if watching:
         sent += frame(HEADERS, END_HEADERS, 1, call) + frame(DATA, END_STREAM, 1, message(b""))
     with make_server(attacked_root, "--max-streams", 4) as server, contextlib.ExitStack() as strangers:
-        with load.Readers(server.target, num_streams=2, steps_per_second=200) as readers:
+        with load.Readers(server.target, num_streams=2) as readers:
             wait_until(lambda: readers.num_sequences)
             host, port = server.target.rsplit(":", 1)
             for _ in range(270):
