@@ -19,10 +19,11 @@ POLICIES = ("drop", "truncate", "split")
 def test_the_longest_sequence_takes_no_memory(over_length, tmp_path):
     np.save(tmp_path / "lengths.npy", LENGTHS)
     program = (
-        "import resource, sys; from packhorse.dataset import PlanOptions; from packhorse.prepare import prepare; "
+        "import resource, sys; from packhorse.dataset import PlanOptions; from packhorse.jobs import Execution; "
+        "from packhorse.prepare import prepare; "
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
         f"plan = PlanOptions(max_seq_len=2**31 - 1, over_length={over_length!r}); "
-        "prepare(sys.argv[1], output=sys.argv[2], plan=plan, progress=False); "
+        "prepare(sys.argv[1], output=sys.argv[2], plan=plan, execution=Execution(progress=False)); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     arguments = [sys.executable, "-c", program, tmp_path / "lengths.npy", tmp_path / "set"]
@@ -37,11 +38,11 @@ def test_the_longest_sequence_takes_no_memory(over_length, tmp_path):
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < 1 << 20  # kB
     dataset = open_prepared(tmp_path / "set")
-    longest = 2**31 - 1
+    longest, lengths = 2**31 - 1, LENGTHS.tolist()
     cut = {
-        "drop": [n for n in LENGTHS if n <= longest],
-        "truncate": [min(n, longest) for n in LENGTHS],
-        "split": [part for n in LENGTHS for part in (longest,) * (n // longest) + ((n % longest,) * (n % longest > 0))],
+        "drop": [n for n in lengths if n <= longest],
+        "truncate": [min(n, longest) for n in lengths],
+        "split": [part for n in lengths for part in (longest,) * (n // longest) + ((n % longest,) * (n % longest > 0))],
     }[over_length]
     assert sorted(dataset.plan.rooms.repeat(dataset.plan.counts).tolist()) == sorted(cut)
 

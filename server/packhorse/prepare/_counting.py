@@ -412,11 +412,11 @@ def id_range(before: PreparedDataset) -> tuple[int, int]:
 
 
 def _merged(*parts: RoomCounts) -> RoomCounts:
-    histogram = np.zeros(max(int(rooms[-1]) for rooms, _ in parts if len(rooms)) + 1, dtype=np.int64)
-    for rooms, counts in parts:
-        histogram[rooms] += counts
-    rooms = np.flatnonzero(histogram)
-    return rooms, histogram[rooms]
+    all_rooms = np.concatenate([rooms for rooms, _ in parts])
+    rooms, group = np.unique(all_rooms, return_inverse=True)
+    counts = np.zeros(len(rooms), dtype=np.int64)
+    np.add.at(counts, group, np.concatenate([counts for _, counts in parts]))
+    return rooms, counts
 
 
 def _grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
