@@ -1,7 +1,7 @@
 """Which dataset each training run reads: two digests in one run mean that replicas serve different data.
 
-Owns remembering the digests of the runs that stream here, and their metric. Leaves noticing it over several servers to
-Prometheus (`deploy/prometheus/alerts.yml`): each server sees its own.
+Owns remembering the digests of the runs that stream here, and their metric. Each server sees its own; an alert of
+Prometheus compares those of all servers.
 """
 
 import re
