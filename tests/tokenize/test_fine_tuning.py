@@ -124,7 +124,7 @@ def test_pairs_end_as_the_settings_beside_a_trained_tokenizer_say(tmp_path: Path
         assert (ids[-1], mask[-1]) == (Tokenizer.from_file(str(trained)).token_to_id("<end>"), 1)
     (tmp_path / "x.tokenizer_config.json").unlink()
     with pytest.raises(
-        ValueError, match=r"x\.tokenizer\.json ends a sequence: name it with eos=TOKEN, or choose none with eos=False"
+        ValueError, match=r"x\.tokenizer\.json ends a sequence: name it with eos='TOKEN', or choose none with eos=False"
     ):
         tokenize_fine_tuning(path, tmp_path / "w", columns, tokenizer=tmp_path / "x.tokenizer.json")
     with pytest.raises(ValueError, match="is a folder"):
@@ -134,11 +134,10 @@ def test_pairs_end_as_the_settings_beside_a_trained_tokenizer_say(tmp_path: Path
 def test_what_is_written_can_be_prepared(folder: Path, tmp_path: Path) -> None:
     path = lines(tmp_path / "c.jsonl", [{"messages": chat} for chat in CHATS[:50]])
     tokenize_fine_tuning(path, tmp_path / "sft", ChatColumns(), tokenizer=folder)
-    for name in ("sft.idx", "sft.loss_mask.idx"):
-        prepare(tmp_path / name, output=tmp_path / name.replace(".", "_"), max_seq_len=512)
-    assert (tmp_path / "sft_idx" / "counts.json").read_bytes() == (
-        tmp_path / "sft_loss_mask_idx" / "counts.json"
-    ).read_bytes()
+    manifest = prepare(tmp_path / "sft.idx", output=tmp_path / "o", max_seq_len=512)
+    assert manifest.n_sequences == 50
+    with pytest.raises(ValueError, match=r"sft\.loss_mask\.idx is a loss mask, not tokens: prepare .*sft\.idx"):
+        prepare(tmp_path / "sft.loss_mask.idx", output=tmp_path / "m", max_seq_len=512)
 
 
 def test_rows_without_targets_are_an_error_or_counted_and_named(folder: Path, tmp_path: Path) -> None:
@@ -245,7 +244,8 @@ def test_the_command_takes_pairs(folder: Path, tmp_path: Path) -> None:
         (["--train-tokenizer", "--messages-column", "m"], "the model's own --tokenizer"),
     ],
 )
-def test_the_command_refuses_flags_that_do_not_go_together(flags: list[str], message: str) -> None:
-    result = CliRunner().invoke(command, ["--input", "i", "--output", "o", *flags])
+def test_the_command_refuses_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], message: str) -> None:
+    rows = lines(tmp_path / "i.jsonl", [{"text": "a"}])
+    result = CliRunner().invoke(command, ["--input", str(rows), "--output", str(tmp_path / "o"), *flags])
     assert result.exit_code == 2
     assert message in result.output

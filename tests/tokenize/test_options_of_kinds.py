@@ -35,7 +35,7 @@ OF_USE = {
     ("--train-turns", "all"): {("chats", kind) for kind in KINDS},
     ("--chat-template", "other.jinja"): {("chats", kind) for kind in KINDS},
     ("--template-option", "shout=true"): {("chats", kind) for kind in KINDS},
-    ("--cutoff-len", "10"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
+    ("--cutoff-len", "12"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
     ("--no-targets", "drop"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
     ("--no-targets", "error"): {(form, kind) for form in ("chats", "pairs") for kind in KINDS},
     ("--vocab-size", "300"): set(),
@@ -68,7 +68,7 @@ def kinds(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
     turns = [("user", "a a"), ("assistant", "b"), ("user", "a"), ("assistant", "b b")]
     messages = json.dumps([{"role": role, "content": content} for role, content in turns])
     muted = json.dumps([{"role": "user", "content": "a"}])
-    row = {"text": "a", "body": "b b", "messages": messages, "tools": '[{"name": "f"}]', "q": "a " * 8, "r": "b b b"}
+    row = {"text": "a", "body": "b b", "messages": messages, "tools": '[{"name": "f"}]', "q": "a " * 12, "r": "b b b"}
     rows = [row, {**row, "messages": muted, "r": ""}, dict.fromkeys(row, "\udcff")]
     lines = [json.dumps(some, ensure_ascii=False).encode(errors="surrogateescape") for some in rows]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
@@ -87,6 +87,8 @@ def kinds(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
 
 def run_command(kinds: dict[str, Path], form: str, kind: str, output: str, *option: str) -> Result:
     flags = ["--input", str(kinds[kind]), "--output", output, "--tokenizer", "model", *FORMS[form]]
+    if form == "text" and kind in ("jsonl", "parquet") and "--text-column" not in option:
+        flags += ["--text-column", "text"]  # the rows have columns of every form
     if form != "text" and "--no-targets" not in option:
         flags += ["--no-targets", "drop"]
     return CliRunner().invoke(main, ["tokenize", *flags, *option])
@@ -115,7 +117,7 @@ def test_an_option_does_what_it_says_or_is_refused(
         return
     assert result.exit_code == 0, result.output
     assert run_command(kinds, form, kind, "y").exit_code == 0
-    same = option[1:] in (("skip",), ("file",), ("all",), ("drop",), ("error",), ("<eos>",))
+    same = option[1:] in (("skip",), ("file",), ("all",), ("drop",), ("error",), ("<eos>",), ("tools",))
     assert (written(Path("x")) == written(Path("y"))) == same
 
 

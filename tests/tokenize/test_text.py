@@ -148,7 +148,8 @@ def test_the_settings_of_a_folder_name_the_end_of_sequence(local: Path, tmp_path
 def test_a_tokenizer_without_a_known_end_of_sequence_is_refused(corpus: Path, local: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     with pytest.raises(
-        ValueError, match=r"local\.json ends a sequence: name it with eos=TOKEN, or .* append_eos=False.*<eos>, \[CLS\]"
+        ValueError,
+        match=r"local\.json ends a sequence: name it with eos='TOKEN', or .* append_eos=False.*<eos>, \[CLS\]",
     ):
         tokenize(corpus, tmp_path / "x", tokenizer=local)
     assert sorted(tmp_path.iterdir()) == before

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.formats import require
+from packhorse.parameters import parameter
 
 _CONFIG, _TEMPLATE, _MORE_TEMPLATES = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -90,7 +91,7 @@ class ChatTokenizer:
         name = "tool_use" if has_tools and "tool_use" in own else "default"
         if name not in own:
             there = f"only templates named {', '.join(own)}; choose one" if own else "no chat template; give one"
-            raise ValueError(f"the tokenizer has {there} with chat_template=")
+            raise ValueError(f"the tokenizer has {there} with " + parameter("chat_template"))
         return own[name]
 
     def eos_id(self, eos: str | None) -> int:
@@ -152,10 +153,11 @@ def tokenizer_json_path(path: Path) -> Path:
     """Returns a `tokenizer.json`, or the one in a folder; a FileNotFoundError where it is missing."""
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
+        is_hub_name = not path.exists() and not path.is_absolute() and path.suffix != ".json" and len(path.parts) < 3
         raise FileNotFoundError(
             f"tokenizer {path} is no folder or file here. If it is a model's name on the Hugging Face Hub, get it: "
             f"hf download {path} --include 'tokenizer*' --local-dir my-model"
-            if not path.exists()
+            if is_hub_name
             else f"tokenizer {file} is not there; name a tokenizer.json or its folder (a slow tokenizer has none: "
             "load it with transformers and save it again)"
         )

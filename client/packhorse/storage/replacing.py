@@ -250,7 +250,9 @@ def refuse_url(output: str | os.PathLike[str], name: str = "the output") -> None
     shown = os.fspath(output)
     if isinstance(shown, str) and (begin := _URL.match(shown)):
         url = f"{begin[0].rstrip('/')}//{shown[begin.end() :]}"
-        raise ValueError(f"{name} {url} is a URL; give a path on a disk, and copy the files from there yourself")
+        raise ValueError(
+            parameter(name) + f" {url} is a URL; give a path on a disk, and copy the files from there yourself"
+        )
 
 
 def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:

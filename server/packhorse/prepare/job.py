@@ -257,7 +257,7 @@ def _refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) 
         raise ValueError("resources have a packer of their own: leave algorithm out")
     for name in ("max_sequences_per_bin", "tokens_per_rank"):
         if getattr(options, name) is not None:
-            raise ValueError(f"{name} does not go with resources: leave it out")
+            raise ValueError(parameter(name) + " does not go with resources: leave it out")
     for is_there, what in (
         (seqpack, ("seqpack's layout does not know resources: use " + parameter("format", "packhorse"))),
         (

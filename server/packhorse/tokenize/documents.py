@@ -106,8 +106,9 @@ def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions)
     for name, value, kinds in users:
         if value is not None and not any(kind in kinds for _, kind in found.files):
             raise ValueError(
-                f"{name}={value!r} is for {'text' if 'text' in kinds else 'rows'}, but {without_secrets(first)} is "
-                f"{'text' if kind == 'folder' else kind}: leave {name} out"
+                parameter(name, value)
+                + f" is for {'text' if 'text' in kinds else 'rows'}, but {without_secrets(first)} is "
+                + f"{'text' if kind == 'folder' else kind}: leave it out"
             )
     if options.glob is not None and not any(is_folder(os.fspath(path)) for path in inputs):
         raise ValueError(

@@ -30,6 +30,7 @@ from packhorse.dataset.files.takedown_file import (
 )
 from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.load import PreparedDataset
+from packhorse.parameters import message_of
 from packhorse.storage import hold_lock, replace_bytes
 
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*stages[ \t]*\]\][^\n]*$", re.MULTILINE)
@@ -105,7 +106,7 @@ def _with_stage(text: str, file: str, stage: StageEntry, from_position: int) -> 
     try:
         wanted = before.appended(stage, from_position)
     except ValueError as error:
-        raise MixtureError(f"{file}: {error}") from None
+        raise MixtureError(f"{file}: " + message_of(error)) from None
     headers = list(_HEADER.finditer(text))
     if headers:
         at = headers[-1].end()

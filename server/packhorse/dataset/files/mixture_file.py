@@ -24,6 +24,7 @@ from packhorse.dataset.files.toml_files import (
 )
 from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.epoch import MAX_WINDOWS, WeightsBy, WhenOut
+from packhorse.parameters import parameter
 from packhorse.topology import checked_integer
 
 MIXTURE_SUFFIX = ".mixture.toml"
@@ -103,7 +104,7 @@ class StageEntry:
                     f"places, got {weight!s}"
                 )
         if not any(self.weights.values()):
-            raise ValueError("weights are all 0: give a component a weight")
+            raise ValueError(parameter("weights") + " are all 0: give a component a weight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,8 @@ class ServeConfig:
         if self.tls_files is None and not self.insecure:
             for option, address in self.remote_addresses.items():
                 raise ValueError(
-                    f"{option} {address} must not be reached from other machines in plain text: give "
+                    parameter(option)
+                    + f" {address} must not be reached from other machines in plain text: give "
                     + parameter("tls_cert")
                     + " and "
                     + parameter("tls_key")
@@ -139,7 +140,9 @@ def split_address(option: str, address: str) -> tuple[str, int]:
     """Splits HOST:PORT; a ValueError naming the option if it is something else."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{option} must be HOST:PORT, e.g. 127.0.0.1:50051, got {address!r}")
+        raise ValueError(parameter(option) + f" must be HOST:PORT, e.g. 127.0.0.1:50051, got {address!r}")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError(f"{option} must have an IPv6 address in brackets, e.g. [::1]:50051, got {address!r}")
+        raise ValueError(
+            parameter(option) + f" must have an IPv6 address in brackets, e.g. [::1]:50051, got {address!r}"
+        )
     return host.strip("[]"), int(port)

@@ -315,4 +315,4 @@ def _check_socket(path: Path) -> None:
                 probe.connect(str(path))
             except ConnectionRefusedError:  # of a server that was killed
                 return
-    raise OSError(f"listen unix:{path}: the path is in use")
+    raise OSError(parameter("listen") + f" unix:{path}: the path is in use")
