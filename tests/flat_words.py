@@ -135,10 +135,13 @@ def shard(*inputs: Any, **words: Any) -> dict[str, Manifest]:
 
 def tokenize(*inputs: Any, **words: Any) -> Any:
     """`packhorse.tokenize.tokenize`."""
-    special, execution = _some(words, ("bos", "eos", "append_eos")), _some(words, _EXECUTION)
+    special, execution = _some(words, ("bos", "eos", "append_eos", "special_in_text")), _some(words, _EXECUTION)
     if special:
         words["special"] = _tokenize.SpecialTokens(**special)
-    return _tokenize.tokenize(*inputs, **words, execution=Execution(**execution))
+    names = ("text_column", "id_column", "glob", "undecodable", "on_bad_row")
+    documents = {"split": words.pop("documents", None), **_some(words, names)}
+    options = {"documents": _tokenize.DocumentOptions(**documents), "execution": Execution(**execution)}
+    return _tokenize.tokenize(*inputs, **words, **options)
 
 
 def tokenize_fine_tuning(*inputs: Any, **words: Any) -> Any:

@@ -94,9 +94,9 @@ def test_unknown_sequence_is_refused(pair: Path, index: int) -> None:
 @pytest.mark.parametrize(("code", "kind"), [(1, "u1"), (2, "i1"), (3, "<i2"), (4, "<i4"), (5, "<i8"), (8, "<u2")])
 def test_every_integer_type_is_read(tmp_path: Path, code: int, kind: str) -> None:
     (tmp_path / "x.bin").write_bytes(np.array([7, 100], kind).tobytes())
-    (tmp_path / "x.idx").write_bytes(index_bytes([1, 1], [np.dtype(kind).itemsize, 0], [0, 1, 2], code=code))
+    (tmp_path / "x.idx").write_bytes(index_bytes([1, 1], [0, np.dtype(kind).itemsize], [0, 1, 2], code=code))
     tokens = MegatronTokens(tmp_path / "x")
-    assert [tokens.read(0).tolist(), tokens.read(1).tolist()] == [[100], [7]]
+    assert [tokens.read(0).tolist(), tokens.read(1).tolist()] == [[7], [100]]
 
 
 def test_modes_are_allowed(pair: Path) -> None:
@@ -117,8 +117,14 @@ def test_modes_are_allowed(pair: Path) -> None:
         (index_bytes([3], [0], [0, 1], modes=b"\0\0"), "truncated or altered"),
         (index_bytes([-1], [0], [0, 1]), "sequence 0 has length -1"),
         (index_bytes([3, 1], [0, -2], [0, 2]), "sequence 1 has length 1 and offset -2"),
-        (index_bytes([3, 3], [0, 6], [0, 2]), r"sequence 1 is at bytes \[6, 12\) of a .bin of 10 bytes"),
-        (index_bytes([3, 1], [0, 2**63 - 1], [0, 2]), "sequence 1 is at bytes"),
+        (index_bytes([3, 3], [0, 6], [0, 2]), "sequences take 12 bytes, and the .bin has 10: .* truncated"),
+        (index_bytes([3, 1], [0, 6], [0, 2]), "sequences take 8 bytes, and the .bin has 10: .* older"),
+        (index_bytes([], [], [0]), "0 sequences take 0 bytes, and the .bin has 10"),
+        (index_bytes([3, 2], [0, 2**63 - 1], [0, 2]), "sequence 1 begins at byte 9223372036854775807"),
+        (index_bytes([3, 2], [0, 4], [0, 2]), "sequence 1 begins at byte 4, and the one before it ends at 6"),
+        (index_bytes([3, 1], [0, 8], [0, 2]), "sequence 1 begins at byte 8, and the one before it ends at 6"),
+        (index_bytes([3, 2], [4, 0], [0, 2]), "sequence 0 begins at byte 4, and the one before it ends at 0"),
+        (index_bytes([3, 2, 0], [0, 6, 0], [0, 3]), "sequence 2 begins at byte 0"),
         (index_bytes([3], [0], []), "document indices must run from 0 to 1; found none"),
         (index_bytes([3], [0], [0]), "from 0 to 1"),
         (index_bytes([3], [0], [1, 1]), "from 0 to 1"),
@@ -130,6 +136,15 @@ def test_a_bad_index_is_refused_with_its_name_and_fault(pair: Path, content: byt
     with pytest.raises(ValueError, match=message) as caught:
         MegatronTokens(pair)
     assert "x.idx" in str(caught.value)
+
+
+def test_an_index_of_sentences_is_refused_by_whoever_packs(pair: Path) -> None:
+    sentences = index_bytes([1, 2, 2], [0, 2, 6], [0, 1, 3])
+    pair.with_suffix(".idx").write_bytes(sentences)
+    with pytest.raises(ValueError, match=r"x\.idx: document 1 is 2 sequences.*packhorse tokenize --input"):
+        MegatronIndex(pair).refuse_sentences()
+    pair.with_suffix(".idx").write_bytes(index_bytes([1, 4], [0, 2], [0, 0, 1, 1, 2]))  # two documents are empty
+    MegatronIndex(pair).refuse_sentences()
 
 
 @given(at=st.integers(0, 33), bit=st.integers(0, 7))

@@ -3,6 +3,7 @@
 import struct
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from tests.tokenize.made import sequences
@@ -54,4 +55,8 @@ def test_command_refuses_flags_that_do_not_go_together(flags: list[str], message
 
 
 def test_every_flag_of_the_command_has_help() -> None:
-    assert [option.name for option in command.params if not getattr(option, "help", None)] == []
+    assert [
+        option.name
+        for option in command.params
+        if isinstance(option, click.Option) and not getattr(option, "help", None)
+    ] == []

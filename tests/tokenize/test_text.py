@@ -28,10 +28,17 @@ def test_trained_tokenizer_gives_the_text_back(corpus: Path, tmp_path: Path) -> 
         skipped_empty=2,
         skipped_undecodable=0,
         undecodable_named=(),
+        skipped_bad=0,
+        bad_named=(),
+        special_in_text={},
+        special_kept=0,
+        own_ends=0,
+        unknown_characters=0,
         files_read={"JSON lines": 1},
         left_out=(),
         idx_path=tmp_path / "x.idx",
         tokenizer_path=tmp_path / "x.tokenizer.json",
+        skipped_path=tmp_path / "x.skipped.jsonl",
     )
     assert 257 < summary.vocab_size <= 400
 

@@ -87,7 +87,7 @@ class MegatronIndex:
 
         Args:
             path: `X.idx`, `X.bin` or the prefix `X`.
-            bin_size_bytes: size of the `.bin`, which must contain every sequence; None leaves that unchecked.
+            bin_size_bytes: size of the `.bin`, which the sequences must fill; None leaves that unchecked.
 
         Raises:
             FileNotFoundError: there is no such index.
@@ -139,30 +139,52 @@ class MegatronIndex:
             self._mapped = mapped
         return self._mapped
 
+    def refuse_sentences(self) -> None:
+        """Raises a ValueError if a document is several sequences, as with Megatron's `--split-sentences`.
+
+        Packed one by one, the sentences of a document would be shuffled apart.
+        """
+        for begin in range(0, self._num_document_indices, CHUNK_ELEMENTS):
+            some = self.document_indices[begin : begin + CHUNK_ELEMENTS + 1]
+            grouped = np.flatnonzero(some[1:] - some[:-1] > 1)
+            if grouped.size:
+                at = int(grouped[0])
+                raise ValueError(
+                    f"{self.path}: document {begin + at} is {some[at + 1] - some[at]} sequences, such as the sentences "
+                    "that --split-sentences makes, and packing would shuffle them apart. Join the sentences of each "
+                    f"document: `packhorse tokenize --input {self.path} --output JOINED`, or write the pair again "
+                    "without that flag"
+                )
+
     def _check_contents(self, bin_size_bytes: int | None) -> None:
         lengths, offsets, itemsize = self.lengths, self.offsets, self.dtype.itemsize
+        end_bytes = 0
         for begin in range(0, len(self), CHUNK_ELEMENTS):
-            some_lengths = lengths[begin : begin + CHUNK_ELEMENTS].astype(np.int64)
+            sizes_bytes = lengths[begin : begin + CHUNK_ELEMENTS].astype(np.int64) * itemsize
             some_offsets = offsets[begin : begin + CHUNK_ELEMENTS]
-            negative = np.flatnonzero((some_lengths < 0) | (some_offsets < 0))
+            negative = np.flatnonzero((sizes_bytes < 0) | (some_offsets < 0))
             if negative.size:
-                at = int(negative[0])
+                at = begin + int(negative[0])
                 raise ValueError(
-                    f"{self.path}: sequence {begin + at} has length {some_lengths[at]} and offset {some_offsets[at]}; "
+                    f"{self.path}: sequence {at} has length {lengths[at]} and offset {offsets[at]}; "
                     "neither may be negative"
                 )
-            if bin_size_bytes is None:
-                continue
-            # Not offset + size > bin: a corrupt offset near 2^63 would wrap around.
-            outside = np.flatnonzero(some_offsets > bin_size_bytes - some_lengths * itemsize)
-            if outside.size:
-                at = int(outside[0])
+            ends_bytes = end_bytes + np.cumsum(sizes_bytes)
+            elsewhere = np.flatnonzero(some_offsets != ends_bytes - sizes_bytes)
+            if elsewhere.size:
+                at = int(elsewhere[0])
                 raise ValueError(
-                    f"{self.path}: sequence {begin + at} is at bytes [{some_offsets[at]}, "
-                    f"{int(some_offsets[at]) + int(some_lengths[at]) * itemsize}) of a .bin of {bin_size_bytes} bytes: "
-                    "one of the two files is truncated or from elsewhere"
+                    f"{self.path}: sequence {begin + at} begins at byte {some_offsets[at]}, and the one before it ends "
+                    f"at {ends_bytes[at] - sizes_bytes[at]}: sequences must be end to end, in order. The index is "
+                    "damaged, or chooses from the sequences of another; write the pair again"
                 )
+            end_bytes = int(ends_bytes[-1])
         self._check_document_indices()
+        if bin_size_bytes is not None and end_bytes != bin_size_bytes:
+            raise ValueError(
+                f"{self.path}: its {len(self)} sequences take {end_bytes} bytes, and the .bin has {bin_size_bytes}: "
+                "one of the two files is truncated, older than the other, or from elsewhere"
+            )
 
     def _check_document_indices(self) -> None:
         indices = self.document_indices

@@ -130,7 +130,10 @@ class ChatEncoder:
         options: Mapping[str, Any] | None = None,
     ) -> ExplainedSequence:
         """Encodes a conversation, and says where each of its tokens comes from; the arguments are those of `render`."""
-        chat = self.render(messages, tools, options=options)
+        return self.explain_rendered(self.render(messages, tools, options=options))
+
+    def explain_rendered(self, chat: "RenderedChat") -> ExplainedSequence:
+        """Encodes a rendered conversation, and says where each of its tokens comes from."""
         encoded, chat, encoding = self._fitting(chat, *self._tokenizer.encode([chat.text]))
         return ExplainedSequence(
             text=chat.text,

@@ -15,6 +15,7 @@ from packhorse.sft.cutting import Cutoff
 from packhorse.sft.messages import as_messages, called, plain_data
 from packhorse.sft.sequence import EncodedSequence
 from packhorse.sft.tokenizer import load_chat_tokenizer
+from packhorse.sft.tokenizer_settings import with_prefix_space
 
 
 class PairEncoder:
@@ -46,6 +47,8 @@ class PairEncoder:
             ValueError: an option is wrong, or the tokenizer is not one of the known kinds.
         """
         self._tokenizer = load_chat_tokenizer(tokenizer)
+        # A response continues its prompt: the blank that SentencePiece puts before a text would stand between the two.
+        self._continuing = with_prefix_space(self._tokenizer.model, False)
         self._max_tokens = check_max_tokens(max_tokens)
         self._cutoff = cutoff
         self._train_on_prompt = train_on_prompt
@@ -53,10 +56,11 @@ class PairEncoder:
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedSequence]:
         """Encodes checked (prompt, response) pairs, also those without a trained token."""
-        encodings = self._tokenizer.encode([text for pair in pairs for text in pair])
+        prompts = self._tokenizer.encode([prompt for prompt, _ in pairs])
+        responses = self._continued([response for _, response in pairs])
         return [
-            self._join([*self._tokenizer.opening, *prompt.ids], [*response.ids, *self._ending])
-            for prompt, response in zip(encodings[::2], encodings[1::2], strict=True)
+            self._join(self._opened(prompt.ids), self._ended(response.ids))
+            for prompt, response in zip(prompts, responses, strict=True)
         ]
 
     def common_prompt(self, chosen: str, rejected: str) -> tuple[str, str, str]:
@@ -87,7 +91,17 @@ class PairEncoder:
 
     def _continued(self, responses: Sequence[str]) -> list[Any]:
         """Encodes texts that continue others."""
-        return self._tokenizer.encode(responses)
+        found: list[Any] = self._continuing.encode_batch(list(responses), add_special_tokens=False)
+        return found
+
+    def _opened(self, ids: list[int]) -> list[int]:
+        """Returns a prompt with what begins a text, unless it begins so already."""
+        opening = self._tokenizer.opening
+        return ids if opening and tuple(ids[: len(opening)]) == opening else [*opening, *ids]
+
+    def _ended(self, ids: list[int]) -> list[int]:
+        """Returns a response with its end, unless it ends so already."""
+        return ids if self._ending and ids[-1:] == self._ending else [*ids, *self._ending]
 
     def _join(self, source: list[int], target: list[int]) -> EncodedSequence:
         opening = len(self._tokenizer.opening)

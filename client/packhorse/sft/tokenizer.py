@@ -14,6 +14,7 @@ from typing import Any
 
 from packhorse.formats import require
 from packhorse.parameters import parameter
+from packhorse.sft.tokenizer_settings import with_settings
 
 _CONFIG, _TEMPLATE, _MORE_TEMPLATES = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -198,20 +199,19 @@ def _load_transformers(tokenizer: Any) -> ChatTokenizer:
 def _load_path(path: Path) -> ChatTokenizer:
     file = tokenizer_json_path(path)
     model = read_tokenizer_json(file)
-    tokenizer = _prepared(model)
     config_path = path / _CONFIG
     if not path.is_dir() or not config_path.is_file():
-        return replace(tokenizer, chat_templates=_folder_templates(path))
+        return replace(_prepared(model), chat_templates=_folder_templates(path))
     try:
         config = json.loads(config_path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{config_path} is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise ValueError(f"{config_path} holds a {type(config).__name__}, not a mapping of settings")
-    _check_added_tokens(model, config, config_path)
+    model, _ = with_settings(model, config, config_path)
     named = {name: config[name] for name in _SPECIAL_TOKENS if config.get(name)}
     return replace(
-        tokenizer,
+        _prepared(model),
         special_tokens={name: token if isinstance(token, str) else token["content"] for name, token in named.items()},
         chat_templates=_folder_templates(path) or _config_templates(config.get("chat_template")),
     )
@@ -230,17 +230,6 @@ def _config_templates(templates: Any) -> dict[str, str] | None:
     if isinstance(templates, list):
         return {entry["name"]: entry["template"] for entry in templates}
     return {"default": templates} if isinstance(templates, str) else templates
-
-
-def _check_added_tokens(model: Any, config: Mapping[str, Any], path: Path) -> None:
-    """Refuses tokens that only transformers adds when it loads the folder: ids would differ silently."""
-    for number, token in config.get("added_tokens_decoder", {}).items():
-        text = token["content"] if isinstance(token, dict) else token
-        if model.token_to_id(text) != int(number):
-            raise ValueError(
-                f"{path} gives {text!r} the id {number}, its tokenizer.json {model.token_to_id(text)}; load the folder "
-                "with transformers and pass that tokenizer, or save it again from there"
-            )
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
+from packhorse.cli.shared.marked import print_marked
 from packhorse.cli.shared.options import (
     dataset_argument,
     decoder,
@@ -21,9 +22,10 @@ from packhorse.cli.shared.options import (
 )
 from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import asking_for, timeout_option
-from packhorse.client import Client
-from packhorse.client.pictures import ExplainedStep, Picture, draw_bins, explain_step
+from packhorse.client import Client, DatasetInfo
+from packhorse.client.pictures import ExplainedStep, MarkedSequence, Picture, draw_bins, explain_step
 from packhorse.formats.keys import ids_and_keys, shown_key
+from packhorse.formats.megatron_writer import masked_paths
 from packhorse.storage import read_text
 
 _LEFT_OUT = -1
@@ -44,7 +46,15 @@ _COLUMNS = (
 )
 
 
-def print_locations(client: Client, name: str, names: Iterable[str], *, as_json: bool, **which: Any) -> None:
+def print_locations(
+    client: Client,
+    name: str,
+    names: Iterable[str],
+    *,
+    as_json: bool,
+    marked: Callable[[int], MarkedSequence] | None = None,
+    **which: Any,
+) -> None:
     """Prints the position, step, rank and slot at which sequences come in an epoch.
 
     A mixture has a row for each component that has the id, and for each time that it comes. A bin that a skip or a
@@ -70,6 +80,9 @@ def print_locations(client: Client, name: str, names: Iterable[str], *, as_json:
                 cells = [*(named if location["id"] >= 0 else ["-", *named[1:]]), "not in the dataset"]
             rows.append(cells)
         console.print(table(*columns, rows=rows, left=columns))
+    if marked is not None:
+        for sequence_id in dict.fromkeys(location["id"] for location in locations if location["found"]):
+            print_marked(marked(sequence_id), as_json=as_json)
     if not all(location["found"] for location in locations):
         click.get_current_context().exit(1)
 
@@ -142,7 +155,9 @@ def command(
     words: dict[str, Any] = {"tokens": open_tokens(tokens, id_column), "decode": decoder(tokenizer, tokens)}
     with asking_for(target, timeout_seconds, dataset) as (client, name):
         if names:
-            print_locations(client, name, names, as_json=as_json, **which)
+            print_locations(
+                client, name, names, as_json=as_json, marked=_marker(words, tokens, client.get_dataset(name)), **which
+            )
         elif step is not None:
             _print_step(explain_step(client, name, step=step, rank=rank, **words, **which), html, as_json=as_json)
         else:
@@ -150,6 +165,22 @@ def command(
             if cursor is not None:
                 which["epoch"], which["seed"], position = _read_cursor(cursor)
             _print(_bins_from(client, name, position or 0, limit, **words, **which), html, as_json=as_json)
+
+
+def _marker(words: Mapping[str, Any], tokens: str | None, info: DatasetInfo) -> Callable[[int], MarkedSequence] | None:
+    """Returns what reads a sequence with its loss mask; None without tokens or a tokenizer, and for mixtures."""
+    source, decode = words["tokens"], words["decode"]
+    if source is None or decode is None or tokens is None or info.components:
+        return None
+    mask_path = masked_paths(tokens)[1]
+    mask = open_tokens(str(mask_path)) if mask_path.is_file() else None
+    source = source.for_ids(info.id_column or "")
+
+    def read(sequence_id: int) -> MarkedSequence:
+        trained = None if mask is None else mask.read(sequence_id)
+        return MarkedSequence.of_tokens(f"sequence {sequence_id}", source.read(sequence_id), trained, decode)
+
+    return read
 
 
 def _read_cursor(text: str) -> tuple[int, int, int]:

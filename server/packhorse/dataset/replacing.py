@@ -170,9 +170,12 @@ def _disk_full(output: Path, needed_bytes: int, meanwhile: Path | None) -> OSErr
     free_bytes = shutil.disk_usage(output.parent).free
     if meanwhile is not None:
         free_bytes += sum(512 * path.lstat().st_blocks for path in meanwhile.rglob("*"))
+    what = f"bytes and {free_bytes:,} are free"
+    if needed_bytes <= free_bytes:  # counted up to the file that failed, which is not there
+        what = f"bytes: the next file did not fit into the {free_bytes:,} that are free, or a quota is reached"
     error = OSError(
-        f"{output.parent} has too little space: {output.name} needs more than {needed_bytes:,} bytes and "
-        f"{free_bytes:,} are free; make room, or give an output on another disk"
+        f"{output.parent} has too little space: {output.name} needs more than {needed_bytes:,} {what}; make room, or "
+        "give an output on another disk"
     )
     error.errno = errno.ENOSPC
     return error

@@ -5,10 +5,17 @@ Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for r
 
 from packhorse.jobs import Execution
 from packhorse.tokenize._not_used import recorded_lines, unused_lines
-from packhorse.tokenize._rows import Skipped, Undecodable
+from packhorse.tokenize._rows import OnBadRow, Skipped, Undecodable
 from packhorse.tokenize.columns import ChatColumns, PairColumns, PreferenceColumns
 from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
-from packhorse.tokenize.fine_tuning import FineTuningSummary, NoTargets, columns_of, tokenize_fine_tuning
+from packhorse.tokenize.fine_tuning import (
+    FineTuningSummary,
+    NoTargets,
+    columns_of,
+    preview_fine_tuning,
+    tokenize_fine_tuning,
+)
+from packhorse.tokenize.joining import JoinSummary, is_token_file, join_token_files
 from packhorse.tokenize.text import TokenizeSummary, tokenize, tokenize_documents
 from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, SpecialTokens, train_tokenizer
 
@@ -19,7 +26,9 @@ __all__ = [
     "DocumentOptions",
     "Execution",
     "FineTuningSummary",
+    "JoinSummary",
     "NoTargets",
+    "OnBadRow",
     "PairColumns",
     "PreferenceColumns",
     "Skipped",
@@ -28,7 +37,10 @@ __all__ = [
     "TokenizeSummary",
     "Undecodable",
     "columns_of",
+    "is_token_file",
     "iterate_documents",
+    "join_token_files",
+    "preview_fine_tuning",
     "recorded_lines",
     "tokenize",
     "tokenize_documents",

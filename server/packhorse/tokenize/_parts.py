@@ -63,7 +63,7 @@ class Found:
     @property
     def num_files(self) -> Mapping[str, int]:
         """Kind → files of it."""
-        return Counter("text" if kind == "folder" else kind for _, kind in self.files)
+        return dict(Counter("text" if kind == "folder" else kind for _, kind in self.files))
 
 
 def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
@@ -177,9 +177,10 @@ def _below(folder: str, glob: str | None, as_text: bool) -> Found:
         some = ", ".join(os.path.basename(name) for name in texts[:_MOST_NAMED])
         is_plain_too = all(_suffix(name) in _PLAIN_TOO for name in tables)
         raise ValueError(
-            f"the folder {shown} holds rows ({os.path.basename(tables[0])}) and other files ({some}), and one run "
-            "reads one kind: name which, as with "
+            f"the folder {shown} holds rows ({os.path.basename(tables[0])}) and other files ({some}): name which are "
+            "meant, as with "
             + parameter("glob", f"*{_suffix(tables[0])}*")
+            + ", or name both as inputs of their own"
             + ((", or give " + parameter("documents", "file") + " to read all as text") if is_plain_too else "")
         )
     return Found([(name, _kind_of(name, as_text)) for name in tables], rest)

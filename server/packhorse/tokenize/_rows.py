@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TextIO, cast
 
 from packhorse.formats import require
 from packhorse.formats.arrow import open_arrow, read_arrow, record_batches
@@ -18,10 +18,14 @@ from packhorse.formats.object_store import is_url, object_file, without_secrets
 from packhorse.parameters import parameter
 from packhorse.sft.messages import called, json_fault
 from packhorse.tokenize._cells import cells_of
+from packhorse.tokenize._ledger import Reason, write_entry
 from packhorse.tokenize._parts import ROW_KINDS, FileRange, Found, Line, find_inputs, lines_of, open_parquet, open_plain
+from packhorse.tokenize._special_texts import SpecialTexts
 
 Undecodable = Literal["skip", "error"]
 """What happens to text that is binary or not UTF-8."""
+OnBadRow = Literal["error", "skip"]
+"""What happens to a row that cannot be read or encoded."""
 
 MOST_NAMED = 5
 """How many of the documents left out are named."""
@@ -41,6 +45,36 @@ class Skipped:
     """Documents that are binary or not UTF-8."""
     undecodable_named: list[str] = field(default_factory=list)
     """The first few of them: file, and line if there is one."""
+    bad: int = 0
+    """Rows that cannot be read or encoded."""
+    bad_named: list[str] = field(default_factory=list)
+    """The first few of them, with what is wrong."""
+    ledger: TextIO | None = None
+    """Where each row that is left out is written down; None for nowhere."""
+
+    def leave_out(self, reason: Reason, origin: object, why: str = "") -> None:
+        """Writes down a row that was left out and counted."""
+        if self.ledger is not None:
+            write_entry(self.ledger, str(origin), reason, why)
+
+    def leave_out_empty(self, origin: object) -> None:
+        """Counts a row that holds nothing."""
+        self.empty += 1
+        self.leave_out("empty", origin)
+
+    def refuse_bad(self) -> None:
+        """Raises a ValueError that names the bad rows; nothing if there are none."""
+        if self.bad:
+            raise ValueError(refusal_of(self.bad_named, self.bad))
+
+
+def refusal_of(named: Sequence[str], count: int) -> str:
+    """Returns the message about bad rows: the first ones, each with its fault."""
+    message = named[0]
+    for number, fault in enumerate(named[1:]):
+        message = message + ("; " if number else ". Bad rows too: ") + fault
+    rest = f", and {count - len(named):,} more" if count > len(named) else ""
+    return message + rest + "; repair them, or leave bad rows out with " + parameter("on_bad_row", "skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +86,30 @@ class TextCheck:
 
     undecodable: Undecodable
     skipped: Skipped
+    on_bad_row: OnBadRow = "error"
+    special: SpecialTexts | None = None
+    """Special tokens that refuse the text that spells one; None for none."""
+
+    def bad(self, origin: object, fault: str) -> None:
+        """Counts a bad row. If those are not skipped, the fifth one raises a ValueError with all of them.
+
+        Whoever reads rows calls `Skipped.refuse_bad` when there are no more.
+        """
+        self.skipped.bad += 1
+        if len(self.skipped.bad_named) < MOST_NAMED:
+            self.skipped.bad_named.append(fault)
+        if self.on_bad_row == "error":
+            if self.skipped.bad == MOST_NAMED:
+                self.skipped.refuse_bad()
+        else:
+            self.skipped.leave_out("bad", origin, fault.removeprefix(str(origin)).lstrip(" :"))
 
     def decode(self, data: bytes, origin: object) -> Iterator[str]:
         """Checks bytes that should be UTF-8; with a null byte they are binary."""
         if b"\0" in data:
-            self.refuse(origin, "holds null bytes, so it is binary")
+            encoding = foreign_encoding(data)
+            why = f"is {encoding}, not UTF-8" if encoding else "holds null bytes, so it is binary"
+            self.refuse(origin, why, encoding)
             return
         try:
             text = data.removeprefix(_BYTE_ORDER_MARK).decode()
@@ -68,7 +121,7 @@ class TextCheck:
     def text(self, text: str | None, origin: object) -> Iterator[str]:
         """Checks decoded text."""
         if text is None or not text.strip():
-            self.skipped.empty += 1
+            self.skipped.leave_out_empty(origin)
             return
         if not text.isascii():
             try:
@@ -76,17 +129,48 @@ class TextCheck:
             except UnicodeEncodeError as error:
                 self.refuse(origin, f"has no UTF-8 form: {error.reason} at character {error.start}")
                 return
+        found = None if self.special is None else self.special.first_in(text)
+        if found is not None:
+            self.bad(
+                origin,
+                f"{origin} spells the special token {found!r}; write such texts as text with "
+                + parameter("special_in_text", "text")
+                + ", or as the token with "
+                + parameter("special_in_text", "keep"),
+            )
+            return
         yield text
 
-    def refuse(self, origin: object, why: str) -> None:
+    def refuse(self, origin: object, why: str, named_as: str = "") -> None:
         """Counts a document that is not text, or raises a ValueError if `undecodable` is "error"."""
         if self.undecodable == "error":
             raise ValueError(
                 f"{origin} {why}; leave it out, or skip such text with " + parameter("undecodable", "skip")
             )
         self.skipped.undecodable += 1
+        self.skipped.leave_out("undecodable", origin, why)
         if len(self.skipped.undecodable_named) < MOST_NAMED:
-            self.skipped.undecodable_named.append(str(origin))
+            self.skipped.undecodable_named.append(f"{origin} ({named_as})" if named_as else str(origin))
+
+
+_MARKS = ((b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+
+
+def foreign_encoding(head: bytes) -> str:
+    """Returns the name of the encoding with which a file begins if it is UTF-16 or UTF-32; else an empty text."""
+    for mark, name in _MARKS:
+        if head.startswith(mark):
+            return name
+    without_mark = len(head) >= 4 and [byte > 0 for byte in head[:4]] in ([True, False] * 2, [False, True] * 2)
+    return "UTF-16" if without_mark and (head[0] or head[1]) in b'{["' else ""
+
+
+def refuse_encoding(head: bytes, where: str) -> None:
+    """Raises a ValueError about a file of rows that begins like UTF-16 or UTF-32."""
+    if encoding := foreign_encoding(head):
+        raise ValueError(
+            f"{where} is {encoding}, not UTF-8; write it again, as with `iconv -f {encoding} -t UTF-8 FILE > NEW`"
+        )
 
 
 def json_rows(source: FileRange, keys: Sequence[str], check: TextCheck) -> Iterator[tuple[Line | str, dict[str, Any]]]:
@@ -95,12 +179,15 @@ def json_rows(source: FileRange, keys: Sequence[str], check: TextCheck) -> Itera
         missing = [key for key in keys if not isinstance(row, dict) or key not in row]
         if missing:
             there = (", ".join(row) or "no keys") if isinstance(row, dict) else called(row)
-            raise ValueError(f"{origin} has no key {missing[0]!r}; it has {there}")
+            check.bad(origin, f"{origin} has no key {missing[0]!r}; it has {there}")
+            continue
         yield origin, row
 
 
 def _lines(source: FileRange, check: TextCheck) -> Iterator[tuple[Line, Any]]:
-    for origin, line in lines_of(source):
+    for number, (origin, line) in enumerate(lines_of(source)):
+        if number == 0 and source.begin == 0:
+            refuse_encoding(line, source.where)
         data = line.removeprefix(_BYTE_ORDER_MARK).strip()
         if not data:
             continue
@@ -109,14 +196,15 @@ def _lines(source: FileRange, check: TextCheck) -> Iterator[tuple[Line, Any]]:
         except UnicodeDecodeError as error:
             check.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
         except json.JSONDecodeError as error:
-            raise ValueError(f"{origin} is not JSON: {json_fault(error)}") from None
+            check.bad(origin, f"{origin} is not JSON: {json_fault(error)}")
         except RecursionError:
-            raise ValueError(f"{origin} is nested too deeply") from None
+            check.bad(origin, f"{origin} is nested too deeply")
 
 
 def _values(source: FileRange) -> Iterator[tuple[str, Any]]:
     """Yields the elements of a file's array, or its values; takes about as much memory as the longest."""
     with open_plain(source.path) as file:
+        refuse_encoding(cast(io.BufferedReader, file).peek(4), source.where)
         text = io.TextIOWrapper(file, encoding="utf-8-sig")
         try:
             yield from _decoded(text, source.where)

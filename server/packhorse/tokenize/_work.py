@@ -16,6 +16,8 @@ from typing import Any, Protocol, Self
 
 from packhorse.formats import megatron_paths
 from packhorse.formats.files import FileStamp, absolute, as_path
+from packhorse.formats.keys import keys_path
+from packhorse.formats.megatron_writer import masked_paths
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, Progress, open_engine
 from packhorse.parameters import parameter
@@ -51,11 +53,26 @@ def is_saved(local: Path, saved: Path) -> bool:
     return saved.exists() and local.samefile(saved)
 
 
+def remove_stale(output: str | os.PathLike[str], *, keeps_mask: bool = False, keeps_keys: bool = False) -> None:
+    """Removes what an earlier output of the same prefix left and the new one has not: its loss mask, its keys.
+
+    Called after the new files appeared: tokens beside a mask of other lengths are refused, and tokens that lost their
+    mask would be trained on as a whole.
+    """
+    stale = [] if keeps_mask else [megatron_paths(output)[1].with_suffix(".unused.json"), *masked_paths(output)[:2]]
+    for path in [*reversed(stale), *([] if keeps_keys else [keys_path(output)])]:
+        path.unlink(missing_ok=True)
+
+
 _SUMMED = (
     "sequences",
     "tokens",
     "empty",
     "undecodable",
+    "bad",
+    "own_ends",
+    "special_ids",
+    "unknown",
     "cut_sequences",
     "cut_tokens",
     "dropped",
@@ -75,6 +92,16 @@ class Tally:
     empty: int = 0
     undecodable: int = 0
     undecodable_named: list[str] = field(default_factory=list)
+    bad: int = 0
+    bad_named: list[str] = field(default_factory=list)
+    special: dict[str, int] = field(default_factory=dict)
+    """Special token → how often texts spell it."""
+    special_ids: int = 0
+    """Special tokens that texts became."""
+    own_ends: int = 0
+    """Beginnings and ends of a sequence that texts had already."""
+    unknown: int = 0
+    """Characters that the tokenizer does not know, dropped or written as its unknown token."""
     cut_sequences: int = 0
     cut_tokens: int = 0
     dropped: int = 0
@@ -96,6 +123,8 @@ class Tally:
         self.empty += skipped.empty
         self.undecodable += skipped.undecodable
         self.undecodable_named = [*self.undecodable_named, *skipped.undecodable_named][:MOST_NAMED]
+        self.bad += skipped.bad
+        self.bad_named = [*self.bad_named, *skipped.bad_named][:MOST_NAMED]
 
     def drop(self, origin: object, sequences: int = 1) -> None:
         """Counts the sequences of a row without a token to train on."""
@@ -120,6 +149,11 @@ class Tally:
         self.open_named = [*self.open_named, *other.open_named][:MOST_NAMED]
         for name, entry in other.unused.items():
             self.note_unused(name, **entry)
+        self.bad_named = [*self.bad_named, *other.bad_named][:MOST_NAMED]
+        self.special = {
+            text: self.special.get(text, 0) + other.special.get(text, 0)
+            for text in sorted({*self.special, *other.special})
+        }
         self.dropped_named = [*self.dropped_named, *other.dropped_named][:MOST_NAMED]
 
 

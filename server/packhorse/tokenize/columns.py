@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packhorse.parameters import parameter
-from packhorse.sft import ChatEncoder, ChatTokenizer, EncodedSequence, NoTargetsError, PairEncoder
+from packhorse.sft import (
+    ChatEncoder,
+    ChatTokenizer,
+    EncodedSequence,
+    ExplainedSequence,
+    NoTargetsError,
+    PairEncoder,
+    Stretch,
+)
 from packhorse.sft.chat import TurnEnd
 from packhorse.sft.cutting import Cutoff
 from packhorse.sft.messages import Turns, as_messages, called, json_fault
@@ -221,6 +229,38 @@ class RowEncoder:
         of_chats = iter(self.chats.encode(chats) if chats else ())
         return [next(of_pairs if isinstance(item, _TextPair) else of_chats) for item in items]
 
+    def explain(self, *cells: Any) -> list[ExplainedSequence]:
+        """Returns the sequences of a row, with the origin of each stretch; arguments and errors are those of `read`."""
+        return [
+            self._explained_pair(item) if isinstance(item, _TextPair) else self.chats.explain_rendered(item)
+            for item in self.read(*cells)
+        ]
+
+    def _explained_pair(self, pair: _TextPair) -> ExplainedSequence:
+        """Returns a pair's sequence; what stays of its prompt is not trained on, and the rest is."""
+        (encoded,) = self.pairs.encode([(pair.prompt, pair.response)])
+        cut = len(encoded) - int(encoded.loss_mask.sum())
+        stretches = [
+            Stretch(
+                first=first,
+                end=end,
+                text=str(
+                    self._tokenizer.model.decode(encoded.input_ids[first:end].tolist(), skip_special_tokens=False)
+                ),
+                is_trained=is_trained,
+                message=None,
+                field=field,
+            )
+            for first, end, is_trained, field in ((0, cut, False, "prompt"), (cut, len(encoded), True, "response"))
+        ]
+        return ExplainedSequence(
+            text=pair.prompt + pair.response,
+            input_ids=encoded.input_ids,
+            loss_mask=encoded.loss_mask,
+            stretches=tuple(stretches),
+            unused=tuple(pair.unused),
+        )
+
     @cached_property
     def chats(self) -> ChatEncoder:
         """Encodes messages."""
@@ -308,7 +348,10 @@ class Chats(RowEncoder):
         self.chats  # noqa: B018 - a wrong template fails before any work
 
     def _items(self, cells: _Cells) -> list[Any]:
-        return [self._rendered(_parsed("messages", cells["messages"]), cells)]
+        messages = _parsed("messages", cells["messages"])
+        if not isinstance(messages, list):
+            raise ValueError(f"the messages are {called(messages)}, not a list of messages")
+        return [self._rendered(messages, cells)]
 
 
 class Pairs(RowEncoder):

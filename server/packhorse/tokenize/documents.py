@@ -11,10 +11,19 @@ from typing import Literal, get_args
 from packhorse.formats.files import is_folder
 from packhorse.formats.keys import check_key
 from packhorse.formats.object_store import without_secrets
-from packhorse.parameters import parameter
+from packhorse.parameters import message_of, parameter
 from packhorse.sft.messages import called
 from packhorse.tokenize._parts import Cut, FileRange, Found, Kind, Line, find_inputs, lines_of, whole_files, whole_of
-from packhorse.tokenize._rows import Skipped, TextCheck, Undecodable, json_rows, table_rows
+from packhorse.tokenize._rows import (
+    OnBadRow,
+    Skipped,
+    TextCheck,
+    Undecodable,
+    foreign_encoding,
+    json_rows,
+    table_rows,
+)
+from packhorse.tokenize._special_texts import SpecialTexts
 from packhorse.tokenize.tokenizers import KeyedText
 
 Split = Literal["file", "line", "paragraph"]
@@ -39,6 +48,8 @@ class DocumentOptions:
     """
     undecodable: Undecodable = "skip"
     """What happens to text that is binary or not UTF-8: skipped and counted, or refused."""
+    on_bad_row: OnBadRow = "error"
+    """What happens to a row that is not JSON, lacks a key or holds no text: refused, or skipped, counted and named."""
 
     @property
     def columns(self) -> list[str]:
@@ -51,6 +62,10 @@ class DocumentOptions:
         if self.undecodable not in get_args(Undecodable):
             raise ValueError(
                 parameter("undecodable") + f" is {self.undecodable!r}; choose one of {', '.join(get_args(Undecodable))}"
+            )
+        if self.on_bad_row not in get_args(OnBadRow):
+            raise ValueError(
+                parameter("on_bad_row") + f" is {self.on_bad_row!r}; choose one of {', '.join(get_args(OnBadRow))}"
             )
 
 
@@ -92,6 +107,8 @@ def iterate_documents(
     skipped = skipped if skipped is not None else Skipped()
     for file in whole_files(files_of(inputs, options).files):
         yield from documents_of(file.range, options, skipped)
+        if options.on_bad_row == "error":
+            skipped.refuse_bad()
 
 
 def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions) -> Found:
@@ -124,9 +141,20 @@ def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
     return None if options.split == "file" else options.split
 
 
-def documents_of(source: FileRange, options: DocumentOptions, skipped: Skipped) -> Iterator[str]:
-    """Yields the documents of a file, or of some of it, and counts what is left out."""
-    check = TextCheck(options.undecodable, skipped)
+def documents_of(
+    source: FileRange, options: DocumentOptions, skipped: Skipped, special: SpecialTexts | None = None
+) -> Iterator[str]:
+    """Yields the documents of a file, or of some of it, and counts what is left out.
+
+    Bad rows that are not skipped are refused by `Skipped.refuse_bad`, which the one who reads on calls.
+
+    Args:
+        source: the file, or a range of it.
+        options: how it is cut.
+        skipped: counts what is left out.
+        special: special tokens whose texts refuse a document; None for none.
+    """
+    check = TextCheck(options.undecodable, skipped, options.on_bad_row, special)
     split = options.split or "file"
     if options.id_column and source.kind in ("folder", "text"):
         raise ValueError(
@@ -151,7 +179,10 @@ def _file_documents(source: FileRange, split: Split, check: TextCheck) -> Iterat
     if split == "file":
         yield from check.decode(whole_of(source), source.where)
         return
-    for origin, data in lines_of(source) if split == "line" else _paragraphs(source):
+    for number, (origin, data) in enumerate(lines_of(source) if split == "line" else _paragraphs(source)):
+        if number == 0 and source.begin == 0 and (encoding := foreign_encoding(data)):
+            check.refuse(source.where, f"is {encoding}, not UTF-8", encoding)
+            return
         yield from check.decode(data.rstrip(b"\r\n"), origin)
 
 
@@ -174,9 +205,18 @@ def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str
     """Yields a row's document, if it has any, with its key where a column holds keys."""
     text, *ids = cells
     if text is not None and not isinstance(text, str):
-        raise ValueError(f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")
+        check.bad(origin, f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")
+        return
     for document in check.text(text, origin):
-        yield _keyed(document, ids[0], options.id_column, origin) if options.id_column else document
+        if not options.id_column:
+            yield document
+            continue
+        try:
+            keyed = _keyed(document, ids[0], options.id_column, origin)
+        except ValueError as error:
+            check.bad(origin, message_of(error))
+            continue
+        yield keyed
 
 
 def _keyed(text: str, value: object, column: str, origin: object) -> KeyedText:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
@@ -16,12 +16,30 @@ from packhorse.formats.files import FileStamp
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, show_progress
 from packhorse.parameters import message_of, parameter
-from packhorse.sft import ChatTokenizer, EncodedSequence, MaskedTokenWriter, NoTargetsError, load_chat_tokenizer
+from packhorse.sft import (
+    ChatTokenizer,
+    EncodedSequence,
+    ExplainedSequence,
+    MaskedTokenWriter,
+    NoTargetsError,
+    load_chat_tokenizer,
+)
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
+from packhorse.tokenize._ledger import join_ledgers, open_ledger
 from packhorse.tokenize._not_used import write_unused
 from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, find_inputs, listed, whole_files
-from packhorse.tokenize._rows import MOST_NAMED, Row, Skipped, TextCheck, Undecodable, first_names, row_files, rows_of
+from packhorse.tokenize._rows import (
+    MOST_NAMED,
+    OnBadRow,
+    Row,
+    Skipped,
+    TextCheck,
+    Undecodable,
+    first_names,
+    row_files,
+    rows_of,
+)
 from packhorse.tokenize._work import (
     Job,
     Tally,
@@ -31,11 +49,13 @@ from packhorse.tokenize._work import (
     open_work,
     paths_of,
     prefix_paths,
+    remove_stale,
     saved_tokenizer_path,
 )
 from packhorse.tokenize.columns import AnyColumns, PreferenceColumns, RowEncoder, row_encoder, standard_columns
 from packhorse.tokenize.tokenizers import (
     checksum_of,
+    content_to_save,
     find_eos,
     id_limit,
     load_tokenizer,
@@ -94,6 +114,10 @@ class FineTuningSummary:
     """Lines that are not UTF-8."""
     undecodable_named: tuple[str, ...]
     """The first few of those."""
+    skipped_bad: int
+    """Rows that cannot be read or encoded, left out."""
+    bad_named: tuple[str, ...]
+    """The first few of those, with what is wrong."""
     files_read: Mapping[str, int]
     """Kind of file ("JSON lines", "Parquet") → how many were read."""
     left_out: tuple[str, ...]
@@ -104,6 +128,8 @@ class FineTuningSummary:
     """The loss mask's index; its `.bin` is beside it."""
     tokenizer_path: Path
     """The tokenizer that was used, saved beside the output."""
+    skipped_path: Path | None
+    """What was left out, row by row; None if nothing was."""
 
 
 def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> AnyColumns | None:
@@ -138,6 +164,7 @@ def tokenize_fine_tuning(
     cutoff_len: int | None = None,
     no_targets: NoTargets = "error",
     undecodable: Undecodable = "skip",
+    on_bad_row: OnBadRow = "error",
     execution: Execution | None = None,
     overwrite: bool = False,
 ) -> FineTuningSummary:
@@ -170,6 +197,8 @@ def tokenize_fine_tuning(
             answer; None cuts nothing.
         no_targets: what happens to a sequence without a token to train on.
         undecodable: what happens to a line that is not UTF-8.
+        on_bad_row: what happens to a row that cannot be read or encoded: "skip" leaves it out; it is counted, and named
+            in `X.skipped.jsonl`, as everything that is left out.
         execution: engine, workers and progress; see `tokenize`.
         overwrite: whether to replace existing files.
 
@@ -202,6 +231,7 @@ def tokenize_fine_tuning(
         cutoff_len=cutoff_len,
         no_targets=no_targets,
         undecodable=undecodable,
+        on_bad_row=on_bad_row,
     )
     reader = recipe.reader()  # wrong columns or a wrong template fail before any work
     found = row_files(sources)
@@ -218,7 +248,47 @@ def tokenize_fine_tuning(
             _refuse_nothing(job, reader, tally)
             write_unused(output, tally)
             target.save_tokenizer(columns)
-    return _summary(target, recipe, writer, tally, found)
+        ledger = join_ledgers(output, list(map(work.prefix, range(len(parts)))))
+        remove_stale(output, keeps_mask=True)
+    return _summary(target, recipe, writer, tally, found, ledger)
+
+
+def preview_fine_tuning(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    columns: AnyColumns,
+    *,
+    tokenizer: str | os.PathLike[str],
+    num_rows: int = 3,
+    cutoff_len: int | None = None,
+) -> list[tuple[str, ExplainedSequence | str]]:
+    """Encodes the first rows and writes nothing.
+
+    Args:
+        inputs: as in `tokenize_fine_tuning`.
+        columns: as in `tokenize_fine_tuning`.
+        tokenizer: as in `tokenize_fine_tuning`.
+        num_rows: how many rows.
+        cutoff_len: as in `tokenize_fine_tuning`.
+
+    Returns:
+        (File and line, what the row becomes) for each sequence; for a row that is refused, why.
+
+    Raises:
+        FileNotFoundError, ImportError, ValueError: as `tokenize_fine_tuning`, if it is not about a single row.
+    """
+    path = Path(tokenizer).absolute()
+    reader = row_encoder(columns, load_chat_tokenizer(path), tokenizer_json_path(path), cutoff_len)
+    skipped = Skipped()
+    check = TextCheck("skip", skipped, "skip")
+    files = whole_files(row_files(listed(inputs)).files)
+    rows = chain.from_iterable(rows_of(file.range, reader.required, reader.optional, check, set()) for file in files)
+    found: list[tuple[str, ExplainedSequence | str]] = []
+    for row in islice(rows, num_rows):
+        try:
+            found += [(str(row.origin), explained) for explained in reader.explain(*row.values)]
+        except ValueError as error:
+            found.append((str(row.origin), message_of(error)))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +318,7 @@ class _Target:
         named = getattr(columns, "eos", True)
         eos = named if isinstance(named, str) else find_eos(self.model, self.local)
         split = self.model.encode_special_tokens
-        save_tokenizer(self.saved, self.local.read_bytes(), eos=eos, split_special_tokens=split)
+        save_tokenizer(self.saved, content_to_save(self.local), eos=eos, split_special_tokens=split)
 
 
 def _refuse_nothing(job: Job, reader: RowEncoder, tally: Tally) -> None:
@@ -259,13 +329,14 @@ def _refuse_nothing(job: Job, reader: RowEncoder, tally: Tally) -> None:
         raise ValueError(f"no line of {where} has the key {min(never_seen)!r}; correct its name, or leave it out")
     if not tally.sequences:
         raise ValueError(
-            f"there is no sequence in the input: {tally.empty} empty and {tally.undecodable} undecodable rows were "
-            f"skipped, {tally.dropped} without a token to train on dropped; check the paths and the columns"
+            f"there is no sequence in the input: {tally.empty} empty, {tally.undecodable} undecodable and {tally.bad} "
+            f"bad rows were skipped, {tally.dropped} without a token to train on dropped; check the paths and the "
+            "columns" + "".join(f". {fault}" for fault in tally.bad_named[:1])
         )
 
 
 def _summary(
-    target: _Target, recipe: "_Recipe", writer: MaskedTokenWriter, tally: Tally, found: Found
+    target: _Target, recipe: "_Recipe", writer: MaskedTokenWriter, tally: Tally, found: Found, ledger: Path | None
 ) -> FineTuningSummary:
     return FineTuningSummary(
         sequences=len(writer),
@@ -286,11 +357,14 @@ def _summary(
         skipped_empty=tally.empty,
         skipped_undecodable=tally.undecodable,
         undecodable_named=tuple(tally.undecodable_named),
+        skipped_bad=tally.bad,
+        bad_named=tuple(tally.bad_named),
         files_read=found.num_files,
         left_out=tuple(found.left_out),
         idx_path=writer.idx_path,
         loss_mask_idx_path=writer.loss_mask_idx_path,
         tokenizer_path=target.saved,
+        skipped_path=ledger,
     )
 
 
@@ -304,6 +378,7 @@ class _Recipe:
     cutoff_len: int | None
     no_targets: NoTargets
     undecodable: Undecodable
+    on_bad_row: OnBadRow
 
     def reader(self) -> RowEncoder:
         """Returns the encoder of rows."""
@@ -321,27 +396,34 @@ class _Recipe:
             "cutoff_len": self.cutoff_len,
             "no_targets": self.no_targets,
             "undecodable": self.undecodable,
+            "on_bad_row": self.on_bad_row,
         }
 
     def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
         """See `_work.Recipe`."""
         reader = self.reader()
-        skipped, tally, seen = Skipped(), Tally(), set[str]()
-        check = TextCheck(self.undecodable, skipped)
-        with MaskedTokenWriter(prefix, vocab_size=self.vocab_size, overwrite=True) as writer:
+        tally, seen = Tally(), set[str]()
+        with (
+            MaskedTokenWriter(prefix, vocab_size=self.vocab_size, overwrite=True) as writer,
+            open_ledger(prefix) as ledger,
+        ):
+            skipped = Skipped(ledger=ledger)
+            check = TextCheck(self.undecodable, skipped, self.on_bad_row)
             rows = chain.from_iterable(
                 rows_of(source, reader.required, reader.optional, check, seen) for source in ranges
             )
-            for origin, sequences in self._encoded(reader, rows, skipped, tally):
+            for origin, sequences in self._encoded(reader, rows, check, tally):
                 is_left_out = "drop" in (self.columns.cutoff, self.no_targets)
                 if is_left_out and any(encoded.is_too_long for encoded in sequences):
                     tally.too_long += len(sequences)
+                    skipped.leave_out("too_long", origin)
                     tally.too_long_named = [*tally.too_long_named, str(origin)][:MOST_NAMED]
                     continue
                 if self.no_targets == "drop" and not (
                     sequences and all(encoded.num_trained_tokens for encoded in sequences)
                 ):
                     tally.drop(origin, len(sequences) or _PAIR)
+                    skipped.leave_out("no_targets", origin)
                     continue
                 for encoded in sequences:
                     _naming(origin, encoded.check_targets)
@@ -353,27 +435,40 @@ class _Recipe:
                     tally.longest = max(tally.longest, len(encoded))
                     tally.cut_sequences += encoded.num_cut_tokens > 0
                     tally.cut_tokens += encoded.num_cut_tokens
+            if self.on_bad_row == "error":
+                skipped.refuse_bad()
             tally.sequences, tally.tokens = len(writer), writer.num_tokens
         tally.skip(skipped)
         tally.seen = sorted(seen)
         return tally
 
+    def _read(self, reader: RowEncoder, row: Row) -> list[Any]:
+        """Returns a row's items; none if it teaches nothing and is to be dropped."""
+        try:
+            return _naming(row.origin, reader.read, *row.values)
+        except NoTargetsError:
+            if self.no_targets == "error":
+                raise
+            return []
+
     def _encoded(
-        self, reader: RowEncoder, rows: Iterable[Row], skipped: Skipped, tally: Tally
+        self, reader: RowEncoder, rows: Iterable[Row], check: TextCheck, tally: Tally
     ) -> Iterator[tuple[object, list[EncodedSequence]]]:
         """Yields (file and line, sequences) for each row; encodes batch by batch."""
         batch: list[tuple[object, list[Any]]] = []
         for row in rows:
             if any(value is None or value == [] for value in row.values[: len(reader.required)]):
-                skipped.empty += 1
+                check.skipped.leave_out_empty(row.origin)
                 continue
             try:
-                items = _naming(row.origin, reader.read, *row.values)
+                items = self._read(reader, row)
+                unused = _naming(row.origin, reader.unused, items, row.others)
             except NoTargetsError:
-                if self.no_targets == "error":
-                    raise
-                items = []
-            for name, count in _naming(row.origin, reader.unused, items, row.others).items():
+                raise
+            except ValueError as error:
+                check.bad(row.origin, message_of(error))
+                continue
+            for name, count in unused.items():
                 if name in tally.unused:
                     tally.note_unused(name, 1, count, "")
                 else:

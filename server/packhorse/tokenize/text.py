@@ -15,12 +15,14 @@ from typing import Any, Self
 
 from packhorse.formats import MegatronTokens, MegatronWriter, token_dtype
 from packhorse.formats.keys import keys_path
+from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.parameters import parameter
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
+from packhorse.tokenize._ledger import join_ledgers, open_ledger
 from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, listed, whole_files
-from packhorse.tokenize._rows import Skipped, Undecodable
+from packhorse.tokenize._rows import Skipped
 from packhorse.tokenize._work import (
     Job,
     Tally,
@@ -30,9 +32,10 @@ from packhorse.tokenize._work import (
     open_work,
     paths_of,
     prefix_paths,
+    remove_stale,
     saved_tokenizer_path,
 )
-from packhorse.tokenize.documents import DocumentOptions, Split, cut_for, documents_of, files_of
+from packhorse.tokenize.documents import DocumentOptions, cut_for, documents_of, files_of
 from packhorse.tokenize.tokenizers import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
@@ -40,9 +43,11 @@ from packhorse.tokenize.tokenizers import (
     KeysFile,
     SpecialTokens,
     checksum_of,
+    content_to_save,
     find_eos,
     save_tokenizer,
     settings_path,
+    splits_special_tokens,
     tokenizer_files,
     train_tokenizer,
 )
@@ -72,6 +77,18 @@ class TokenizeSummary:
     """Documents that are binary or not UTF-8."""
     undecodable_named: tuple[str, ...]
     """The first few of those."""
+    skipped_bad: int
+    """Rows that are not JSON, lack a key or hold no text, left out."""
+    bad_named: tuple[str, ...]
+    """The first few of those, with what is wrong."""
+    special_in_text: Mapping[str, int]
+    """Special token → how often documents spell it."""
+    special_kept: int
+    """How many of those became tokens."""
+    own_ends: int
+    """Beginnings and ends of sequences that documents had already, not put there twice."""
+    unknown_characters: int
+    """Characters that the tokenizer does not know: dropped, or its unknown token."""
     files_read: Mapping[str, int]
     """Kind of file ("JSON lines", "text") → how many were read."""
     left_out: tuple[str, ...]
@@ -80,6 +97,8 @@ class TokenizeSummary:
     """The index written; the `.bin` is beside it."""
     tokenizer_path: Path
     """The tokenizer that was used, saved beside the output."""
+    skipped_path: Path | None
+    """What was left out, row by row; None if nothing was, or without files."""
 
 
 def tokenize(
@@ -88,11 +107,7 @@ def tokenize(
     *,
     tokenizer: str | os.PathLike[str] | None = None,
     vocab_size: int | None = None,
-    text_column: str | None = None,
-    id_column: str | None = None,
-    documents: Split | None = None,
-    glob: str | None = None,
-    undecodable: Undecodable = "skip",
+    documents: DocumentOptions | None = None,
     special: SpecialTokens | None = None,
     execution: Execution | None = None,
     overwrite: bool = False,
@@ -110,7 +125,8 @@ def tokenize(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     poem = Path(folder, "poem.txt")
         ...     _ = poem.write_bytes(b"one line" + bytes([10]) + b"another")
-        ...     summary = tokenize(poem, Path(folder, "poem"), documents="line", vocab_size=300)
+        ...     by_line = DocumentOptions(split="line")
+        ...     summary = tokenize(poem, Path(folder, "poem"), documents=by_line, vocab_size=300)
         >>> summary.documents, summary.dtype, summary.eos
         (2, 'uint16', '<|endoftext|>')
 
@@ -120,13 +136,9 @@ def tokenize(
         tokenizer: a local tokenizer.json, or the folder that holds it; None trains a byte-level BPE on the same
             documents first.
         vocab_size: size of the trained tokenizer, 16,384 when None; not with `tokenizer`.
-        text_column: column, or key of each row of JSON; None for "text".
-        id_column: a column or key that names each document, such as its URL: text, or a whole number, each once. These
-            keys go into `X.keys.arrow`, where `prepare` finds them. None for no keys.
-        documents: what is one document of a text file; None for the whole file. If it is given, .json, .csv and .tsv
-            files are text too.
-        glob: which files of a folder; None for all.
-        undecodable: what happens to text that is binary or not UTF-8.
+        documents: how inputs are divided into documents, which columns hold them and their keys, and what happens to
+            those that cannot be read; None for the defaults. Keys go into `X.keys.arrow`, where `prepare` finds them.
+            Whatever is left out is counted, and named in `X.skipped.jsonl`.
         special: tokens put before and after every sequence; None for the end-of-sequence token alone.
         execution: engine, workers, progress, and whether an interrupted call is resumed. With `workers` None it takes
             one for less than 64 MiB of input, because the library's threads are enough, and otherwise one for each
@@ -144,16 +156,14 @@ def tokenize(
     execution = execution or Execution()
     check_execution(execution)
     sources = paths_of(listed(inputs), execution)
-    options = DocumentOptions(
-        split=documents, text_column=text_column, id_column=id_column, glob=glob, undecodable=undecodable
-    )
+    options = documents or DocumentOptions()
     overwrite = may_replace(output, resume=execution.resume, overwrite=overwrite)
     target = _Target.checked(output, tokenizer, vocab_size, overwrite=overwrite)
     special = special or SpecialTokens()
     found = files_of(sources, options)
     job = Job(
         files=whole_files(found.files),
-        options={"documents": documents, **asdict(options), **asdict(special), **target.describe()},
+        options={**asdict(options), **asdict(special), **target.describe()},
     )
     parts = cut_into_parts(job.files, lambda kind: cut_for(kind, options))
     with (
@@ -167,7 +177,7 @@ def tokenize(
         tally = work.write_parts(parts, _Recipe(encoder, options), execution, shown)
         with (
             MegatronWriter(output, vocab_size=encoder.vocab_size, overwrite=overwrite) as writer,
-            _keys_file(id_column, output, num_tokens=tally.tokens, overwrite=overwrite) as keys,
+            _keys_file(options.id_column, output, num_tokens=tally.tokens, overwrite=overwrite) as keys,
         ):
             for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(MegatronTokens(work.prefix(number)))
@@ -175,9 +185,9 @@ def tokenize(
                     keys.extend(work.prefix(number))
             _refuse_nothing(tally)
             target.save_tokenizer(encoder)
-        if id_column is None:
-            keys_path(output).unlink(missing_ok=True)
-    return target.summary(encoder, tally, found)
+        ledger = join_ledgers(output, list(map(work.prefix, range(len(parts)))))
+        remove_stale(output, keeps_keys=options.id_column is not None)
+    return target.summary(encoder, tally, found, ledger)
 
 
 def tokenize_documents(
@@ -230,7 +240,9 @@ def tokenize_documents(
             tally.skip(skipped)
             _refuse_nothing(tally)
             target.save_tokenizer(encoder)
-    return target.summary(encoder, tally, Found(()))
+        ledger = join_ledgers(output, ())
+        remove_stale(output)
+    return target.summary(encoder, tally, Found(()), ledger)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +265,7 @@ class _Target:
         overwrite: bool,
     ) -> Self:
         """Refuses an output that cannot be written, before any work."""
-        paths = prefix_paths(output)
+        prefix_paths(output)
         local = None if tokenizer is None else tokenizer_json_path(Path(tokenizer).absolute())
         if local is not None and vocab_size is not None:
             raise ValueError(
@@ -261,7 +273,7 @@ class _Target:
                 + " is given together with a tokenizer, which has its own; leave one of them out"
             )
         target = cls(output=output, local=local, vocab_size=DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size)
-        refuse_existing([*paths, keys_path(output), *target._tokenizer_paths()], overwrite=overwrite)
+        refuse_existing([*masked_paths(output), keys_path(output), *target._tokenizer_paths()], overwrite=overwrite)
         return target
 
     def describe(self) -> dict[str, Any]:
@@ -273,14 +285,15 @@ class _Target:
     def save_tokenizer(self, encoder: "Encoder") -> None:
         """Keeps the tokenizer beside the output."""
         if self._tokenizer_paths():
-            model = encoder.model
-            eos = encoder.eos or find_eos(model, encoder.path)
-            content = encoder.path.read_bytes()
+            eos = encoder.eos or find_eos(encoder.model, encoder.path)
             save_tokenizer(
-                saved_tokenizer_path(self.output), content, eos=eos, split_special_tokens=model.encode_special_tokens
+                saved_tokenizer_path(self.output),
+                content_to_save(encoder.path),
+                eos=eos,
+                split_special_tokens=splits_special_tokens(encoder.path),
             )
 
-    def summary(self, encoder: "Encoder", tally: Tally, found: Found) -> TokenizeSummary:
+    def summary(self, encoder: "Encoder", tally: Tally, found: Found, ledger: Path | None) -> TokenizeSummary:
         """Describes the files written."""
         return TokenizeSummary(
             documents=tally.sequences,
@@ -293,10 +306,17 @@ class _Target:
             skipped_empty=tally.empty,
             skipped_undecodable=tally.undecodable,
             undecodable_named=tuple(tally.undecodable_named),
+            skipped_bad=tally.bad,
+            bad_named=tuple(tally.bad_named),
+            special_in_text=tally.special,
+            special_kept=tally.special_ids,
+            own_ends=tally.own_ends,
+            unknown_characters=tally.unknown,
             files_read=found.num_files,
             left_out=tuple(found.left_out),
             idx_path=prefix_paths(self.output)[1],
             tokenizer_path=saved_tokenizer_path(self.output),
+            skipped_path=ledger,
         )
 
     def _tokenizer_paths(self) -> list[Path]:
@@ -307,9 +327,11 @@ class _Target:
 
 def _refuse_nothing(tally: Tally) -> None:
     if not tally.sequences:
+        bad = f" and {tally.bad} bad" if tally.bad else ""
         raise ValueError(
-            f"there is no document in the input: {tally.empty} empty and {tally.undecodable} undecodable "
-            f"were skipped{_some(tally.undecodable_named)}; check the paths, the glob pattern and the text column"
+            f"there is no document in the input: {tally.empty} empty and {tally.undecodable} undecodable{bad} were "
+            f"skipped{_some([*tally.bad_named, *tally.undecodable_named])}; check the paths, the glob pattern and the "
+            "text column"
         )
 
 
@@ -351,12 +373,18 @@ class _Recipe:
 
     def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
         """See `_work.Recipe`."""
-        skipped, tally = Skipped(), Tally()
+        tally = Tally()
         with (
             MegatronWriter(prefix, vocab_size=self.encoder.vocab_size, overwrite=True) as writer,
             _keys_file(self.options.id_column, prefix, overwrite=True) as keys,
+            open_ledger(prefix) as ledger,
         ):
-            documents = chain.from_iterable(documents_of(source, self.options, skipped) for source in ranges)
+            skipped = Skipped(ledger=ledger)
+            documents = chain.from_iterable(
+                documents_of(source, self.options, skipped, self.encoder.refused) for source in ranges
+            )
             self.encoder.write(documents, writer, tally, keys)
+            if self.options.on_bad_row == "error":
+                skipped.refuse_bad()
         tally.skip(skipped)
         return tally

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, cast, get_args
 
 import numpy as np
 
@@ -23,7 +23,10 @@ from packhorse.formats.files import FileStamp
 from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
 from packhorse.parameters import parameter
 from packhorse.sft.tokenizer import read_tokenizer_json, tokenizer_json_path
+from packhorse.sft.tokenizer_settings import with_settings
 from packhorse.storage import AtomicFiles
+from packhorse.tokenize._special_texts import SpecialInText, SpecialTexts
+from packhorse.tokenize._unknown import UnknownCharacters
 from packhorse.tokenize._work import Tally
 
 DEFAULT_VOCAB_SIZE = 16_384
@@ -42,11 +45,22 @@ def load_tokenizer(path: Path) -> Any:
         ValueError: it, or the settings beside it, cannot be read.
     """
     require("tokenizers")
-    tokenizer = read_tokenizer_json(path)
+    tokenizer, _ = with_settings(read_tokenizer_json(path), _settings(path), settings_path(path))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = bool(_settings(path).get("split_special_tokens"))
+    tokenizer.encode_special_tokens = splits_special_tokens(path)
     return tokenizer
+
+
+def splits_special_tokens(path: Path) -> bool:
+    """Whether a tokenizer's settings say that a special token spelled out in a text is text like any other."""
+    return bool(_settings(path).get("split_special_tokens"))
+
+
+def content_to_save(path: Path) -> bytes:
+    """Returns a `tokenizer.json` that needs no settings: the file as it is, or with what its settings add."""
+    model, is_changed = with_settings(read_tokenizer_json(path), _settings(path), settings_path(path))
+    return cast(str, model.to_str(pretty=True)).encode() if is_changed else path.read_bytes()
 
 
 def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
@@ -204,6 +218,20 @@ class SpecialTokens:
     `end_of_sequence`."""
     append_eos: bool = True
     """False appends nothing, and ignores `eos`."""
+    special_in_text: SpecialInText = "text"
+    """What becomes of special tokens that a document spells out, such as `<|endoftext|>` in a page about models: "text"
+    encodes their characters, so that no document writes control tokens; "keep" makes them tokens, as transformers does;
+    "error" refuses the document. They are counted in any case. The token that begins or ends every sequence is the
+    document's own if the text begins or ends with it, and is not put there twice.
+    """
+
+    def __post_init__(self) -> None:
+        """Checks the choice."""
+        if self.special_in_text not in get_args(SpecialInText):
+            raise ValueError(
+                parameter("special_in_text")
+                + f" is {self.special_in_text!r}; choose one of {', '.join(get_args(SpecialInText))}"
+            )
 
 
 class KeyedText(str):
@@ -264,12 +292,14 @@ class Encoder:
     """Put before every sequence; None for nothing."""
     last_id: int | None
     """Put after it."""
+    special: SpecialTexts
+    unknown: UnknownCharacters
 
     @classmethod
     def made(cls, path: Path, special: SpecialTokens, *, is_trained: bool) -> Self:
         """Looks up the special tokens."""
         model = _loaded(path, *map(FileStamp.of, tokenizer_files(path)))
-        eos = None
+        eos, opening, closing = None, opening_id(model), closing_id(model)
         if special.append_eos:
             eos = special.eos or (DEFAULT_EOS if is_trained else end_of_sequence(model, path, none="append_eos"))
         return cls(
@@ -277,37 +307,76 @@ class Encoder:
             vocab_size=id_limit(model),
             bos=special.bos,
             eos=eos,
-            first_id=_added_id(model, "bos", special.bos, opening_id(model)),
-            last_id=_added_id(model, "eos", eos, closing_id(model)),
+            first_id=(first := _added_id(model, "bos", special.bos, opening)),
+            last_id=(last := _added_id(model, "eos", eos, closing)),
+            special=SpecialTexts.of(
+                model,
+                special.special_in_text,
+                begin_id=first if opening is None else opening,
+                end_id=last if closing is None else closing,
+            ),
+            unknown=UnknownCharacters.of(model),
         )
 
     @property
     def model(self) -> Any:
-        """The tokenizer."""
-        return _loaded(self.path, *map(FileStamp.of, tokenizer_files(self.path)))
+        """The tokenizer, which takes special tokens in a text as they are to be taken."""
+        model = _loaded(self.path, *map(FileStamp.of, tokenizer_files(self.path)))
+        model.encode_special_tokens = self.special.treatment != "keep"
+        return model
+
+    @property
+    def refused(self) -> SpecialTexts | None:
+        """The special tokens whose texts refuse a document; None if none does."""
+        return self.special if self.special.treatment == "error" else None
 
     def write(
         self, documents: Iterable[str], writer: MegatronWriter, tally: Tally, keys: KeysFile | None = None
     ) -> None:
         """Writes documents, and their keys if they have any, batch by batch, and counts them."""
-        for batch, encodings in _encode(self.model, documents):
+        for batch in _batches(documents):
+            sequences = self._sequences(batch, tally)
             if keys is not None:
-                pairs = zip(batch, encodings, strict=True)
-                keys.append([cast(KeyedText, text).key for text, encoding in pairs if encoding.ids])
-            sequences = [ids for ids in (encoding.ids for encoding in encodings) if ids]
-            tally.empty += len(encodings) - len(sequences)
-            if not sequences:
+                pairs = zip(batch, sequences, strict=True)
+                keys.append([cast(KeyedText, text).key for text, ids in pairs if ids])
+            kept = [ids for ids in sequences if ids]
+            tally.empty += len(sequences) - len(kept)
+            if not kept:
                 continue
-            for ids in sequences:
-                if self.first_id is not None:
-                    ids.insert(0, self.first_id)
-                if self.last_id is not None:
-                    ids.append(self.last_id)
-            lengths = np.array([len(ids) for ids in sequences])
-            writer.append_many(np.concatenate([np.array(ids, dtype=np.int32) for ids in sequences]), lengths)
-            tally.sequences += len(sequences)
+            lengths = np.array([len(ids) for ids in kept])
+            writer.append_many(np.concatenate([np.array(ids, dtype=np.int32) for ids in kept]), lengths)
+            tally.sequences += len(kept)
             tally.tokens += int(lengths.sum())
             tally.longest = max(tally.longest, int(lengths.max()))
+
+    def _sequences(self, batch: Sequence[str], tally: Tally) -> list[list[int]]:
+        """Returns the ids of each document, and none for one without text; counts what is special or unknown."""
+        taken = [self.special.take(text, tally.special) for text in batch]
+        texts = [text.text for text in taken]
+        model = self.model
+        encodings = model.encode_batch(texts) if self.unknown.are_dropped else model.encode_batch_fast(texts)
+        sequences: list[list[int]] = []
+        for text, encoding in zip(taken, encodings, strict=True):
+            ids: list[int] = encoding.ids if text.text.strip() else []
+            if ids:
+                tally.unknown += self.unknown.count(text.text, encoding)
+                tally.own_ends += text.own_ends
+                tally.special_ids += self.special.count(text, encoding)
+                self._begin_and_end(ids)
+            sequences.append(ids)
+        return sequences
+
+    def _begin_and_end(self, ids: list[int]) -> None:
+        """Adds what begins and ends a sequence, unless its text did already."""
+        begin, end = self.special.begin_id, self.special.end_id
+        if begin is not None and self.first_id is None and ids[:2] == [begin, begin]:
+            del ids[0]
+        if end is not None and self.last_id is None and ids[-2:] == [end, end]:
+            del ids[-1]
+        if self.first_id is not None and ids[0] != self.first_id:
+            ids.insert(0, self.first_id)
+        if self.last_id is not None and ids[-1] != self.last_id:
+            ids.append(self.last_id)
 
 
 @lru_cache(maxsize=1)
@@ -328,15 +397,15 @@ def _added_id(tokenizer: Any, name: str, token: str | None, own: int | None) -> 
     return None if own == number else number
 
 
-def _encode(tokenizer: Any, documents: Iterable[str]) -> Iterator[tuple[list[str], list[Any]]]:
-    """Yields documents and their encodings batch by batch; a batch is bounded in documents and in characters."""
+def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Yields documents in batches that are bounded in documents and in characters."""
     batch: list[str] = []
     characters = 0
     for text in documents:
         batch.append(text)
         characters += len(text)
         if len(batch) >= _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
-            yield batch, tokenizer.encode_batch_fast(batch)
+            yield batch
             batch, characters = [], 0
     if batch:
-        yield batch, tokenizer.encode_batch_fast(batch)
+        yield batch

@@ -19,9 +19,10 @@ def test_floating_point_file_is_refused(folder, sequences, tmp_path):
     index = bytearray((folder / "megatron.idx").read_bytes())
     index[17] = 7  # float32
     offsets_at = 34 + 4 * len(sequences)
-    index[offsets_at : offsets_at + 8 * len(sequences)] = bytes(8 * len(sequences))
+    sizes_bytes = 4 * np.array([len(tokens) for tokens in sequences], "<i8")
+    index[offsets_at : offsets_at + 8 * len(sequences)] = (np.cumsum(sizes_bytes) - sizes_bytes).tobytes()
     (tmp_path / "x.idx").write_bytes(index)
-    (tmp_path / "x.bin").write_bytes(bytes(4 * 400))
+    (tmp_path / "x.bin").write_bytes(bytes(int(sizes_bytes.sum())))
     with pytest.raises(TokenSourceError, match="float32"):
         MegatronSource(tmp_path / "x.idx")
 

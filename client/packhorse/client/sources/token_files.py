@@ -139,10 +139,12 @@ class MegatronSource(_MappedFileSource):
 
         Raises:
             FileNotFoundError: one of the two files is missing.
-            ValueError: the index is not valid or does not fit the `.bin`.
+            ValueError: the index is not valid, does not fit the `.bin`, or groups sentences into documents.
             TokenSourceError: the file holds floating-point numbers.
         """
-        super().__init__(MegatronTokens(path))
+        tokens = MegatronTokens(path)
+        tokens.index.refuse_sentences()
+        super().__init__(tokens)
 
 
 class FlatSource(_MappedFileSource):
@@ -262,7 +264,9 @@ class RemoteSource(TokenFileSource):
 def _opened_index(path: Path, tokens_bytes: int, where: str) -> TokenIndex:
     """Opens an index that was copied, and checks that it fits its tokens."""
     if path.suffix == ".idx":
-        return MegatronIndex(path, bin_size_bytes=tokens_bytes)
+        index = MegatronIndex(path, bin_size_bytes=tokens_bytes)
+        index.refuse_sentences()
+        return index
     return FlatBoundaries(path, tokens_bytes, where)
 
 

@@ -89,11 +89,12 @@ class MegatronReader(WholeFiles):
         (path,) = paths
         refuse_columns(path, "a Megatron index", columns)
         if is_url(path):
-            stamp = FileStamp.of(path)
-            num_rows, _, _ = read_header(first_bytes(path, HEADER.size), stamp.size_bytes, without_secrets(path))
+            num_rows = _entries_of_object(path)
         else:
             tokens = megatron_paths(path)[0]
-            num_rows = len(MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None))
+            index = MegatronIndex(path, bin_size_bytes=tokens.stat().st_size if tokens.exists() else None)
+            index.refuse_sentences()
+            num_rows = len(index)
         return _opened(self.kind, path, num_rows, columns)
 
 
@@ -140,6 +141,19 @@ def _pair(path: str) -> tuple[str, str]:
         return f"{prefix}.bin", f"{prefix}.idx"
     tokens, index = megatron_paths(path)
     return str(tokens), str(index)
+
+
+def _entries_of_object(url: str) -> int:
+    """Returns the sequences of an index in a store; whoever loads from it checks it as a whole."""
+    shown = without_secrets(url)
+    num_rows, num_documents, _ = read_header(first_bytes(url, HEADER.size), FileStamp.of(url).size_bytes, shown)
+    if num_documents <= num_rows:
+        raise ValueError(
+            f"{shown} groups {num_rows:,} sequences, such as sentences, into {max(num_documents - 1, 0):,} documents, "
+            "and packing would shuffle them apart; copy the pair to a disk and join the sentences: `packhorse tokenize "
+            "--input COPY.idx --output JOINED`"
+        )
+    return num_rows
 
 
 def _opened(kind: str, path: str, num_rows: int, columns: InputColumns) -> Opened:

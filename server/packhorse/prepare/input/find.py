@@ -87,6 +87,7 @@ READERS: tuple[Reader, ...] = (
 )
 """In the order in which an input is shown to them."""
 
+_MOST_NAMED = 3
 _TABLES = (".parquet", ".arrow")
 """Suffixes that a folder without an index is searched for first."""
 
@@ -139,8 +140,7 @@ def find_inputs(sources: Sequence[str]) -> Found:
         if reader.is_alone and len(paths) > 1:
             raise ValueError(
                 f"{without_secrets(source)} is {reader.kind}, whose entries are the ids, so it can only be "
-                f"prepared alone, and the input names {len(paths)} files; join them first, or prepare each into a "
-                "dataset of its own"
+                f"prepared alone, and the input names {len(paths)} files; {_way_out(reader, sources)}"
             )
         if reader is not readers[0]:
             raise ValueError(
@@ -148,6 +148,18 @@ def find_inputs(sources: Sequence[str]) -> Found:
                 "prepare each kind into a dataset of its own"
             )
     return Found(reader=readers[0], paths=paths)
+
+
+def _way_out(reader: Reader, sources: Sequence[str]) -> str:
+    """Says what to do with several inputs of a kind whose entries are ids."""
+    if not isinstance(reader, MegatronReader | FlatReader):
+        return "prepare each into a dataset of its own"
+    inputs = " ".join(f"--input {shlex.quote(without_secrets(source))}" for source in sources[:_MOST_NAMED])
+    more = " …" if len(sources) > _MOST_NAMED else ""
+    return (
+        f"join them first, with `packhorse tokenize {inputs}{more} --output JOINED`, or prepare each into a dataset of "
+        "its own and mix these with `packhorse mixture`"
+    )
 
 
 def _reader_for(source: str) -> Reader:
@@ -161,6 +173,13 @@ def _reader_for(source: str) -> Reader:
     for reader in READERS:
         if reader.recognises(path):
             return reader
+    ends = f"{path}.index"
+    if path.endswith(".ds") and exists(ends):
+        shown = without_secrets(path)
+        raise ValueError(
+            f"{shown} is of datatrove, whose index has the form of .boundaries: `ln -s {os.path.basename(shown)}.index "
+            f"{shown}.boundaries`, then prepare {shown}"
+        )
     raise ValueError(
         f"{without_secrets(path)} is not recognised by its name or first bytes; `packhorse prepare --help` "
         "lists what is read"

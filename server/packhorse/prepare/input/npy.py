@@ -31,6 +31,7 @@ from packhorse.prepare.input._base import (
     WholeFiles,
     changed,
     cut,
+    first_bytes,
     refuse_columns,
 )
 from packhorse.prepare.input._rows import InputColumns, RawRows, as_amounts
@@ -116,6 +117,9 @@ class _StoredArray:
         return np.frombuffer(self._object.read(*offsets), self.dtype)
 
 
+_MAGIC, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
+
+
 def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
     """Maps an array file, or reads the header of one in a store.
 
@@ -129,7 +133,14 @@ def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
     except (FileNotFoundError, PermissionError, TokenStoreError):
         raise
     except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{without_secrets(path)} cannot be read as a NumPy array: {error}") from None
+        if not first_bytes(path, len(_MAGIC)).startswith((_MAGIC, _ZIP)):
+            raise ValueError(
+                f"{without_secrets(path)} has no header of NumPy. If it holds bare tokens, as OLMo writes them, "
+                "nothing says where documents end: rename it to X.bin with their ends beside it, in X.bin.boundaries "
+                "(int64, cumulative, in tokens), and prepare X.bin"
+            ) from None
+        why = "it holds Python objects, which are not read" if "pickle" in str(error) else str(error)
+        raise ValueError(f"{without_secrets(path)} cannot be read as a NumPy array: {why}") from None
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path} holds several arrays; save the lengths alone with numpy.save")
     return array

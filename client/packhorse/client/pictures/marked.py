@@ -1,0 +1,128 @@
+"""A sequence as text with what is trained marked, for terminals, files and notebooks.
+
+Owns the marks; leaves where text comes from to `packhorse.sft`, and bins to `bins`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedStretch:
+    """Tokens that follow each other and are trained on together, or not."""
+
+    text: str
+    """What they spell."""
+    num_tokens: int
+    is_trained: bool
+    origin: str = ""
+    """Where they come from in the row, such as `messages[1].content`; empty for the template's own words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedSequence:
+    """A sequence in stretches; a notebook shows what is trained in colour.
+
+    Example:
+        >>> answer = MarkedStretch(text="4", num_tokens=1, is_trained=True, origin="messages[1].content")
+        >>> question = MarkedStretch(text="2 + 2 = ", num_tokens=4, is_trained=False)
+        >>> print(MarkedSequence(title="row 0", stretches=(question, answer)).text())
+        row 0: 5 tokens, 1 trained
+        2 + 2 = [[4]]
+        <BLANKLINE>
+          trained  tokens  origin               text
+          no            4  template             '2 + 2 = '
+          yes           1  messages[1].content  '4'
+    """
+
+    title: str
+    stretches: tuple[MarkedStretch, ...]
+    notes: tuple[str, ...] = ()
+    """What else to know of the row, such as fields that it does not show."""
+
+    @classmethod
+    def of_tokens(
+        cls,
+        title: str,
+        tokens: NDArray[np.integer],
+        mask: NDArray[np.integer] | None,
+        decode: Callable[[list[int]], str],
+    ) -> "MarkedSequence":
+        """Cuts tokens where their mask changes.
+
+        Args:
+            title: what the sequence is called.
+            tokens: integers [n].
+            mask: 1 where a token is trained on: integers [n]; None if all are.
+            decode: returns the text of some tokens.
+        """
+        is_trained = np.ones(len(tokens), np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
+        cuts = [0, *(np.flatnonzero(is_trained[1:] != is_trained[:-1]) + 1).tolist(), len(tokens)]
+        stretches = [
+            MarkedStretch(
+                text=decode(tokens[begin:end].tolist()), num_tokens=end - begin, is_trained=bool(is_trained[begin])
+            )
+            for begin, end in pairwise(cuts)
+            if end > begin
+        ]
+        return cls(title=title, stretches=tuple(stretches))
+
+    @property
+    def heading(self) -> str:
+        """The title, with the number of tokens and of those that are trained on."""
+        counts = [sum(each.num_tokens for each in self.stretches if each.is_trained in kinds) for kinds in _KINDS]
+        return f"{self.title}: {counts[0]:,} tokens, {counts[1]:,} trained"
+
+    def runs(self) -> list[tuple[str, bool]]:
+        """Returns (text, whether it is trained on), neighbours joined."""
+        found: list[tuple[str, bool]] = []
+        for each in self.stretches:
+            if found and found[-1][1] == each.is_trained:
+                found[-1] = found[-1][0] + each.text, each.is_trained
+            else:
+                found.append((each.text, each.is_trained))
+        return found
+
+    def text(self) -> str:
+        """Returns it for a plain terminal or a file: what is trained in [[ ]], then a table of where it comes from."""
+        body = "".join(f"[[{text}]]" if is_trained else text for text, is_trained in self.runs())
+        return "\n".join([self.heading, body, *self.notes, "", *self.table()])
+
+    def table(self) -> list[str]:
+        """Returns a line for each stretch: whether it is trained on, its tokens, its origin and how it begins."""
+        unnamed = "template" if any(each.origin for each in self.stretches) else "-"
+        origins = [each.origin or unnamed for each in self.stretches]
+        width = max(map(len, ["origin", *origins]))
+        lines = [f"  trained  tokens  {'origin':{width}}  text"]
+        for each, origin in zip(self.stretches, origins, strict=True):
+            shown = each.text if len(each.text) <= _MOST_SHOWN else f"{each.text[:_MOST_SHOWN]}…"
+            is_trained = "yes" if each.is_trained else "no"
+            lines.append(f"  {is_trained:7}  {each.num_tokens:6,}  {origin:{width}}  {shown!r}")
+        return lines
+
+    def _repr_html_(self) -> str:
+        """Returns it for a notebook."""
+        marked = "".join(
+            f'<span title="{escape(each.origin or "template")}"'
+            + (' style="background:#c6efce;color:#0b3d17"' if each.is_trained else "")
+            + f">{escape(each.text)}</span>"
+            for each in self.stretches
+        )
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<p>{escape(self.heading)}</p><pre style='white-space:pre-wrap'>{marked}</pre>{notes}"
+
+    def facts(self) -> dict[str, object]:
+        """Returns it as JSON can hold it."""
+        names: Sequence[str] = ("text", "num_tokens", "is_trained", "origin")
+        stretches = [{name: getattr(each, name) for name in names} for each in self.stretches]
+        return {"title": self.title, "stretches": stretches, "notes": list(self.notes)}
+
+
+_KINDS = ((True, False), (True,))

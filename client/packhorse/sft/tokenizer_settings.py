@@ -1,0 +1,88 @@
+"""What `tokenizer_config.json` adds to a `tokenizer.json`, as transformers reads the two together.
+
+Owns tokens that only the settings name, and the blank before a text. Leaves which tokens begin and end a text to
+`sft.tokenizer`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from packhorse.formats import require
+
+_GENERIC = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+"""Classes that take a `tokenizer.json` as it is, also where the settings speak of a blank."""
+
+
+def with_settings(model: Any, config: Mapping[str, Any], path: Path) -> tuple[Any, bool]:
+    """Returns a `tokenizers.Tokenizer` as its settings want it, and whether they changed it.
+
+    Args:
+        model: of the `tokenizer.json`; tokens may be added to it.
+        config: of the settings.
+        path: of the settings, for messages.
+
+    Raises:
+        ValueError: the settings give a token another id than the tokenizer does.
+    """
+    is_changed = False
+    prefix = config.get("add_prefix_space")
+    if isinstance(prefix, bool) and config.get("tokenizer_class") not in _GENERIC:
+        changed = with_prefix_space(model, prefix)
+        model, is_changed = changed, changed is not model
+    library = require("tokenizers", "sft")
+    for number, token in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0])):
+        facts = token if isinstance(token, Mapping) else {"content": token}
+        text = facts["content"]
+        there = model.token_to_id(text)
+        if there is None:
+            flags = ("special", "normalized", "lstrip", "rstrip", "single_word")
+            added = library.AddedToken(text, **{name: facts[name] for name in flags if name in facts})
+            (model.add_special_tokens if added.special else model.add_tokens)([added])
+            is_changed = True
+        if model.token_to_id(text) != int(number):
+            raise ValueError(
+                f"{path} gives {text!r} the id {number}, its tokenizer.json {there}; load the folder "
+                "with transformers and pass that tokenizer, or save it again from there"
+            )
+    return model, is_changed
+
+
+def with_prefix_space(model: Any, wanted: bool) -> Any:
+    """Returns a tokenizer that puts a blank before a text, or does not; the same object if it is so already.
+
+    Byte-level tokenizers have a flag for it, and those of SentencePiece a rule or a normalizer.
+    """
+    state = json.loads(model.to_str())
+    is_changed = False
+    for part in _parts(state.get("pre_tokenizer")):
+        if part["type"] == "ByteLevel" and part["add_prefix_space"] != wanted:
+            part["add_prefix_space"], is_changed = wanted, True
+        if part["type"] == "Metaspace" and (part["prepend_scheme"] == "never") == wanted:
+            part["prepend_scheme"], is_changed = "first" if wanted else "never", True
+    blanks = [part for part in _parts(state.get("normalizer")) if part["type"] == "Prepend"]
+    if blanks and not wanted:
+        state["normalizer"], is_changed = _without(state["normalizer"], blanks), True
+    return type(model).from_str(json.dumps(state)) if is_changed else model
+
+
+def _parts(node: Any) -> Iterator[dict[str, Any]]:
+    """Yields the parts of a normalizer or pre-tokenizer, those of sequences too."""
+    if node is None:
+        return
+    if node["type"] == "Sequence":
+        for part in node.get("pretokenizers") or node.get("normalizers") or ():
+            yield from _parts(part)
+    else:
+        yield node
+
+
+def _without(node: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns a normalizer without some of its parts."""
+    if node in parts:
+        return None
+    if node["type"] != "Sequence":
+        return node
+    left = [_without(part, parts) for part in node["normalizers"]]
+    return {**node, "normalizers": [part for part in left if part is not None]}

@@ -1,0 +1,267 @@
+"""Joining token files: several Megatron pairs or flat files become one pair, and sentences become documents.
+
+Owns what is joined beside the tokens (loss masks, keys, the tokenizer) and refusing files that do not belong together.
+Leaves the files' layouts to `packhorse.formats`.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats import FlatTokens, MegatronTokens, megatron_paths
+from packhorse.formats.files import MappedTokens
+from packhorse.formats.keys import keys_path
+from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX
+from packhorse.formats.megatron_writer import masked_paths, write_index
+from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.storage import AtomicFiles, refuse_existing
+from packhorse.tokenize._parts import expand_inputs, listed
+from packhorse.tokenize._work import prefix_paths, remove_stale, saved_tokenizer_path
+from packhorse.tokenize.tokenizers import KeysFile, checksum_of, settings_path, tokenizer_files
+
+_BOUNDARIES = ".boundaries"
+_MASK_INDEX = f"{LOSS_MASK_SUFFIX}.idx"
+_COPIED_TOKENS = 1 << 21
+_MOST_TOKENS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSummary:
+    """Counts and paths of joining."""
+
+    files: int
+    """Token files joined."""
+    entries: int
+    """Entries of their indices: sequences, or the sentences of documents."""
+    documents: int
+    """Sequences written."""
+    tokens: int
+    """Tokens written."""
+    longest: int
+    """The longest sequence, in tokens."""
+    dtype: str
+    """Type of a token in `.bin`."""
+    empty: int
+    """Documents without a token, left out."""
+    idx_path: Path
+    """The index written; the `.bin` is beside it."""
+    loss_mask_idx_path: Path | None
+    """The loss mask's index; None if the inputs have none."""
+    keys_path: Path | None
+    """The documents' keys; None if the inputs have none."""
+    tokenizer_path: Path | None
+    """The tokenizer that is beside every input; None if not all have one."""
+
+
+def is_token_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is, by its name and its neighbours, a token file with its index, or one of the two.
+
+    Args:
+        path: or pattern, or URL; looked at on disks only.
+    """
+    name = os.fspath(path)
+    if is_url(name):
+        return name.endswith((".idx", _BOUNDARIES))
+    return name.endswith((".idx", _BOUNDARIES)) or (
+        name.endswith(".bin") and (os.path.isfile(name[:-4] + ".idx") or os.path.isfile(name + _BOUNDARIES))
+    )
+
+
+def join_token_files(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+) -> JoinSummary:
+    """Joins Megatron pairs and flat token files into one Megatron pair, with their loss masks and keys.
+
+    A document that is several entries of an index, as with Megatron's `--split-sentences`, becomes one sequence.
+    Memory is 4 bytes a sequence.
+
+    Example:
+        >>> summary = join_token_files(["corpus.idx"], "joined")
+        >>> summary.documents, summary.tokens
+        (4, 16)
+
+    Args:
+        inputs: `.idx`, `.bin` or `.boundaries` files and glob patterns of such, in the order of the output.
+        output: the prefix X of the new pair; not one of the inputs.
+        overwrite: whether to replace existing files.
+
+    Raises:
+        FileExistsError: an output is there and overwrite is False.
+        FileNotFoundError: an input is not there.
+        ValueError: an input is no token file, is not valid, or belongs to other tokens than the first.
+    """
+    paths = _token_paths(listed(inputs))
+    target = prefix_paths(output)[1]
+    opened = [FlatTokens(path) if path.endswith(_BOUNDARIES) else MegatronTokens(path) for path in paths]
+    if any(os.path.realpath(tokens.path) == os.path.realpath(megatron_paths(output)[0]) for tokens in opened):
+        raise ValueError(f"output {output} is one of the inputs; name another")
+    masks = _masks_of(opened)
+    tokenizer = _tokenizer_of(opened)
+    dtype = _common_dtype(opened)
+    lengths = [_document_lengths(tokens) for tokens in opened]
+    whole = np.concatenate([np.empty(0, np.int64), *lengths])
+    kept = whole[whole > 0]
+    keyed = _have_keys(opened, len(kept))
+    num_tokens = int(whole.sum())
+    if not len(kept):
+        raise ValueError(f"there is no sequence in {paths[0]}")
+    if int(kept.max()) > _MOST_TOKENS:
+        raise ValueError(f"a document of the input has {kept.max():,} tokens, more than an index holds")
+    saved = saved_tokenizer_path(output)
+    beside = [] if tokenizer is None else [settings_path(saved), saved]
+    refuse_existing([*(masked_paths(output) if masks else megatron_paths(output)), *beside], overwrite=overwrite)
+    outputs = masked_paths(output) if masks else list(megatron_paths(output))
+    with (
+        AtomicFiles(outputs, overwrite=overwrite) as files,
+        KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if keyed else nullcontext() as keys,
+    ):
+        *mask_files, token_bin, token_index = files.files
+        for tokens in opened:
+            _copy(tokens, dtype, token_bin)
+            if keys is not None:
+                keys.extend(tokens.path)
+        write_index(token_index, kept, dtype)
+        if masks:
+            for mask in masks:
+                _copy(mask, mask.dtype, mask_files[0])
+            write_index(mask_files[1], kept, masks[0].dtype)
+    if tokenizer is not None:
+        _copy_tokenizer(tokenizer, saved)
+    remove_stale(output, keeps_mask=bool(masks), keeps_keys=keyed)
+    return JoinSummary(
+        files=len(opened),
+        entries=sum(map(len, opened)),
+        documents=len(kept),
+        tokens=num_tokens,
+        longest=int(kept.max()),
+        dtype=dtype.name,
+        empty=len(whole) - len(kept),
+        idx_path=target,
+        loss_mask_idx_path=masked_paths(output)[1] if masks else None,
+        keys_path=keys_path(output) if keyed else None,
+        tokenizer_path=saved if tokenizer is not None else None,
+    )
+
+
+def _token_paths(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Returns the index of each input, each once; a pattern's masks go with their tokens."""
+    found: dict[str, str] = {}
+    for path in expand_inputs(inputs):
+        if is_url(path):
+            raise ValueError(f"{without_secrets(path)} is in an object store; copy the pair to a disk to join it")
+        if not is_token_file(path):
+            raise ValueError(
+                f"{path} is no token file (.idx with its .bin, or .bin with its .boundaries); one run reads text or "
+                "joins token files"
+            )
+        index = path
+        if path.endswith(".bin"):
+            index = path[:-4] + ".idx" if os.path.isfile(path[:-4] + ".idx") else path + _BOUNDARIES
+        found.setdefault(os.path.realpath(index), index)
+    is_mask = {path: index.endswith(_MASK_INDEX) for path, index in found.items()}
+    if all(is_mask.values()):
+        return list(found.values())
+    return [index for path, index in found.items() if not is_mask[path]]
+
+
+def _document_lengths(tokens: MappedTokens) -> NDArray[np.int64]:
+    """Returns the tokens of each document: int64 [D]."""
+    if not isinstance(tokens, MegatronTokens):
+        assert isinstance(tokens, FlatTokens)
+        return tokens.lengths.astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(tokens.lengths, dtype=np.int64)])
+    return np.diff(ends[np.array(tokens.index.document_indices)])
+
+
+def _masks_of(opened: Sequence[MappedTokens]) -> list[MegatronTokens]:
+    """Returns the loss masks beside token files; none if they have none."""
+    masks = [_mask_of(tokens) for tokens in opened]
+    there = [mask for mask in masks if mask is not None]
+    if there and len(there) < len(masks):
+        without = opened[masks.index(None)]
+        raise ValueError(
+            f"{there[0].path} is a loss mask, and {without.path} has none beside it; join files of one kind"
+        )
+    for tokens, mask in zip(opened, there, strict=False):
+        if not np.array_equal(_document_lengths(tokens), _document_lengths(mask)):
+            raise ValueError(f"{mask.path} is the loss mask of other sequences than {tokens.path}; write both again")
+    return there
+
+
+def _mask_of(tokens: MappedTokens) -> MegatronTokens | None:
+    if not isinstance(tokens, MegatronTokens) or not masked_paths(tokens.path)[1].is_file():
+        return None
+    return MegatronTokens(masked_paths(tokens.path)[1])
+
+
+def _have_keys(opened: Sequence[MappedTokens], num_documents: int) -> bool:
+    """Whether all token files have keys beside them; a ValueError if only some have, or their entries change."""
+    with_keys = [tokens for tokens in opened if keys_path(tokens.path).is_file()]
+    if with_keys and len(with_keys) < len(opened):
+        without = next(tokens for tokens in opened if tokens not in with_keys)
+        raise ValueError(
+            f"{keys_path(with_keys[0].path)} holds keys, and {without.path} has none; join files of one kind, or "
+            "remove the keys"
+        )
+    if with_keys and num_documents != sum(map(len, opened)):
+        raise ValueError(
+            f"{keys_path(opened[0].path)} names entries, and joining leaves out empty ones or makes documents of "
+            "several; remove that file to join without keys"
+        )
+    return bool(with_keys)
+
+
+def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
+    """Returns the tokenizer that all have beside them, the first one's; a ValueError if two differ."""
+    saved = [saved_tokenizer_path(tokens.path) for tokens in opened]
+    there = [path for path in saved if path.is_file()]
+    for path in there[1:]:
+        if checksum_of(tokenizer_files(path)[:1]) != checksum_of(tokenizer_files(there[0])[:1]):
+            raise ValueError(
+                f"{there[0]} and {path} are two tokenizers, so their token files do not belong together; tokenize both "
+                "with the same one"
+            )
+    return there[0] if len(there) == len(saved) else None
+
+
+def _copy_tokenizer(source: Path, copy: Path) -> None:
+    """Copies a tokenizer with its settings, which come first."""
+    for one, other in ((settings_path(source), settings_path(copy)), (source, copy)):
+        if one.is_file():
+            shutil.copyfile(one, other)
+
+
+def _common_dtype(opened: Sequence[MappedTokens]) -> np.dtype[np.integer]:
+    """Returns the type of the joined tokens; a ValueError if two files hold different types."""
+    kinds = [np.dtype("<i4") if tokens.dtype == np.dtype("<u4") else tokens.dtype for tokens in opened]
+    for tokens, kind in zip(opened, kinds, strict=True):
+        if kind != kinds[0]:
+            raise ValueError(
+                f"{opened[0].path} holds {kinds[0]} and {tokens.path} {kind}, as files of different tokenizers do; "
+                "join files of one tokenizer"
+            )
+    return kinds[0]
+
+
+def _copy(tokens: MappedTokens, dtype: np.dtype[np.integer], out: BinaryIO) -> None:
+    """Copies all tokens; those of 4 bytes without a sign must fit into 4 bytes with one."""
+    for chunk in _chunks(tokens):
+        if tokens.dtype != dtype and int(chunk.max()) > _MOST_TOKENS:
+            raise ValueError(f"{tokens.path} holds the token id {chunk.max()}, which is above 2^31 - 1")
+        out.write(chunk.astype(dtype, copy=False).tobytes())
+
+
+def _chunks(tokens: MappedTokens) -> Iterator[NDArray[np.integer]]:
+    values = np.frombuffer(tokens.mapped(), tokens.dtype)
+    for begin in range(0, len(values), _COPIED_TOKENS):
+        yield values[begin : begin + _COPIED_TOKENS]
