@@ -114,7 +114,7 @@ def test_waiting_is_shown_by_ranks_and_context_length(prepared: PreparedDataset,
     plot = tmp_path / "plot.png"
     shown = run(str(prepared.path), *options, "--plot", str(plot))
     assert "of GPU time is lost to waiting; --balance micro-step leaves" in shown
-    assert "GPU time lost to waiting" in shown
+    assert "GPU time that ranks lose by waiting" in shown
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
