@@ -263,6 +263,18 @@ def preview_fine_tuning(
 ) -> list[tuple[str, ExplainedSequence | str]]:
     """Encodes the first rows and writes nothing.
 
+    Example:
+        >>> import tempfile
+        >>> from packhorse.tokenize import PairColumns, train_tokenizer
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     here = Path(folder)
+        ...     train_tokenizer(["2 + 2 = 4"], vocab_size=300).save(str(here / "tokenizer.json"))
+        ...     _ = (here / "sums.jsonl").write_text('{"question": "2 + 2 =", "answer": " 4"}')
+        ...     columns = PairColumns(prompt="question", response="answer", eos="<|endoftext|>")
+        ...     ((_, row),) = preview_fine_tuning(here / "sums.jsonl", columns, tokenizer=here)
+        >>> row.text
+        '2 + 2 = 4'
+
     Args:
         inputs: as in `tokenize_fine_tuning`.
         columns: as in `tokenize_fine_tuning`.

@@ -63,6 +63,10 @@ class JoinSummary:
 def is_token_file(path: str | os.PathLike[str]) -> bool:
     """Whether a path is, by its name and its neighbours, a token file with its index, or one of the two.
 
+    Example:
+        >>> is_token_file("corpus.idx"), is_token_file("chats.jsonl")
+        (True, False)
+
     Args:
         path: or pattern, or URL; looked at on disks only.
     """

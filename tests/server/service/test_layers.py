@@ -46,7 +46,6 @@ def test_a_stream_passes_four_layers_before_a_line_about_bins(corpus, monkeypatc
         metrics, lanes = Metrics(list), Lanes.for_this_machine()
         lanes.measure(metrics)
         interceptor = Interceptor([CallMetrics(metrics)], None, lambda _error: None)
-        interceptor.open()
         server = grpc.aio.server(interceptors=(interceptor,))
         backend = Backend(Mixtures(LazyCatalog(corpus.root, set())))
         servicer = PackingServicer(backend, metrics, lanes, StreamLimit(1))

@@ -66,7 +66,6 @@ def followed():
 
     async def run():
         interceptor = Interceptor([CallMetrics(metrics), recorder], None, lambda _error: None)
-        interceptor.open()
         server = grpc.aio.server(interceptors=(interceptor,))
         packing_pb2_grpc.add_PackingServiceServicer_to_server(Servicer(), server)
         health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
@@ -231,7 +230,6 @@ async def leaving():
 
     details = SimpleNamespace(method=f"/{PACKING}/StreamBins", invocation_metadata=())
     interceptor = Interceptor([Recorder()], None, lambda _error: None)
-    interceptor.open()
     handler = await interceptor.intercept_service(handler_of, details)
     context = Leaving()
     task = asyncio.ensure_future(handler.unary_stream(b"", context))
