@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from itertools import count
 
 import grpc
 import numpy as np
@@ -16,12 +17,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.certificates import Authority
 from tests.flat_words import packed_dataloader, packed_dataset
+from tests.waiting import wait_until
 
 from packhorse.client import Access, RetryPolicy, connect
 from packhorse.client.errors import AccessDeniedError, DatasetNotFoundError, InvalidRequestError, UnauthenticatedError
 from packhorse.client.transport import access as _targets
 from packhorse.client.transport.requests import Method
-from packhorse.server.access.tokens import Grant, hash_of, new_token, parse_time
+from packhorse.server.access.tokens import FRESH_SECONDS, Grant, hash_of, new_token, parse_time
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
@@ -243,10 +245,12 @@ def test_a_token_that_is_withdrawn_ends_its_streams(server, secure):
         stream.send([1], [8])
         write_tokens(server.tokens, [name for name in GRANTS if name != "withdrawn"])
         try:
-            with pytest.raises(UnauthenticatedError, match="withdrawn"):
-                stream.send([2], [8])
+            numbers = count(2)
+            with pytest.raises(UnauthenticatedError, match="withdrawn"):  # the file is looked at a few times a second
+                wait_until(lambda: stream.send([next(numbers)], [8]) is None)
         finally:
             write_tokens(server.tokens)
+        time.sleep(2 * FRESH_SECONDS)
         assert client.get_dataset("few").num_sequences == 7
 
 
@@ -291,6 +295,7 @@ def test_certificates_are_replaced_while_streams_run(
     def install(issued):
         shutil.copy(issued.key, key)
         shutil.copy(issued.cert, cert)
+        time.sleep(2 * FRESH_SECONDS)  # the server looks at the files again after that long
 
     def ask(ca):
         with connect(server.target, ca=ca, retry=PATIENT) as client:
@@ -314,6 +319,7 @@ def test_certificates_are_replaced_while_streams_run(
             assert client.get_dataset("few").num_sequences == 7  # on its old connection
         assert joined(blocks) == joined(embedded.stream_bins("rows"))
         cert.write_text(cert.read_text()[:200])
+        time.sleep(2 * FRESH_SECONDS)
         assert ask(foreign.ca) == 2000
         assert "stays in use" in server.log()
         install(foreign.issue("old", days=-1))

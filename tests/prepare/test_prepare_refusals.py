@@ -120,6 +120,8 @@ def test_index_input_takes_no_columns_and_no_empty_sequences(tmp_path: Path) -> 
             writer.append(np.zeros(length, dtype=np.uint16))
     index = bytearray((tmp_path / "x.idx").read_bytes())
     index[38:42] = bytes(4)  # the second of the int32 lengths, which begin at byte 34
+    index[42:46] = (2).to_bytes(4, "little")  # so that sequences still are end to end
+    index[62:70] = (4).to_bytes(8, "little")  # the third of the int64 offsets, which begin at byte 46
     (tmp_path / "x.idx").write_bytes(index)
     with pytest.raises(ValueError, match="no columns"):
         run(tmp_path / "x.idx", tmp_path / "out")

@@ -9,7 +9,7 @@ from tests.tokenize.small_tokenizers import byte_level, saved
 
 from packhorse.cli.show import command as show
 from packhorse.cli.tokenize import command
-from packhorse.client.pictures import MarkedSequence, MarkedStretch
+from packhorse.client.pictures import MarkedRange, MarkedSequence
 
 _TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}"
 
@@ -49,10 +49,10 @@ def test_a_prepared_sequence_is_shown_with_its_mask(tmp_path: Path) -> None:
 
 def test_a_notebook_shows_what_is_trained_in_colour() -> None:
     stretches = (
-        MarkedStretch(text="<a>", num_tokens=1, is_trained=False),
-        MarkedStretch(text="b & c", num_tokens=2, is_trained=True, origin="response"),
+        MarkedRange(text="<a>", num_tokens=1, is_trained=False),
+        MarkedRange(text="b & c", num_tokens=2, is_trained=True, origin="response"),
     )
-    page = MarkedSequence(title="row", stretches=stretches, notes=("not in the text: tools",))._repr_html_()
+    page = MarkedSequence(title="row", ranges=stretches, notes=("not in the text: tools",))._repr_html_()
     assert 'title="response" style=' in page
     assert "b &amp; c" in page
     assert "&lt;a&gt;" in page

@@ -17,7 +17,7 @@ from packhorse.cli import stopped_by_signals
 from packhorse.cli.shared.marked import print_marked
 from packhorse.cli.shared.options import flags_of, store_timeout_option
 from packhorse.cli.shared.printing import facts_table, output_console
-from packhorse.client.pictures import MarkedSequence, MarkedStretch
+from packhorse.client.pictures import MarkedRange, MarkedSequence
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
@@ -67,7 +67,7 @@ _KEPT = "finished parts are kept for --resume"
     "num_shown",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="Print the first N chats or pairs with what is trained in [[ ]] or in colour, and where each stretch comes "
+    help="Print the first N chats or pairs with what is trained in [[ ]] or in colour, and where each part comes "
     "from. Without --output nothing is written.",
 )
 @click.option(
@@ -304,8 +304,8 @@ def _show(rows: Sequence[tuple[str, Any]], *, as_json: bool) -> None:
         print_marked(
             MarkedSequence(
                 title=origin,
-                stretches=tuple(
-                    MarkedStretch(
+                ranges=tuple(
+                    MarkedRange(
                         text=each.text,
                         num_tokens=each.end - each.first,
                         is_trained=each.is_trained,

@@ -4,7 +4,7 @@ Nothing here makes a bin or a token. Only token sources need torch.
 """
 
 from packhorse.client.pictures.bins import ExplainedStep, draw_bins, explain_step
-from packhorse.client.pictures.marked import MarkedSequence, MarkedStretch
+from packhorse.client.pictures.marked import MarkedRange, MarkedSequence
 from packhorse.client.pictures.picture import Picture, draw_batch
 
-__all__ = ["ExplainedStep", "MarkedSequence", "MarkedStretch", "Picture", "draw_batch", "draw_bins", "explain_step"]
+__all__ = ["ExplainedStep", "MarkedRange", "MarkedSequence", "Picture", "draw_batch", "draw_bins", "explain_step"]

@@ -15,7 +15,7 @@ _MOST_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkedStretch:
+class MarkedRange:
     """Tokens that follow each other and are trained on together, or not."""
 
     text: str
@@ -28,12 +28,12 @@ class MarkedStretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedSequence:
-    """A sequence in stretches; a notebook shows what is trained in colour.
+    """A sequence in ranges; a notebook shows what is trained in colour.
 
     Example:
-        >>> answer = MarkedStretch(text="4", num_tokens=1, is_trained=True, origin="messages[1].content")
-        >>> question = MarkedStretch(text="2 + 2 = ", num_tokens=4, is_trained=False)
-        >>> print(MarkedSequence(title="row 0", stretches=(question, answer)).text())
+        >>> answer = MarkedRange(text="4", num_tokens=1, is_trained=True, origin="messages[1].content")
+        >>> question = MarkedRange(text="2 + 2 = ", num_tokens=4, is_trained=False)
+        >>> print(MarkedSequence(title="row 0", ranges=(question, answer)).text())
         row 0: 5 tokens, 1 trained
         2 + 2 = [[4]]
         <BLANKLINE>
@@ -43,7 +43,7 @@ class MarkedSequence:
     """
 
     title: str
-    stretches: tuple[MarkedStretch, ...]
+    ranges: tuple[MarkedRange, ...]
     notes: tuple[str, ...] = ()
     """What else to know of the row, such as fields that it does not show."""
 
@@ -65,25 +65,25 @@ class MarkedSequence:
         """
         is_trained = np.ones(len(tokens), np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         cuts = [0, *(np.flatnonzero(is_trained[1:] != is_trained[:-1]) + 1).tolist(), len(tokens)]
-        stretches = [
-            MarkedStretch(
+        ranges = [
+            MarkedRange(
                 text=decode(tokens[begin:end].tolist()), num_tokens=end - begin, is_trained=bool(is_trained[begin])
             )
             for begin, end in pairwise(cuts)
             if end > begin
         ]
-        return cls(title=title, stretches=tuple(stretches))
+        return cls(title=title, ranges=tuple(ranges))
 
     @property
     def heading(self) -> str:
         """The title, with the number of tokens and of those that are trained on."""
-        counts = [sum(each.num_tokens for each in self.stretches if each.is_trained in kinds) for kinds in _KINDS]
+        counts = [sum(each.num_tokens for each in self.ranges if each.is_trained in kinds) for kinds in _KINDS]
         return f"{self.title}: {counts[0]:,} tokens, {counts[1]:,} trained"
 
     def runs(self) -> list[tuple[str, bool]]:
         """Returns (text, whether it is trained on), neighbours joined."""
         found: list[tuple[str, bool]] = []
-        for each in self.stretches:
+        for each in self.ranges:
             if found and found[-1][1] == each.is_trained:
                 found[-1] = found[-1][0] + each.text, each.is_trained
             else:
@@ -96,12 +96,12 @@ class MarkedSequence:
         return "\n".join([self.heading, body, *self.notes, "", *self.table()])
 
     def table(self) -> list[str]:
-        """Returns a line for each stretch: whether it is trained on, its tokens, its origin and how it begins."""
-        unnamed = "template" if any(each.origin for each in self.stretches) else "-"
-        origins = [each.origin or unnamed for each in self.stretches]
+        """Returns a line for each range: whether it is trained on, its tokens, its origin and how it begins."""
+        unnamed = "template" if any(each.origin for each in self.ranges) else "-"
+        origins = [each.origin or unnamed for each in self.ranges]
         width = max(map(len, ["origin", *origins]))
         lines = [f"  trained  tokens  {'origin':{width}}  text"]
-        for each, origin in zip(self.stretches, origins, strict=True):
+        for each, origin in zip(self.ranges, origins, strict=True):
             shown = each.text if len(each.text) <= _MOST_SHOWN else f"{each.text[:_MOST_SHOWN]}…"
             is_trained = "yes" if each.is_trained else "no"
             lines.append(f"  {is_trained:7}  {each.num_tokens:6,}  {origin:{width}}  {shown!r}")
@@ -113,7 +113,7 @@ class MarkedSequence:
             f'<span title="{escape(each.origin or "template")}"'
             + (' style="background:#c6efce;color:#0b3d17"' if each.is_trained else "")
             + f">{escape(each.text)}</span>"
-            for each in self.stretches
+            for each in self.ranges
         )
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         return f"<p>{escape(self.heading)}</p><pre style='white-space:pre-wrap'>{marked}</pre>{notes}"
@@ -121,8 +121,8 @@ class MarkedSequence:
     def facts(self) -> dict[str, object]:
         """Returns it as JSON can hold it."""
         names: Sequence[str] = ("text", "num_tokens", "is_trained", "origin")
-        stretches = [{name: getattr(each, name) for name in names} for each in self.stretches]
-        return {"title": self.title, "stretches": stretches, "notes": list(self.notes)}
+        ranges = [{name: getattr(each, name) for name in names} for each in self.ranges]
+        return {"title": self.title, "ranges": ranges, "notes": list(self.notes)}
 
 
 _KINDS = ((True, False), (True,))
