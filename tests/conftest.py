@@ -28,6 +28,19 @@ def _take_signals_as_a_terminal_does():
 _take_signals_as_a_terminal_does()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _signals_stay_as_they_are():
+    """What a file of tests leaves ignored or held back, every process started after it would ignore too."""
+    before = _signals()
+    yield
+    assert _signals() == before
+
+
+def _signals():
+    ignored = {each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN}
+    return ignored, signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 def pytest_collection_modifyitems(items):
     """Skips what needs CUDA where there is none."""
     wanting = [item for item in items if item.get_closest_marker("gpu")]

@@ -294,7 +294,7 @@ def test_faults_reach_every_process_and_those_that_replace_them(corpus, make_ser
     ("options", "message"),
     [
         ({"processes": 0}, "processes must be at least 1, got 0"),
-        ({"processes": 2, "listen": "unix:/s"}, "processes=2 needs listen=HOST:PORT: a unix socket belongs to one"),
+        ({"processes": 2, "listen": "unix:/s"}, "processes=2 needs listen='HOST:PORT': a unix socket belongs to one"),
     ],
 )
 def test_what_processes_cannot_share_is_refused(tmp_path, options, message):

@@ -48,7 +48,7 @@ def oracle(bins, sequences, max_seq_len, pad_token_id, shift):
         for key in keys:
             batch[key].append(row[key])
     lengths = [length for one_bin in bins for _, length in one_bin]
-    return {**batch, "cu_seqlens": cu_seqlens, "max_seqlen": max(lengths, default=0)}
+    return {**batch, "cu_seqlens": cu_seqlens, "max_seqlen": max(lengths, default=0), "shift_labels": shift}
 
 
 @st.composite

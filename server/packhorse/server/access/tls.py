@@ -121,4 +121,4 @@ def _bytes_of(option: str, path: Path) -> bytes:
     try:
         return read_plain(path)
     except OSError as error:
-        raise ValueError(f"{option} {path} cannot be read: {error.strerror}") from None
+        raise ValueError(parameter(option) + f" {path} cannot be read: {error.strerror}") from None
