@@ -16,7 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.files.toml_files import FieldError, array_header, checked_field, line_of, no_field, text_of
+from packhorse.dataset.files.toml_files import (
+    FieldError,
+    array_header,
+    checked_field,
+    line_of,
+    loads_with_lists,
+    no_field,
+    text_of,
+)
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.dataset.write import fingerprint
@@ -193,7 +201,7 @@ class TakedownFile:
             TakedownError: it is not TOML, or a field is missing, unknown or wrong; names file, line and field.
         """
         try:
-            content = tomllib.loads(text)
+            content = loads_with_lists(text, "ids")
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise TakedownError(f"{file} is not TOML: {error}") from None
         for key in content:
@@ -285,17 +293,23 @@ def parse_ids(text: str, name: str) -> Names:
 def _names(given: Sequence[Any], name: str) -> Names:
     if not given:
         raise ValueError(f"{name} holds no id; give at least one, e.g. ids = [17, 4711]")
-    keys = {each for each in given if isinstance(each, str)}
+    kinds = set(map(type, given))
+    keys = {each for each in given if isinstance(each, str)} if str in kinds else set()
     for key in keys:
         check_key(key)
-    numbers = [each for each in given if not isinstance(each, str)]
-    for number in numbers:
-        if not isinstance(number, int) or isinstance(number, bool) or not -(2**63) <= number < 2**63:
-            raise ValueError(
-                f"{name} must hold whole numbers of 64 bits, or keys in quotes, got {number!s:.60}"
-                + (": in quotes it is a key" if isinstance(number, int) else "")
-            )
-    return Names(np.unique(np.array(numbers, dtype=np.int64)), tuple(sorted(keys)))
+    numbers = [each for each in given if not isinstance(each, str)] if keys else given
+    try:
+        if not kinds <= {int, str}:
+            raise OverflowError
+        ids = np.sort(np.array(numbers, dtype=np.int64))
+    except OverflowError:
+        number = next(each for each in numbers if type(each) is not int or not -(2**63) <= each < 2**63)
+        raise ValueError(
+            f"{name} must hold whole numbers of 64 bits, or keys in quotes, got {number!s:.60}"
+            + (": in quotes it is a key" if isinstance(number, int) else "")
+        ) from None
+    is_first = np.diff(ids, prepend=ids[:1] - 1) != 0  # np.unique takes eight times as long
+    return Names(ids[is_first], tuple(sorted(keys)))
 
 
 def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
