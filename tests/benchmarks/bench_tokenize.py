@@ -29,11 +29,11 @@ _REPEATS = 3
 
 def run(workspace: Workspace) -> list[Row]:
     """Measures, and returns rows."""
-    texts = list(_texts(workspace.sizes.text_bytes))
-    model = train_tokenizer(texts[:_TRAINED_MODULES])
+    modules = list(texts(workspace.sizes.text_bytes))
+    model = train_tokenizer(modules[:_TRAINED_MODULES])
     model.save(str(workspace.root / "tokenizer.json"))
     corpus = workspace.root / "modules.jsonl"
-    corpus.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    corpus.write_text("\n".join(json.dumps({"text": text}) for text in modules))
     cores = os.cpu_count() or 1
     num_tokens = 0
 
@@ -54,10 +54,10 @@ def run(workspace: Workspace) -> list[Row]:
 
     def theirs() -> float:
         started = time.perf_counter()
-        tokens = _encoded(model, texts)
+        tokens = _encoded(model, modules)
         return tokens / (time.perf_counter() - started) / 1e6
 
-    interleaved(1, lambda: _encoded(model, texts[:_BATCH]))
+    interleaved(1, lambda: _encoded(model, modules[:_BATCH]))
     several, one, library = interleaved(_REPEATS, lambda: ours(cores), lambda: ours(1), theirs)
     size = f"{in_words(num_tokens)} tokens"
     return [
@@ -80,7 +80,7 @@ def _row(what: str, size: str, ours: tuple[float, ...], library: tuple[float, ..
     )
 
 
-def _texts(num_bytes: int) -> Iterator[str]:
+def texts(num_bytes: int) -> Iterator[str]:
     """Yields modules until they are so many bytes together."""
     paths = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
     for path in cycle(path for path in paths if "site-packages" not in path.parts):

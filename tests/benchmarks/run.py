@@ -14,6 +14,7 @@ import bench_assembling
 import bench_attacks
 import bench_balanced_images
 import bench_balanced_training
+import bench_chats
 import bench_cold_start
 import bench_context_plans
 import bench_endurance
@@ -80,6 +81,7 @@ BENCHMARKS = {
     "attacks": bench_attacks,
     "floods": bench_floods,
     "tokenize": bench_tokenize,
+    "chats": bench_chats,
     "object-store": bench_object_store,
     "prepare": bench_prepare,
     "prepare-huge": bench_prepare_huge,

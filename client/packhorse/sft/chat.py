@@ -163,7 +163,7 @@ class ChatEncoder:
         return replace(encoded, num_cut_tokens=num_cut, is_too_long=too_long), chat, encoding
 
     def _mask(self, chat: "RenderedChat", encoding: Any) -> EncodedSequence:
-        ids = list(encoding.ids)
+        ids = encoding.ids
         turns = token_ranges(encoding.offsets, [(turn.begin, turn.end) for turn in chat.turns])
         last = chat.turns[-1] if chat.turns else None
         is_ended = self._eos is not None and last is not None and last.is_open and chat.ends_with_turn

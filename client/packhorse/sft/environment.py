@@ -31,7 +31,7 @@ TRACE = "_packhorse_trace"
 
 def plain_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     """Returns the environment that renders."""
-    return _equipped(jinja2.sandbox.ImmutableSandboxedEnvironment, _Generation)
+    return _equipped(_Environment, _Generation)
 
 
 def tracing_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
@@ -98,7 +98,20 @@ class _TracedGeneration(_Generation):
         return [jinja2.nodes.FilterBlock(body, _filter(None, "_generated"))]
 
 
-class _TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+_OF_EVERY_DICT = frozenset(dir(dict))
+
+
+class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Jinja that looks into a message at once: it would ask for a Python attribute first, and catch its absence."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As Jinja's."""
+        if type(obj) is dict and attribute not in _OF_EVERY_DICT:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+
+class _TracingEnvironment(_Environment):
     """Jinja that keeps the origins of traced text where it joins pieces by itself."""
 
     concat = staticmethod(joined)

@@ -53,9 +53,6 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
     if traced is None:
         assert refusal is not None
         raise refusal
-    text = template.render(best.messages, variables)
-    if text != traced.text:  # a template that looks behind a text's type
-        traced = TracedText(text, (Run(len(text), None, -1, None, False),), traced.trace)
     return best, traced
 
 

@@ -20,6 +20,7 @@ Turns = Literal["all", "last"]
 NEVER_TRAINED = ("system", "developer", "user", "tool", "function", "ipython")
 REASONING = ("reasoning_content", "thinking", "reasoning", "reasoning_text", "thought", "thoughts")
 """Names of the model's reasoning before its answer; templates read the first two."""
+_REASONING = frozenset(REASONING)
 WORDS_MARK = "\ufdd2"
 """A code point that Unicode keeps out of text; the search for turns puts it into its own renderings."""
 
@@ -59,7 +60,8 @@ _ROLES = {
     "developer": "developer",
 }
 """Names of speakers → role."""
-_SPEAKER, _WORDS, _CALLS = "from", "value", ("function_call", "tool_call")
+_SPEAKER, _WORDS, _CALLS = "from", "value", ("tool_call", "function_call")
+_ALL_CALLS = frozenset(("tool_calls", *_CALLS))
 
 _EXAMPLE = '{"type": "text", "text": "…"}'
 
@@ -135,15 +137,20 @@ def check_conversation(
             for key, value in message.items()
             if value is not None or key == "content"
         }
-        flags = [_flag(number, name, fields.pop(name)) for name in FLAGS if name in fields]
+        flags = [] if FLAGS.keys().isdisjoint(fields) else _taken_flags(number, fields)
         for key, value in fields.items():
-            _check_key(number, key, value, known)
+            if not isinstance(value, str):
+                _check_key(number, key, value, known)
         plain.append(_with_reasoning(number, _with_calls(number, fields)))
         if fields["role"] in wanted.roles:
             own.append(number)
             trained += [number] if all(flags) else []
     last = own[-1:] if wanted.turns == "last" else own
     return Conversation(plain, tuple(own), frozenset(trained).intersection(last))
+
+
+def _taken_flags(number: int, fields: dict[str, Any]) -> list[bool]:
+    return [_flag(number, name, fields.pop(name)) for name in FLAGS if name in fields]
 
 
 def _flag(number: int, name: str, value: Any) -> bool:
@@ -154,7 +161,7 @@ def _flag(number: int, name: str, value: Any) -> bool:
 
 def _check_key(number: int, key: str, value: Any, known: Collection[str]) -> None:
     """Refuses what may be a flag that nobody would notice to be ignored."""
-    if key in known or not (isinstance(value, bool) or (_FLAG_LIKE.search(key) and not isinstance(value, str))):
+    if key in known or not (isinstance(value, bool) or _FLAG_LIKE.search(key)):
         return
     raise ValueError(
         f"message {number} has {key}: {json.dumps(value)}, which neither the chat template nor tokenizing knows; a "
@@ -165,6 +172,8 @@ def _check_key(number: int, key: str, value: Any, known: Collection[str]) -> Non
 
 def _with_reasoning(number: int, fields: dict[str, Any]) -> dict[str, Any]:
     """A message whose reasoning has the names that templates read, whichever the data uses."""
+    if _REASONING.isdisjoint(fields):
+        return fields
     given = {name: fields[name] for name in REASONING if isinstance(fields.get(name), str)}
     if not given:
         return fields
@@ -176,8 +185,10 @@ def _with_reasoning(number: int, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _with_calls(number: int, fields: dict[str, Any]) -> dict[str, Any]:
     """A message whose calls are a list under `tool_calls`; without the key if there are none."""
-    named = [name for name in ("tool_calls", "tool_call", "function_call") if fields.get(name)]
-    rest = {key: value for key, value in fields.items() if key not in ("tool_calls", "tool_call", "function_call")}
+    if _ALL_CALLS.isdisjoint(fields):
+        return fields
+    named = [name for name in ("tool_calls", *_CALLS) if fields.get(name)]
+    rest = {key: value for key, value in fields.items() if key not in _ALL_CALLS}
     if not named:
         return rest
     if len(named) > 1:
@@ -303,13 +314,13 @@ def plain_data(value: Any, where: str) -> Any:
         return text
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, np.generic):
-        return plain_data(value.item(), where)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         return float(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, np.generic):
+        return plain_data(value.item(), where)
+    if isinstance(value, dict | Mapping):
         return {plain_data(key, where): plain_data(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
         return [plain_data(item, where) for item in value]

@@ -58,9 +58,10 @@ def leaves_of(value: Any) -> Iterator[Leaf]:
                 yield run.source
             elif run.source is not None:
                 yield from run.source.leaves()
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         for key, item in value.items():
-            yield from leaves_of(key)
+            if type(key) is Traced:
+                yield from leaves_of(key)
             yield from leaves_of(item)
     elif isinstance(value, list | tuple):
         for item in value:
@@ -86,12 +87,14 @@ class Traced(str):
         return self
 
     def __add__(self, other: str) -> str:
-        """As of strings."""
-        return joined((self, other)) if isinstance(other, str) else NotImplemented
+        """As of strings; text for web pages escapes what it is added to."""
+        if not isinstance(other, str) or hasattr(other, "__html__"):
+            return NotImplemented
+        return _with_origins(str.__add__(self, other), (self, other))
 
     def __radd__(self, other: str) -> str:
         """As of strings; a plain string does not ask the right one unless it must."""
-        return joined((other, self)) if isinstance(other, str) else NotImplemented
+        return _with_origins(str.__add__(other, self), (other, self)) if isinstance(other, str) else NotImplemented
 
     def __getitem__(self, index: SupportsIndex | slice) -> str:
         """As of strings."""
@@ -205,10 +208,16 @@ class Traced(str):
 def joined(parts: Iterable[str]) -> str:
     """Joins texts as `"".join` does, and notes which message's iteration joined them."""
     parts = list(parts)
-    text = "".join(parts)
-    trace = next((part._trace for part in parts if type(part) is Traced and part._trace is not None), None)
-    if trace is None:
+    return _with_origins("".join(parts), parts)
+
+
+def _with_origins(text: str, parts: Sequence[str]) -> str:
+    for part in parts:
+        if type(part) is Traced and part._trace is not None:
+            break
+    else:
         return text
+    trace = part._trace
     runs: list[Run] = []
     for part in parts:
         trace.collect(part, runs)
@@ -311,9 +320,10 @@ class Trace:
         """Copies a message; reasoning under several names is one leaf."""
         copy: dict[str, Any] = {}
         for key, value in message.items():
-            twin = next((name for name in REASONING if name in copy and message[name] is value), None)
-            known = key in REASONING and isinstance(value, str) and twin is not None
-            copy[key] = copy[twin] if known and twin is not None else self._traced(value, number, (key,))
+            twin = None
+            if key in REASONING and isinstance(value, str):
+                twin = next((name for name in REASONING if name in copy and message[name] is value), None)
+            copy[key] = self._traced(value, number, (key,)) if twin is None else copy[twin]
         return copy
 
     def _traced(self, value: Any, message: int | None, path: tuple[str | int, ...]) -> Any:
@@ -321,7 +331,7 @@ class Trace:
             leaf = Leaf(message, path, value)
             self.leaves.append(leaf)
             return Traced(value, (Run(len(value), leaf, 0, None, False),), self) if value else value
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             is_arguments = "arguments" in path
             return {
                 self._traced(key, message, (*path, key)) if is_arguments else key: self._traced(

@@ -4,6 +4,7 @@ Owns what both encoders return, and the error where nothing is trained on; leave
 `sft.pairs`.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,13 +78,14 @@ def token_ranges(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int,
     Returns:
         [first, end) of the tokens of each range, ascending and disjoint, in [0, n].
     """
-    begins, ends = np.asarray(offsets, dtype=np.int64).reshape(-1, 2).T
     found: list[tuple[int, int]] = []
     taken = 0
     for begin, end in ranges:
         # Several tokens may spell one character and share its offsets; one that a normalizer added has empty offsets.
-        inside = np.flatnonzero((begins < end) & ((ends > begin) | (begins >= begin)))
-        first = max(taken, int(inside[0]) if inside.size else int(np.searchsorted(begins, begin)))
-        taken = max(first, int(inside[-1]) + 1 if inside.size else first)
+        first = bisect_left(offsets, (begin, begin))
+        while first > 0 and offsets[first - 1][1] > begin:
+            first -= 1
+        first = max(taken, first)
+        taken = max(first, bisect_left(offsets, (end,)))
         found.append((first, taken))
     return found

@@ -13,10 +13,11 @@ A turn includes its end-of-turn token. It includes neither its header nor the wh
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import takewhile
+from itertools import accumulate, islice, takewhile
 from typing import Any
 
 from packhorse.sft.messages import WORDS_MARK, Conversation, with_other_words
@@ -69,11 +70,15 @@ class _Search:
         self._text = traced.text
         self._traced = traced
         self._marks = marks
+        ends = list(accumulate((run.length for run in traced.runs), initial=0))
+        self._begins = ends[:-1]
+        self._placed = list(zip(ends, traced.runs, strict=False))
+        """(Where it begins, run) in the order of the text."""
 
     def marked(self) -> Iterator[Turn]:
         """Yields the template's generation blocks; touching blocks of one message are joined."""
         blocks: list[list[int | None]] = []
-        for begin, run in self._placed():
+        for begin, run in self._placed:
             if not run.is_generated:
                 continue
             owner = run.writer if run.writer is not None else _message_of(run)
@@ -99,7 +104,7 @@ class _Search:
         own = set(self._chat.own)
         wrote: set[int] = set()
         elsewhere: set[int] = set()
-        for _, run in self._placed():
+        for _, run in self._placed:
             owner = _message_of(run)
             if run.writer in own:
                 assert run.writer is not None
@@ -116,7 +121,7 @@ class _Search:
     def written(self) -> Iterator[Turn]:
         """Yields what the iterations of the model's messages wrote, without headers."""
         stretches: list[tuple[int, list[int]]] = []
-        for begin, run in self._placed():
+        for begin, run in self._placed:
             if run.writer not in self._chat.own:
                 continue
             assert run.writer is not None
@@ -140,13 +145,13 @@ class _Search:
         last = 0
         for number in self._chat.own:
             begin = self._prefix(number, add_generation_prompt=True)
-            own = [at for at, run in self._placed() if _message_of(run) == number and run.length]
+            own = [at for at, run in self._placed if _message_of(run) == number and run.length]
             if begin is None or begin == self._prefix(number, add_generation_prompt=False):
                 begin = own[0] if own else None
             end = self._prefix(number + 1, add_generation_prompt=False)
             if begin is None or end is None or not last <= begin <= end:
                 raise _unclear(number, "no loop over the messages writes it, and the text up to it is no prefix")
-            for at, run in self._placed():
+            for at, run in self._placed:
                 owner = _message_of(run)
                 is_inside, is_outside = at >= begin and at + run.length <= end, at >= end or at + run.length <= begin
                 if owner is not None and run.length and not (is_inside if owner == number else is_outside):
@@ -169,20 +174,12 @@ class _Search:
 
     def _is_template(self, at: int) -> bool:
         """Whether the character is the template's own."""
-        return all(run.source is None for begin, run in self._placed() if begin <= at < begin + run.length)
-
-    def _placed(self) -> Iterator[tuple[int, Run]]:
-        begin = 0
-        for run in self._traced.runs:
-            yield begin, run
-            begin += run[0]
+        return self._traced.runs[bisect_right(self._begins, at) - 1].source is None
 
     def _header_length(self, number: int, begin: int, end: int) -> int:
         """Length of a turn's header: the template's own words, as far as the generation prompt writes them too."""
-        words = next(
-            (at for at, run in self._placed() if begin <= at < end and run.source is not None and not _is_role(run)),
-            end,
-        )
+        placed = islice(self._placed, bisect_left(self._begins, begin), bisect_left(self._begins, end))
+        words = next((at for at, run in placed if run.source is not None and not _is_role(run)), end)
         zone = self._text[begin:words]
         prompt = self._prompt(number, begin)
         shared = len(prompt) if zone.startswith(prompt) else self._shared(zone, prompt)
