@@ -78,7 +78,10 @@ def loads_with_lists(text: str, field: str) -> dict[str, Any]:
             lines = "\n" * text.count("\n", found.end(), end)
             parts += [text[begin : found.end()], f'"{name}"{lines}']
             begin = end
-    content = tomllib.loads("".join([*parts, text[begin:]]))
+    try:
+        content = tomllib.loads("".join([*parts, text[begin:]]))
+    except tomllib.TOMLDecodeError:
+        return tomllib.loads(text)  # which says where in the text itself it is wrong
     _give_back(content, field, lists)
     return content
 
