@@ -97,6 +97,31 @@ def random_chat(shape: str, seed: int) -> dict[str, Any]:
     return chat
 
 
+def unusual_chat(shape: str, seed: int) -> dict[str, Any]:
+    """A random chat out of the usual order: a speaker twice, the model alone, equal texts, nulls, no last answer."""
+    chat, rng = random_chat(shape, -seed), random.Random(f"unusual {shape} {seed}")
+    messages: list[Message] = chat["messages"]
+    kind = rng.randrange(6)
+    if kind == 0:
+        role = rng.choice(("system", "user", "assistant"))
+        messages.insert(rng.randrange(len(messages) + 1), {"role": role, "content": _words(rng)})
+    elif kind == 1:
+        messages = [message for message in messages if message["role"] == "assistant"]
+    elif kind == 2:
+        same = _words(rng)
+        messages = [{**message, "content": same} for message in messages]
+    elif kind == 3:
+        messages.append({"role": "user", "content": _words(rng)})
+    elif kind == 4:
+        messages = messages[: rng.randrange(1, len(messages) + 1)]
+    for message in messages[1:]:  # a first null may be written as a word, for which ours leaves nothing
+        if message.get("tool_calls") and rng.random() < 0.2:
+            message["content"] = None
+        for key in {"thinking", "reasoning_content"} & message.keys():
+            message[key] = _words(rng)
+    return {**chat, "messages": messages}
+
+
 def _messages(takes: set[str], rng: random.Random) -> list[Message]:
     repeated = _words(rng)
     messages: list[Message] = []

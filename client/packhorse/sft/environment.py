@@ -45,6 +45,7 @@ def tracing_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
             "_concat": _concat,
             "_generated": _generated,
             "_begin": _begin,
+            "_gathered": _gathered,
             "_enter": _enter,
             "_leave": _leave,
         }
@@ -137,6 +138,18 @@ class _Follower(jinja2.visitor.NodeTransformer):
         node.body = [_does("_enter"), _does("_begin", about), *node.body, _does("_leave")]
         return node
 
+    def visit_Assign(self, node: jinja2.nodes.Assign) -> jinja2.nodes.Assign:  # noqa: N802
+        """Text that a namespace gathers may outlive the iteration that makes it, and have no word of the row."""
+        self.generic_visit(node)
+        target = node.target
+        if isinstance(target, jinja2.nodes.NSRef) and any(
+            isinstance(read.node, jinja2.nodes.Name) and (read.node.name, read.attr) == (target.name, target.attr)
+            for read in node.find_all(jinja2.nodes.Getattr)
+        ):
+            value: Any = node.node
+            node.node = _filter(value, "_gathered")
+        return node
+
     def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _filter(jinja2.nodes.List(node.nodes), "_concat")
@@ -189,6 +202,11 @@ def _leave(context: jinja2.runtime.Context, _: list[Any]) -> None:
 @jinja2.pass_context
 def _begin(context: jinja2.runtime.Context, values: list[Any]) -> None:
     _trace_of(context).begin(values)
+
+
+@jinja2.pass_context
+def _gathered(context: jinja2.runtime.Context, value: Any) -> Any:
+    return _trace_of(context).gathered(value) if isinstance(value, str | list) else value
 
 
 @jinja2.pass_context

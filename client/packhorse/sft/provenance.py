@@ -277,6 +277,16 @@ class Trace:
         """Adds a piece of the text to its runs."""
         self.collect(piece, runs, self._cross)
 
+    def gathered(self, value: str | list[Any]) -> Any:
+        """Returns a text, or a list of texts, that the running iteration made, and another may write."""
+        if self.writer is None:
+            return value
+        if isinstance(value, list):
+            return [self.gathered(item) if type(item) is str else item for item in value]
+        runs: list[Run] = []
+        self.collect(value, runs)
+        return Traced(value, tuple(runs), self)
+
     def collect(self, piece: str, runs: list[Run], seen: Callable[[Run], object] | None = None) -> None:
         """Adds a text's runs to those of a longer one; what was nobody's becomes the running iteration's."""
         writer = self.writer

@@ -143,9 +143,14 @@ class _Search:
     def added(self) -> Iterator[Turn]:
         """Yields what each message of the model adds to the conversation before it."""
         last = 0
+        is_followed = any(run.writer is not None for run in self._traced.runs)
         for number in self._chat.own:
             begin = self._prefix(number, add_generation_prompt=True)
             own = [at for at, run in self._placed if _message_of(run) == number and run.length]
+            if begin is None and (
+                is_followed or number == 0
+            ):  # as of a first message that the template puts into another turn
+                raise _unclear(number, "no iteration of the loop over the messages is about it")
             if begin is None or begin == self._prefix(number, add_generation_prompt=False):
                 begin = own[0] if own else None
             end = self._prefix(number + 1, add_generation_prompt=False)
@@ -197,8 +202,9 @@ class _Search:
         """What the template writes to let the model write a message."""
         before = self._chat.messages[:number]
         asked = self._rendered(before, add_generation_prompt=True)
-        if asked is None:  # as with no message before: then as at the conversation's end
-            before, asked = self._chat.messages, self._rendered(self._chat.messages, add_generation_prompt=True)
+        if asked is None:  # as with no message before: then as after any question
+            before = [{"role": "user", "content": WORDS_MARK}]
+            asked = self._rendered(before, add_generation_prompt=True)
         elif asked.startswith(self._text[:begin]):
             return asked[begin:]
         plain = self._rendered(before)
