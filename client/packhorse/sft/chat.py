@@ -115,7 +115,10 @@ class ChatEncoder:
                 + parameter("template_options")
             )
         variables = {**(named or {}), **given, "tools": tools}
-        return render_chat(template, chat, variables, self._marks, self._turn_end)
+        rendered = render_chat(template, chat, variables, self._marks, self._turn_end)
+        unread = {f"chat_template_kwargs.{name}": 1 for name in options or () if name not in template.words}
+        unread |= {f"template option {name}": 1 for name in self._options if name not in template.words}
+        return replace(rendered, unused={**rendered.unused, **unread}) if unread else rendered
 
     def encode(self, chats: Sequence["RenderedChat"]) -> list[EncodedSequence]:
         """Encodes rendered conversations, also those without a trained token."""

@@ -7,14 +7,14 @@ missing in the end to `sft.unused`.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from packhorse.sft.messages import Conversation, json_fault
 from packhorse.sft.provenance import Dump, Run
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
-from packhorse.sft.unused import shown_of
+from packhorse.sft.unused import has_text, shown_of
 
 _Messages = list[dict[str, Any]]
 
@@ -32,7 +32,7 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
     traced, faults = None, _REFUSED
     try:
         traced = template.trace(chat, variables)
-        faults = _faults(chat, traced)
+        faults = _faults(template, chat, variables, traced)
     except TemplateRefusal as error:
         refusal = error
     for form in _FORMS if any(faults) else ():
@@ -47,7 +47,7 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
         except TemplateRefusal:
             best = tried if faults is _REFUSED else best  # its reason may be another one
             continue
-        tried_faults = _faults(tried, tried_text)
+        tried_faults = _faults(template, tried, variables, tried_text)
         if tried_faults < faults:
             best, traced, faults = tried, tried_text, tried_faults
     if traced is None:
@@ -56,9 +56,11 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
     return best, traced
 
 
-def _faults(chat: Conversation, traced: TracedText) -> tuple[int, int, int]:
+def _faults(
+    template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText
+) -> tuple[int, int, int]:
     """(null written as a word, or arguments encoded twice; contents left out; calls left out)."""
-    shown = shown_of(traced)
+    shown = shown_of(template, chat, variables, traced)
     calls = 0
     some: dict[int, bool] = {}
     for leaf in traced.trace.leaves:
@@ -76,11 +78,20 @@ def _faults(chat: Conversation, traced: TracedText) -> tuple[int, int, int]:
         not some.get(number, True) or any(value is message.get("content") for value in python)
         for number, message in enumerate(traced.trace.messages)
     )
+    contents += sum(not shown.changes(others) for others in _without_objects(chat.messages))
     nulls = [number for number, message in enumerate(chat.messages) if message.get("content", "") is None]
     is_word = bool(nulls) and any(
         run.source is None and run.writer in nulls and "None" in text for run, text in _words(traced)
     )
     return int(shown.has_text_as_json or is_word), contents, calls
+
+
+def _without_objects(messages: _Messages) -> Iterator[_Messages]:
+    """Yields messages without one of their contents, for contents that are objects and hold no text."""
+    for number, message in enumerate(messages):
+        content = message.get("content")
+        if isinstance(content, dict) and content and not has_text(content):
+            yield [*messages[:number], {**message, "content": {}}, *messages[number + 1 :]]
 
 
 def _words(traced: TracedText) -> list[tuple[Run, str]]:

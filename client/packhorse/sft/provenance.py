@@ -228,8 +228,22 @@ def written(value: Any) -> Any:
     """What a template writes of a value that is no text: lists and mappings as Python does."""
     if not isinstance(value, list | dict):
         return value
-    text = str(value)
+    text = repr(value)
     return Traced(text, (Run(len(text), Dump(value, True), -1, None, False),))
+
+
+class _TracedList(list[Any]):
+    """A content in parts that says so where a template takes it for text."""
+
+    def __str__(self) -> str:
+        return cast(str, written(self))
+
+
+class _TracedDict(dict[str, Any]):
+    """A content that is an object, likewise."""
+
+    def __str__(self) -> str:
+        return cast(str, written(self))
 
 
 def joined_with(sep: str, parts: Iterable[Any]) -> str:
@@ -334,6 +348,9 @@ class Trace:
             if key in REASONING and isinstance(value, str):
                 twin = next((name for name in REASONING if name in copy and message[name] is value), None)
             copy[key] = self._traced(value, number, (key,)) if twin is None else copy[twin]
+        content = copy.get("content")
+        if isinstance(content, list | dict):
+            copy["content"] = _TracedList(content) if isinstance(content, list) else _TracedDict(content)
         return copy
 
     def _traced(self, value: Any, message: int | None, path: tuple[str | int, ...]) -> Any:

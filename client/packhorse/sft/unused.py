@@ -4,21 +4,24 @@ Owns telling which texts of a row are not in its tokens, and what each is called
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from packhorse.sft.messages import Conversation
+from packhorse.sft.messages import REASONING, WORDS_MARK, Conversation
 from packhorse.sft.provenance import Dump, Leaf, leaves_of
 from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
 
 _WIRING = ("id", "type", "tool_call_id", "index", "call_id")
-"""Keys that connect parts of a row, and say nothing to a model."""
+"""Keys of a message, call or part that connect parts of a row, and say nothing to a model."""
 _SCHEMA = ("type", "required", "enum")
 
 
-def shown_of(traced: TracedText) -> "Shown":
+def shown_of(
+    template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText
+) -> "Shown":
     """Returns which leaves of a row came out in its text; found once."""
     if traced.trace.shown is None or traced.trace.shown[0] is not traced:
-        traced.trace.shown = (traced, Shown(traced))
+        traced.trace.shown = (traced, Shown(template, chat, variables, traced))
     shown: Shown = traced.trace.shown[1]
     return shown
 
@@ -26,7 +29,10 @@ def shown_of(traced: TracedText) -> "Shown":
 class Shown:
     """Which leaves of a row came out in its text."""
 
-    def __init__(self, traced: TracedText) -> None:
+    def __init__(
+        self, template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText
+    ) -> None:
+        self._template, self._chat, self._variables, self._traced = template, chat, variables, traced
         self._whole: set[int] = set()
         self._ranges: dict[int, list[tuple[int, int]]] = {}
         self.as_python: set[int] = set()
@@ -43,15 +49,43 @@ class Shown:
                     if isinstance(source, Dump):
                         self.as_python |= {id(leaf)} if source.is_python else set()
                         self.has_text_as_json |= leaf.path[-1] == "arguments" and leaf.message is not None
-        # An operation that is not followed gives plain text.
-        self._words = "\0".join(traced.text[begin : begin + length] for begin, length in _plain(traced) if length > 1)
 
     def has(self, leaf: Leaf) -> bool:
-        """Whether some of a text came out, or nothing is in it."""
-        words = leaf.text.strip()
-        if not words or id(leaf) in self._whole or id(leaf) in self._ranges:
+        """Whether some of a text came out or changes what does, or nothing is in it."""
+        if not leaf.text.strip() or id(leaf) in self._whole or id(leaf) in self._ranges:
             return True
-        return len(words) > 1 and words in self._words
+        return id(leaf) in self._read
+
+    def changes(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> bool:
+        """Whether other messages, or other tools, give another text."""
+        variables = self._variables if tools is None else {**self._variables, "tools": tools}
+        try:
+            return self._template.render(messages, variables) != self._traced.text
+        except TemplateRefusal:
+            return True
+
+    @cached_property
+    def _read(self) -> set[int]:
+        """Leaves without an origin in the text that it depends on, as through an operation that is not followed."""
+        there = self._whole | self._ranges.keys()
+        unseen = [
+            leaf for leaf in _distinct(self._traced.trace.leaves) if leaf.text.strip() and not _is_wiring(leaf)
+        ]
+        unseen = [leaf for leaf in unseen if id(leaf) not in there]
+        if not unseen or not self._depends_on(unseen):
+            return set()
+        return {id(leaf) for leaf in unseen if len(unseen) == 1 or self._depends_on([leaf])}
+
+    def _depends_on(self, leaves: Sequence[Leaf]) -> bool:
+        messages, tools = self._chat.messages, self._variables.get("tools")
+        paths = {(leaf.message, *leaf.path): leaf.text for leaf in leaves}
+        marked = [_marked(message, (number,), paths) for number, message in enumerate(messages)]
+        for message, other in zip(messages, marked, strict=True):
+            for name in REASONING:  # one text under several names is one leaf
+                twins = [twin for twin in REASONING if name in message and message.get(twin) is message[name]]
+                if other.get(name) is not message.get(name):
+                    other.update(dict.fromkeys(twins, other[name]))
+        return self.changes(marked, None if tools is None else _marked(tools, (None, "tools"), paths))
 
     def missing(self, leaf: Leaf) -> str:
         """Returns what did not come out of a text of which some did."""
@@ -72,7 +106,7 @@ def unused_fields(
 
     Names are `messages.content`, `messages.tool_calls.arguments`, `tools`; "…, in part" if some of a text came out.
     """
-    shown = shown_of(traced)
+    shown = shown_of(template, chat, variables, traced)
     silent = _silent_messages(chat, traced, shown)
     found: dict[str, int] = {}
     tools_shown = False
@@ -85,7 +119,7 @@ def unused_fields(
         if leaf.message is None:
             if leaf.path[-1] not in _SCHEMA and not isinstance(leaf.path[-1], int) and not shown.has(leaf):
                 _count(found, _name(leaf) if tools_shown else "tools")
-        elif leaf.message in silent or leaf.path[-1] in _WIRING or leaf.path == ("role",):
+        elif leaf.message in silent or _is_wiring(leaf):
             continue
         elif not shown.has(leaf):
             _count(found, _name(leaf))
@@ -94,11 +128,7 @@ def unused_fields(
     if "tools" in found:
         found["tools"] = 1
     for name, messages in _without_values(chat.messages):
-        try:
-            is_same = template.render(messages, variables) == traced.text
-        except TemplateRefusal:
-            continue
-        if is_same:
+        if not shown.changes(messages):
             _count(found, name)
     return found
 
@@ -108,7 +138,7 @@ def _silent_messages(chat: Conversation, traced: TracedText, shown: Shown) -> se
     wrote = {run.writer for run in traced.runs if run.length}
     texts: dict[int, list[Leaf]] = {}
     for leaf in traced.trace.leaves:
-        if leaf.message is not None and leaf.path != ("role",) and leaf.text.strip() and leaf.path[-1] not in _WIRING:
+        if leaf.message is not None and leaf.text.strip() and not _is_wiring(leaf):
             texts.setdefault(leaf.message, []).append(leaf)
     return {
         number
@@ -121,7 +151,7 @@ def _without_values(messages: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str
     """Yields (field, messages without one of its values), for values of which no text can come out."""
     for number, message in enumerate(messages):
         for key, value in message.items():
-            if isinstance(value, int | float):
+            if key not in ("role", "content", "tool_calls") and not has_text(value) and value not in (None, "", [], {}):
                 rest = {name: other for name, other in message.items() if name != key}
                 yield f"messages.{key}", [*messages[:number], rest, *messages[number + 1 :]]
         parts = message.get("content")
@@ -130,6 +160,38 @@ def _without_values(messages: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str
             if not any(isinstance(part.get(name), str) for name in part if name not in _WIRING):
                 rest = {**message, "content": [other for place, other in enumerate(parts) if place != at]}
                 yield f"parts of type {part.get('type')}", [*messages[:number], rest, *messages[number + 1 :]]
+
+
+def has_text(value: Any) -> bool:
+    """Returns whether a value is or holds a text, keys apart.
+
+    Example:
+        >>> has_text({"city": ["Paris"]}), has_text({"degrees": 21})
+        (True, False)
+    """
+    if isinstance(value, Mapping):
+        return any(map(has_text, value.values()))
+    return any(map(has_text, value)) if isinstance(value, list) else isinstance(value, str)
+
+
+def _is_wiring(leaf: Leaf) -> bool:
+    """Whether a text of a message connects it with others, or says who speaks."""
+    if leaf.message is None:
+        return False
+    is_near = len(leaf.path) == 1 or leaf.path[0] in ("tool_calls", "content")
+    return leaf.path == ("role",) or (leaf.path[-1] in _WIRING and is_near and "arguments" not in leaf.path)
+
+
+def _marked(value: Any, path: tuple[Any, ...], marked: Mapping[tuple[Any, ...], str]) -> Any:
+    """A copy of a value with another text at some paths; a path may also mean the key to which it leads."""
+    if isinstance(value, dict):
+        return {
+            key + WORDS_MARK if marked.get((*path, key)) == key != item else key: _marked(item, (*path, key), marked)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_marked(item, (*path, number), marked) for number, item in enumerate(value)]
+    return value + WORDS_MARK if isinstance(value, str) and marked.get(path) == value else value
 
 
 def _distinct(leaves: Iterable[Leaf]) -> Iterable[Leaf]:
@@ -150,11 +212,3 @@ def _name(leaf: Leaf) -> str:
 
 def _count(found: dict[str, int], name: str) -> None:
     found[name] = found.get(name, 0) + 1
-
-
-def _plain(traced: TracedText) -> Iterable[tuple[int, int]]:
-    begin = 0
-    for run in traced.runs:
-        if run.source is None:
-            yield begin, run.length
-        begin += run.length

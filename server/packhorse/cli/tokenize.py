@@ -13,11 +13,12 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from packhorse.cli import stopped_by_signals
+from packhorse.cli import in_flags, stopped_by_signals
 from packhorse.cli.shared.marked import print_marked
 from packhorse.cli.shared.options import flags_of, store_timeout_option
 from packhorse.cli.shared.printing import facts_table, output_console
 from packhorse.client.pictures import MarkedRange, MarkedSequence
+from packhorse.parameters import message_of
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
@@ -286,7 +287,7 @@ def _set_standard_columns(inputs: Sequence[str], train_tokenizer: bool, given: d
     try:
         columns = columns_of(inputs)
     except ValueError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(in_flags(message_of(error), click.get_current_context().command.params)) from None
     for name in _FORM_COLUMNS:
         given[f"{name}_column"] = getattr(columns, name, None)
 

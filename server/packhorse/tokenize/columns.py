@@ -6,7 +6,7 @@ Owns which columns each form has and what their cells must be. Leaves reading ro
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from packhorse.sft import (
 )
 from packhorse.sft.chat import TurnEnd
 from packhorse.sft.cutting import Cutoff
-from packhorse.sft.messages import Turns, as_messages, called, json_fault
+from packhorse.sft.messages import FLAGS, Turns, as_messages, called, json_fault
 from packhorse.sft.pairs import check_pair, common_prompt, pair_messages
 from packhorse.tokenize.tokenizers import end_of_sequence, load_tokenizer
 
@@ -174,7 +174,7 @@ class RowEncoder:
         self._cutoff_len = cutoff_len
         self._own = {kind: column for kind, column in own.items() if column is not None}
         named = {"tools": columns.tools} if columns.tools else {}
-        kinds = [*_STANDARD, *standard]
+        kinds = [*_STANDARD, *_VERDICTS, *standard]
         self._more = named | {
             kind: kind
             for kind in kinds
@@ -194,7 +194,13 @@ class RowEncoder:
             NoTargetsError: the row teaches nothing.
             ValueError: a cell is not what it must be.
         """
-        return self._items(dict(zip([*self._own, *self._more], values, strict=True)))
+        cells = dict(zip([*self._own, *self._more], values, strict=True))
+        found = {kind: cells.get(kind) for kind in _VERDICTS if cells.get(kind) not in (None, "", [])}
+        for kind, value in found.items():
+            _check_verdict(kind, value)
+        unread = [f"column {kind}" for kind, value in found.items() if not isinstance(value, bool | int | float)]
+        items = self._items(cells)
+        return [_with_unused(item, unread) for item in items] if unread else items
 
     def unused(self, items: Sequence[Any], others: Sequence[str]) -> dict[str, int]:
         """Returns fields of which something is not in the text of a row's items → how many values of each.
@@ -340,6 +346,34 @@ _STANDARD = ("tools", "system", "developer", "chat_template_kwargs")
 """Columns that belong to a conversation, by their standard names."""
 
 
+_LABELS = ("label", "kto_tag")
+_VERDICTS = (*_LABELS, *FLAGS)
+"""Columns that say of a whole row whether a model should learn it."""
+
+
+def _check_verdict(name: str, value: Any) -> None:
+    """Refuses a row that a sequence would not be true to: none keeps a label, a weight, or that it is left out."""
+    if not isinstance(value, bool | int | float):
+        return
+    if name in _LABELS:
+        raise ValueError(
+            f"the row has a {name}, by which KTO tells good answers from bad ones, and a sequence keeps none; leave "
+            f"out the rows with false and then the column, or ignore {name} by name"
+        )
+    if value not in (0, 1) or bool(value) != FLAGS[name]:
+        raise ValueError(
+            f"the row has {name}: {json.dumps(value)}, and a sequence keeps none; leave the row out, weigh its dataset "
+            f"in a mixture, or ignore {name} by name"
+        )
+
+
+def _with_unused(item: Any, names: Sequence[str]) -> Any:
+    """An item of which more is not used."""
+    if isinstance(item, _TextPair):
+        return item._replace(unused=[*item.unused, *names])
+    return replace(item, unused={**item.unused, **dict.fromkeys(names, 1)})
+
+
 class Chats(RowEncoder):
     """Rows of conversations."""
 
@@ -360,15 +394,10 @@ class Pairs(RowEncoder):
     def __init__(self, columns: PairColumns, *args: Any) -> None:
         is_alpaca = columns.prompt == "instruction"
         own = {"prompt": columns.prompt, "response": columns.response}
-        super().__init__(columns, *args, own=own, standard=("input", "label") if is_alpaca else ("label",))
+        super().__init__(columns, *args, own=own, standard=("input",) if is_alpaca else ())
 
     def _items(self, cells: _Cells) -> list[Any]:
         prompt, more = cells["prompt"], cells.get("input")
-        if isinstance(cells.get("label"), bool | int):
-            raise ValueError(
-                "the row has a label, by which KTO tells good answers from bad ones, and a sequence keeps none; leave "
-                "out the rows with false and then the column, or ignore label by name"
-            )
         if isinstance(more, str) and more.strip() and isinstance(prompt, str):
             prompt = f"{prompt}\n{more}"
         return [self._answered(prompt, cells["response"], cells, ("prompt", "response"))]
