@@ -180,7 +180,8 @@ def _with_reasoning(number: int, fields: dict[str, Any]) -> dict[str, Any]:
     if len({text for text in given.values() if text.strip()}) > 1:
         raise ValueError(f"message {number} has different texts as {' and '.join(given)}; keep one of them")
     reasoning = next((text for text in given.values() if text.strip()), next(iter(given.values())))
-    return {"thinking": reasoning, **fields, **dict.fromkeys(given, reasoning), "reasoning_content": reasoning}
+    # The data's own name comes first: it is the one by which a loss is named.
+    return {**fields, **dict.fromkeys((*given, "thinking", "reasoning_content"), reasoning)}
 
 
 def _with_calls(number: int, fields: dict[str, Any]) -> dict[str, Any]:

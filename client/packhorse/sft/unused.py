@@ -16,9 +16,7 @@ _WIRING = ("id", "type", "tool_call_id", "index", "call_id")
 _SCHEMA = ("type", "required", "enum")
 
 
-def shown_of(
-    template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText
-) -> "Shown":
+def shown_of(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText) -> "Shown":
     """Returns which leaves of a row came out in its text; found once."""
     if traced.trace.shown is None or traced.trace.shown[0] is not traced:
         traced.trace.shown = (traced, Shown(template, chat, variables, traced))
@@ -68,9 +66,7 @@ class Shown:
     def _read(self) -> set[int]:
         """Leaves without an origin in the text that it depends on, as through an operation that is not followed."""
         there = self._whole | self._ranges.keys()
-        unseen = [
-            leaf for leaf in _distinct(self._traced.trace.leaves) if leaf.text.strip() and not _is_wiring(leaf)
-        ]
+        unseen = [leaf for leaf in _distinct(self._traced.trace.leaves) if leaf.text.strip() and not _is_wiring(leaf)]
         unseen = [leaf for leaf in unseen if id(leaf) not in there]
         if not unseen or not self._depends_on(unseen):
             return set()
@@ -178,8 +174,10 @@ def _is_wiring(leaf: Leaf) -> bool:
     """Whether a text of a message connects it with others, or says who speaks."""
     if leaf.message is None:
         return False
+    if leaf.path == ("role",) or "arguments" in leaf.path:
+        return leaf.path == ("role",)
     is_near = len(leaf.path) == 1 or leaf.path[0] in ("tool_calls", "content")
-    return leaf.path == ("role",) or (leaf.path[-1] in _WIRING and is_near and "arguments" not in leaf.path)
+    return leaf.path[-1] == "type" or (leaf.path[-1] in _WIRING and is_near)
 
 
 def _marked(value: Any, path: tuple[Any, ...], marked: Mapping[tuple[Any, ...], str]) -> Any:

@@ -342,8 +342,8 @@ def _refuse_nothing(job: Job, reader: RowEncoder, tally: Tally) -> None:
     if not tally.sequences:
         raise ValueError(
             f"there is no sequence in the input: {tally.empty} empty, {tally.undecodable} undecodable and {tally.bad} "
-            f"bad rows were skipped, {tally.dropped} without a token to train on dropped; check the paths and the "
-            "columns" + "".join(f". {fault}" for fault in tally.bad_named[:1])
+            f"bad rows were skipped, {tally.dropped} without a token to train on and {tally.too_long} too long for the "
+            "cutoff dropped; check the paths and the columns" + "".join(f". {fault}" for fault in tally.bad_named[:1])
         )
 
 
