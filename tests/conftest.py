@@ -3,6 +3,7 @@
 Owns what several folders of tests need; what one folder needs stands in its own conftest.
 """
 
+import json
 import os
 import signal
 from dataclasses import dataclass
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import settings
 from tests.servers import Server, warm
+
+from packhorse.cli import main
 
 settings.register_profile("no clock", deadline=None)  # a busy machine is no failure
 settings.load_profile("no clock")
@@ -317,3 +321,28 @@ def bucket(s3_port, request, monkeypatch):
         monkeypatch.setenv(name, value)
     bucket.client.create_bucket(Bucket=bucket.name)
     return bucket
+
+
+@pytest.fixture(scope="session")
+def packhorse():
+    """Function: runs `packhorse ARGS…` in this process; the result has exit_code, stdout and stderr."""
+
+    def run(*arguments):
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def json_lines():
+    """Function: every line of an output as the object that it holds."""
+    return lambda output: [json.loads(line) for line in output.splitlines()]
+
+
+@pytest.fixture(scope="session")
+def target(running_server):
+    """The shared server's address."""
+    return running_server.target

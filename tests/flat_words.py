@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any
 
 import packhorse.prepare as _prepare
-import packhorse.tokenize as _tokenize
 from packhorse.client import (
     BatchFormat,
     LoaderOptions,
@@ -19,7 +18,6 @@ from packhorse.client import (
     Topology,
     create_packed_dataloader,
 )
-from packhorse.client.trainers import PackedData
 from packhorse.dataset import Manifest
 from packhorse.prepare import Execution, Grouping, InputColumns, PlanOptions
 
@@ -67,8 +65,10 @@ def packed_bins(target: Any, dataset: Any, tokens: Any, **words: Any) -> PackedB
     return PackedBins(target, dataset, tokens, **options)
 
 
-def packed_data(target: Any, dataset: Any, tokens: Any, **words: Any) -> PackedData:
-    """PackedData."""
+def packed_data(target: Any, dataset: Any, tokens: Any, **words: Any) -> Any:
+    """`packhorse.trainers.PackedData`."""
+    from packhorse.trainers import PackedData
+
     target, dataset, options = arguments(target, dataset, words)
     loader = {name: options.pop(name) for name in ("device", "prefetch_factor", "depth", "rank") if name in options}
     if "balance" in options:
@@ -135,6 +135,8 @@ def shard(*inputs: Any, **words: Any) -> dict[str, Manifest]:
 
 def tokenize(*inputs: Any, **words: Any) -> Any:
     """`packhorse.tokenize.tokenize`."""
+    import packhorse.tokenize as _tokenize
+
     special, execution = _some(words, ("bos", "eos", "append_eos", "special_in_text")), _some(words, _EXECUTION)
     if special:
         words["special"] = _tokenize.SpecialTokens(**special)
@@ -146,5 +148,7 @@ def tokenize(*inputs: Any, **words: Any) -> Any:
 
 def tokenize_fine_tuning(*inputs: Any, **words: Any) -> Any:
     """`packhorse.tokenize.tokenize_fine_tuning`."""
+    import packhorse.tokenize as _tokenize
+
     execution = _some(words, _EXECUTION)
     return _tokenize.tokenize_fine_tuning(*inputs, **words, execution=Execution(**execution))

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from enum import Enum
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import unwrap
 from pathlib import Path
 from types import FunctionType
@@ -23,24 +24,21 @@ from packhorse.client import Client
 from packhorse.formats import MegatronWriter
 
 DATA = Path(__file__).parent / "data"
-PACKAGES = (
-    "topology",
-    "types",
-    "wire",
-    "jobs",
-    "packing",
-    "epoch",
-    "dataset",
-    "analysis",
-    "prepare",
-    "tokenize",
-    "formats",
-    "sft",
-    "client",
+CORE = ("topology", "types", "wire", "shelf", "jobs", "packing", "epoch", "dataset", "prepare", "formats", "client")
+SHELF = (
+    *("analysis", "export", "losses", "parallel", "pictures", "proof", "rollouts", "sft", "tokenize", "trainers"),
+    "vision",
 )
-PACKAGES_OF_CLASSES = ("formats", "sft", "client")
+PACKAGES = (*CORE, *(name for name in SHELF if find_spec(f"packhorse.{name}")))
+PACKAGES_OF_CLASSES = tuple(
+    name
+    for name in ("formats", "client", "sft", "losses", "parallel", "pictures", "proof", "rollouts", "trainers")
+    if name in PACKAGES
+)
 WITHOUT_EXAMPLE = {
-    "packhorse.client.OpenInstructPacks": "the keys of a dict; `to_open_instruct` is the example",
+    "packhorse.rollouts.OpenInstructPacks": "the keys of a dict; `to_open_instruct` is the example",
+    "packhorse.parallel.ContextBatch": "what `context_batch` returns, which is the example",
+    "packhorse.pictures.MarkedRange": "a part of `MarkedSequence`, which is the example",
     "packhorse.client.Client.close": "a `with` statement calls it, as in the examples of the other methods",
     "packhorse.dataset.seal": "wants a plan, its arrays and every fact about them; `prepare` is the example",
 }

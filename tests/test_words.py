@@ -140,7 +140,7 @@ ABOUT_SHARED_BINS = (
     "proto/packhorse/topology/context.py",
     "server/packhorse/packing/context.py",
     "server/packhorse/analysis/context_plans.py",
-    "client/packhorse/client/batches/context_parallel.py",
+    "client/packhorse/parallel/context.py",
     "client/guides/dynamic-context-parallelism.md",
 )
 

@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from packhorse.client import BatchFormat, PackedBatch, create_packed_dataloader
-from packhorse.client.losses import LossCounts, build_loss_weights
 from packhorse.client.masks import build_packing_attention_bias
+from packhorse.losses import LossCounts, build_loss_weights
 
 LOG_EVERY_STEPS = 10
 

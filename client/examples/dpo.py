@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM
 
 from packhorse.client import BatchFormat, create_packed_dataloader
 from packhorse.client.masks import build_packing_attention_bias
-from packhorse.client.rollouts import PairLogProbs, as_pair_batch, pair_log_probs
+from packhorse.rollouts import PairLogProbs, as_pair_batch, pair_log_probs
 
 
 def log_probs_of_pairs(model: torch.nn.Module, batch: Mapping[str, Any], device: torch.device) -> PairLogProbs:

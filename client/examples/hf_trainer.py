@@ -5,7 +5,7 @@ r"""Hugging Face's Trainer over packed batches, on one process or several.
 
 Run it again and it continues after the newest checkpoint, with as many processes, bins in a batch and accumulated
 batches as you like. The model is a small Llama with random weights; put `AutoModelForCausalLM.from_pretrained(...)` in
-its place. For TRL's SFTTrainer, take `packhorse.client.trainers.trl.PackedSFTTrainer`.
+its place. For TRL's SFTTrainer, take `packhorse.trainers.trl.PackedSFTTrainer`.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from record import Record
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from packhorse.client.trainers import PackedData
-from packhorse.client.trainers.transformers import PackedTrainer
+from packhorse.trainers import PackedData
+from packhorse.trainers.transformers import PackedTrainer
 
 
 class RecordingTrainer(PackedTrainer):

@@ -26,9 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
 from packhorse.client import BatchFormat, create_packed_dataloader
-from packhorse.client.losses import LossCounts
-from packhorse.client.presets import media_of
+from packhorse.losses import LossCounts
 from packhorse.sft import MaskedTokenWriter, encode_chat
+from packhorse.vision import media_of
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 60), "blue": (40, 60, 220), "white": (250, 250, 250)}
 SPECIAL = ("<pad>", "<|user|>", "<|assistant|>", "<|end|>", "<|start|>", "<|image|>", "<|stop|>")

@@ -17,8 +17,8 @@ from tests.flat_words import prepare
 from workload import Workspace
 
 from packhorse.client import PackedDataset, Topology
-from packhorse.client.presets import media_of
 from packhorse.prepare import Resource
+from packhorse.vision import media_of
 
 NOTE = (
     "balanced images: a Qwen2.5-VL of 4 layers (hidden size 128) with an encoder of 4 (64), chats with up to 6 images "

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench_tokenize import texts
 from harness import Row, Sample, interleaved
-from tests.sft import oracle
+from tests.shelf.sft import oracle
 from transformers import PreTrainedTokenizerFast
 from workload import Workspace, in_words
 

@@ -19,11 +19,11 @@ from harness import Row, Sample, interleaved, timed
 from workload import Workspace, in_words, serving
 
 from packhorse.client import PackedDataset, connect
-from packhorse.client.batches import context_batch
 from packhorse.epoch import EpochView, PlanIndex
 from packhorse.epoch.assignment import Assignment
 from packhorse.formats import write_flat_tokens
 from packhorse.packing import counts_of_templates, pack_context
+from packhorse.parallel import context_batch
 from packhorse.prepare import PlanOptions, prepare
 from packhorse.topology import DEFAULT_COST_CAP_PERCENT, DEFAULT_COST_LINEAR, Balance, ContextRule, Topology
 

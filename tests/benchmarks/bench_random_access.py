@@ -17,7 +17,7 @@ from torchdata.nodes import Loader, Prefetcher
 from workload import MAX_SEQ_LEN, Workspace, in_words, serving
 
 from packhorse.client import DevicePrefetcher, PackedBins, create_packed_dataloader
-from packhorse.client.trainers.torchdata import PackedNode
+from packhorse.trainers.torchdata import PackedNode
 
 NOTE = (
     "random access: `packhorse serve` in a process of its own, a memory-mapped uint16 token file, batches of "

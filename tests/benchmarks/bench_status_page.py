@@ -12,8 +12,8 @@ from many_readers import processor_seconds
 from tests.servers import free_port
 from workload import Workspace, in_words, serving
 
-from packhorse.cli.servers.bench import Load, run_load
 from packhorse.client import Access, connect
+from packhorse.proof.commands.bench import Load, run_load
 from packhorse.topology import Topology
 
 NOTE = (

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from tests.deploy.chart import CHART, container, deployment, environment, loaded, only, pod, render
 
-from packhorse.cli.servers.doctor import command as doctor
+from packhorse.proof.commands.doctor import command as doctor
 
 SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
 VERSIONS = [

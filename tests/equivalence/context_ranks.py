@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 from packhorse.client import PackedDataset
-from packhorse.client.batches import (
+from packhorse.parallel import (
     ContextCounts,
     context_batch,
     context_batches,

@@ -24,10 +24,11 @@ from transformers import (
     Qwen3VLMoeForConditionalGeneration,
 )
 
-from packhorse.client import BatchAssembler, BatchFormat, BinBlock, sees_other_sequences
+from packhorse.client import BatchAssembler, BatchFormat, BinBlock
 from packhorse.client.masks import build_packing_attention_bias
-from packhorse.client.presets import media_of
 from packhorse.client.sources import IndexableSource
+from packhorse.trainers import sees_other_sequences
+from packhorse.vision import media_of
 
 TOLERANCE = 1e-5
 """Relative, in float32."""

@@ -17,8 +17,8 @@ import torch.nn.functional as F  # noqa: N812
 from tests.flat_words import packed_dataset, prepare
 
 from packhorse.client import MemoryDatasets
-from packhorse.client.rollouts import as_pair_batch, pack_pairs
 from packhorse.formats import MegatronWriter
+from packhorse.rollouts import as_pair_batch, pack_pairs
 
 pytestmark = pytest.mark.long
 

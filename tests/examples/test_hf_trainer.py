@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from packhorse.client.trainers.transformers import cursor_of_checkpoint
+from packhorse.trainers.transformers import cursor_of_checkpoint
 
 pytestmark = pytest.mark.long
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packhorse.formats import MegatronTokens, MegatronWriter
-from packhorse.sft import MaskedTokenWriter
+from packhorse.formats.megatron_writer import MaskedTokenWriter
 
 sequences = st.lists(
     st.lists(st.tuples(st.integers(0, 69_999), st.booleans()), min_size=1, max_size=20), min_size=1, max_size=8

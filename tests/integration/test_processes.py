@@ -18,7 +18,6 @@ from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
 from tests.faulty_server import Faults
 
-from packhorse.analysis import page_files
 from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import DatasetNotFoundError, TooManyStreamsError
 from packhorse.server.access.config import ServeConfig
@@ -149,6 +148,7 @@ def test_what_the_processes_take_is_summed_and_health_is_that_of_any(server, wai
 
 @pytest.mark.long
 def test_one_status_page_shows_all_processes(corpus, make_server, wait_until):
+    page_files = pytest.importorskip("packhorse.analysis").page_files
     lasting = Faults(steps_per_block=2, block_seconds=0.3)
     every = Topology(world_size=8, mode="independent")
     flags = ("--processes", "2", "--metrics-listen", "127.0.0.1:0")

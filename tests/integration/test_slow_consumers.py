@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from packhorse.client import RetryPolicy, connect
-from packhorse.client.proof import ask_activity
 
 pytestmark = pytest.mark.realtime
 
@@ -57,6 +56,7 @@ def test_idle_streams_hold_little_and_do_not_hold_up_a_drain(large, make_server,
 
 
 def test_little_is_handed_out_to_a_consumer_that_does_not_read(large, make_server, wait_until):
+    ask_activity = pytest.importorskip("packhorse.proof").ask_activity
     with make_server(large) as server, connect(server.target, retry=PATIENT) as client:
         stream = client.stream_bins("large", seed=1)
         next(stream)

@@ -13,7 +13,6 @@ import pytest
 import seqpack.prepare
 from click.testing import CliRunner, Result
 
-from packhorse.cli import inspect
 from packhorse.cli.prepare import command
 from packhorse.client.transport.requests import topology_message
 from packhorse.dataset import open_prepared
@@ -86,6 +85,7 @@ def test_errors_propagate_and_overwrite_allows(table: Path, tmp_path: Path) -> N
 def test_a_plan_that_the_clock_cut_off_says_so(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_off: bool
 ) -> None:
+    inspect = pytest.importorskip("packhorse.analysis.commands.inspect")
     plan = _sort.pack_histogram
 
     def plan_until_time_is_up(*arguments: Any, **options: Any) -> Any:
@@ -103,6 +103,7 @@ def test_a_plan_that_the_clock_cut_off_says_so(
 
 
 def test_the_screen_and_the_wire_say_where_ids_come_from(table: Path, tmp_path: Path) -> None:
+    inspect = pytest.importorskip("packhorse.analysis.commands.inspect")
     flags = ("--length-column", "n", "--id-column", "id", "--max-seq-len", 100)
     assert invoke("--input", table, "--output", tmp_path / "set", *flags).exit_code == 0
     inspected = CliRunner().invoke(inspect.command, [str(tmp_path / "set")], catch_exceptions=False)
@@ -118,6 +119,7 @@ def test_the_screen_and_the_wire_say_where_ids_come_from(table: Path, tmp_path: 
 
 
 def test_tokens_that_rooms_add_are_shown_apart(table: Path, tmp_path: Path) -> None:
+    inspect = pytest.importorskip("packhorse.analysis.commands.inspect")
     flags = ("--input", table, "--length-column", "n", "--max-seq-len", 200)
     assert "real tokens" not in invoke(*flags, "--output", tmp_path / "plain").output
     result = invoke(*flags, "--output", tmp_path / "roomy", "--align", 8, "--extra-tokens", 2)

@@ -16,7 +16,6 @@ from tests.flat_words import prepare, shard
 
 from packhorse.cli import main
 from packhorse.client import Topology, connect
-from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import open_prepared
 from packhorse.prepare.pipeline import write_job
 
@@ -39,6 +38,7 @@ def run(*arguments):
 
 
 def test_a_column_says_which_shard_a_sequence_is_in(table, tmp_path):
+    proof = pytest.importorskip("packhorse.proof")
     corpus, lengths, languages = table
     root = tmp_path / "root"
     result = run(corpus, "--by", "language", "--name", "web", "--data-root", root, "--length-column", "length")
@@ -55,7 +55,9 @@ def test_a_column_says_which_shard_a_sequence_is_in(table, tmp_path):
         info = client.get_dataset("web")
         assert [component.name for component in info.components] == ["web-de", "web-en", "web-zh-Hant"]
         assert info.num_bins == sum(component.num_bins for component in info.components)
-        report = EpochOfStreams(client=client, dataset=info, epoch=1, seed=2, topology=Topology(world_size=2)).audit()
+        report = proof.EpochOfStreams(
+            client=client, dataset=info, epoch=1, seed=2, topology=Topology(world_size=2)
+        ).audit()
         assert report.problems == []
         assert report.sequences == 300
         assert [set(each.times) for each in report.components] == [{1}] * 3

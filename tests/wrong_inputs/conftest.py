@@ -125,8 +125,9 @@ def names(wrong_folder):
     for package in (topology, tokenize, formats, sft, epoch, packing, prepare):
         found |= {name: getattr(package, name) for name in package.__all__ if hasattr(package, name)}
     found |= {word: getattr(flat_words, word) for word in ("prepare", "shard", "tokenize", "tokenize_fine_tuning")}
-    rooms = ("batches", "losses", "masks", "pictures", "presets", "proof", "rollouts", "sources", "streams", "trainers")
-    for package in (client, *(import_module(f"packhorse.client.{room}") for room in rooms)):
+    rooms = [f"client.{room}" for room in ("batches", "masks", "presets", "sources", "streams")]
+    shelf = ("losses", "parallel", "pictures", "proof", "rollouts", "trainers", "vision")
+    for package in (client, *(import_module(f"packhorse.{name}") for name in (*rooms, *shelf))):
         found |= {name: getattr(package, name) for name in package.__all__}
     memory = client.MemoryDatasets({"corpus": [5, 3, 3, 5]}, max_seq_len=8)
     tokens = [np.arange(length) for length in (5, 3, 3, 5)]

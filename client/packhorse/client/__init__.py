@@ -9,17 +9,23 @@
 
 What most trainers write is imported from here. The rest has rooms of its own:
 
-packhorse.client.batches    tensors of a batch, layouts, separators, indices for context parallelism
+packhorse.client.batches    tensors of a batch, layouts, separators
 packhorse.client.errors     every exception, drawn as a tree
-packhorse.client.losses     weights of tokens, metrics by component, sums by sequence
 packhorse.client.masks      attention masks and offsets for every kernel
-packhorse.client.pictures   bins and batches drawn, a step explained
 packhorse.client.presets    keys and label shifts of training stacks
-packhorse.client.proof      audits, the doctor, health, what servers do now
-packhorse.client.rollouts   rollouts and preference pairs, packed on demand
 packhorse.client.sources    token sources: files, object stores, mixtures
 packhorse.client.streams    what a stream or an answer holds
-packhorse.client.trainers   Hugging Face, TRL, Lightning, Megatron, torchdata
+
+Beside it stand packages that use it:
+
+packhorse.export            an epoch's plan as files
+packhorse.losses            weights of tokens, metrics by component, sums by sequence
+packhorse.parallel          context parallelism
+packhorse.pictures          bins and batches drawn, a step explained
+packhorse.proof             audits, the doctor, health, what servers do now
+packhorse.rollouts          rollouts and preference pairs, packed on demand
+packhorse.trainers          Hugging Face, TRL, Lightning, Megatron, torchdata
+packhorse.vision            images of vision-language models
 
 A name is loaded when it is first asked for, so connecting and streaming need no torch. The names are listed in
 `__init__.pyi`. Log lines go to the logger "packhorse", which is quiet until it has a handler.

@@ -37,7 +37,6 @@ from .streams.blocks import BinBlock as BinBlock
 from .streams.cursor import Cursor as Cursor
 from .streams.pack_stream import PackStream as PackStream
 from .streams.stream import BinStream as BinStream
-from .trainers.separation import sees_other_sequences as sees_other_sequences
 from .transport.access import Access as Access
 from .transport.embedded import MemoryDatasets as MemoryDatasets
 

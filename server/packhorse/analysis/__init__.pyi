@@ -23,7 +23,6 @@ from .packers import options_for as options_for
 from .report import DatasetReport as DatasetReport
 from .report import dataset_report as dataset_report
 from .report import quality_rows as quality_rows
-from .report import stats_of as stats_of
 from .report import version_facts as version_facts
 from .status import activity_between as activity_between
 from .status import costly_facts as costly_facts

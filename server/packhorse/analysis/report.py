@@ -6,8 +6,7 @@ packing to `packers`, and pictures to `analysis.plots`.
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from packhorse.analysis.context_lengths import ContextLength, WaitingRow, contex
 from packhorse.analysis.context_plans import BANDWIDTH, ContextPlan, context_plan
 from packhorse.analysis.counts import lengths_before
 from packhorse.analysis.unpacked import Unpacked, ways_without_packing
-from packhorse.dataset import Manifest, PreparedDataset, Version, versions_of
+from packhorse.dataset import PreparedDataset, Version, stats_of, versions_of
 from packhorse.epoch import Groups, ShuffleQuality, bin_mates_again, shuffle_quality
-from packhorse.packing import PackingStats, Template
+from packhorse.packing import PackingStats
 from packhorse.parameters import parameter
 from packhorse.topology import Topology
 
@@ -147,26 +146,6 @@ def _context_plan(dataset: PreparedDataset, run: Topology, bandwidth: float) -> 
         accumulation=run.accumulation,
         bandwidth=bandwidth,
     )
-
-
-def stats_of(manifest: Manifest, templates: Mapping[Template, int]) -> PackingStats:
-    """Returns the packing quality of a prepared folder's plan; of groups it counts the sequences.
-
-    Example:
-        >>> from packhorse.dataset import open_prepared
-        >>> dataset = open_prepared("datasets/corpus")
-        >>> stats_of(dataset.manifest, dataset.templates).efficiency
-        1.0
-    """
-    stats = PackingStats.from_templates(
-        templates,
-        manifest.max_seq_len,
-        max_sequences_per_bin=manifest.options.max_sequences_per_bin,
-        proven_bound=manifest.lower_bound,
-    )
-    if manifest.resources:
-        stats = stats.with_tokens(manifest.total_tokens, manifest.lower_bound)
-    return replace(stats, n_sequences=manifest.n_sequences)
 
 
 def version_facts(version: Version) -> dict[str, Any]:

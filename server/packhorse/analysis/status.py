@@ -2,7 +2,7 @@
 
 Owns what is chosen for people, the page's files, from a server or as one file, and the arithmetic of rates, on the
 client's `ServerActivity` objects or on others with the same fields. Leaves the other figures to `report` and `packers`,
-and asking servers to `packhorse.client.proof`.
+and asking servers to `packhorse.proof`.
 """
 
 import base64

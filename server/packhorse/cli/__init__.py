@@ -1,4 +1,4 @@
-"""The command line: `packhorse COMMAND`, one file for each command.
+"""The command line: `packhorse COMMAND`, one file for each command; here those of the core.
 
 Owns the list of commands, what each needs to be installed, and how failures and signals are shown. A command's module
 is imported when it runs, so that no command needs another's packages and help appears at once.
@@ -34,8 +34,14 @@ class CommandEntry:
     """The extra of packhorse that it needs; None where every install has it."""
     modules: tuple[str, ...] = ()
     """Modules of that extra without which it cannot run."""
-    folder: str = "packhorse.cli"
-    """The package in which the module of its name is."""
+    package: str = "packhorse.cli"
+    """The package in which the module of its name is; on the shelf, one of a package that may be left out."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether this installation has the package."""
+        parts = self.package.split(".")
+        return all(find_spec(".".join(parts[:depth])) is not None for depth in range(2, len(parts) + 1))
 
     @property
     def missing(self) -> list[str]:
@@ -45,16 +51,20 @@ class CommandEntry:
 
 _DEMO = ("torch", "numba", "prometheus_client", "grpc_reflection", "tokenizers", "matplotlib")
 _SERVE = ("numba", "prometheus_client", "grpc_reflection")
-_SERVERS = "packhorse.cli.servers"
+_ANALYSIS, _PROOF = "packhorse.analysis.commands", "packhorse.proof.commands"
 
 COMMANDS: Mapping[str, CommandEntry] = {
     "demo": CommandEntry(
-        "Tokenize, prepare, serve, train and audit, on the Python standard library's source code.", "demo", _DEMO
+        "Tokenize, prepare, serve, train and audit, on the Python standard library's source code.",
+        "demo",
+        _DEMO,
+        package="packhorse.demo.commands",
     ),
     "tokenize": CommandEntry(
         "Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair.",
         "prepare",
         ("tokenizers",),
+        package="packhorse.tokenize.commands",
     ),
     "prepare": CommandEntry(
         "Plan a dataset from its lengths and write the folder that `packhorse serve` serves.", "prepare", ("numba",)
@@ -62,16 +72,21 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "shard": CommandEntry(
         "Cut a corpus into shards, prepare each, and write the mixture that serves them as one.", "prepare", ("numba",)
     ),
-    "plan": CommandEntry("Plan without preparing: compare packers, or ways to share bins.", "prepare", ("numba",)),
+    "plan": CommandEntry(
+        "Plan without preparing: compare packers, or ways to share bins.", "prepare", ("numba",), package=_ANALYSIS
+    ),
     "inspect": CommandEntry(
-        "Show a prepared folder: statistics, versions and waste without packing; or list what --target serves."
+        "Show a prepared folder: statistics, versions and waste without packing; or list what --target serves.",
+        package=_ANALYSIS,
     ),
     "verify": CommandEntry(
         "Compare the prepared dataset in FOLDER with its checksums, and its lengths with the tokens.",
         "server",
         ("numba",),
     ),
-    "show": CommandEntry("Draw bins of DATASET, explain a step of a run, or find a sequence."),
+    "show": CommandEntry(
+        "Draw bins of DATASET, explain a step of a run, or find a sequence.", package="packhorse.pictures.commands"
+    ),
     "serve": CommandEntry("Serve prepared datasets over gRPC until SIGTERM.", "server", _SERVE),
     "mixture": CommandEntry("Show a mixture of datasets, or append a stage to it during a run.", "server", ("numba",)),
     "redact": CommandEntry(
@@ -81,20 +96,27 @@ COMMANDS: Mapping[str, CommandEntry] = {
     ),
     "token": CommandEntry("Make tokens for `packhorse serve --token-file`.", "server", ("numba",)),
     "stream": CommandEntry("Print the bins of one (epoch, rank, worker), one JSON object a line."),
-    "export": CommandEntry("Write the bins of an epoch to files, in the order of positions."),
-    "audit": CommandEntry("Read every stream of an epoch and check that each sequence comes exactly once."),
+    "export": CommandEntry(
+        "Write the bins of an epoch to files, in the order of positions.", package="packhorse.export.commands"
+    ),
+    "audit": CommandEntry(
+        "Read every stream of an epoch and check that each sequence comes exactly once.", package=_PROOF
+    ),
     "doctor": CommandEntry(
-        "Test each step from here to the first bin of --target, or ask for its health.", folder=_SERVERS
+        "Test each step from here to the first bin of --target, or ask for its health.", package=_PROOF
     ),
     "top": CommandEntry(
         "Watch the servers of --target until Ctrl-C: runs, how far their ranks are, streams, rates and queues.",
-        folder=_SERVERS,
+        package=_PROOF,
     ),
     "bench": CommandEntry(
-        "Open every stream of a run at the servers of --target, and measure rates and waits.", folder=_SERVERS
+        "Open every stream of a run at the servers of --target, and measure rates and waits.", package=_PROOF
     ),
 }
-"""Every command, in the order of use; each is in the module of its name, in its folder."""
+"""Every command, in the order of use; each is in the module of its name, in its package.
+
+Commands of the shelf register themselves here: an entry whose package is left out is no command.
+"""
 
 
 _HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s:]|$)")
@@ -200,7 +222,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of every command, in the order of use."""
-        return list(COMMANDS)
+        return [name for name, entry in COMMANDS.items() if entry.is_there]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports one command.
@@ -209,14 +231,14 @@ class LazyGroup(click.Group):
             ClickException: a package that it needs is not installed; the message says how to install it.
         """
         entry = COMMANDS.get(cmd_name)
-        if entry is None:
+        if entry is None or not entry.is_there:
             return None
         if entry.missing:
             raise click.ClickException(
                 f"`packhorse {cmd_name}` needs {', '.join(entry.missing)}; install it with: pip install "
                 f"'packhorse[{entry.extra}]'"
             )
-        command: click.Command = import_module(f"{entry.folder}.{cmd_name}").command
+        command: click.Command = import_module(f"{entry.package}.{cmd_name}").command
         return command
 
     def resolve_command(
@@ -233,6 +255,7 @@ class LazyGroup(click.Group):
         rows = [
             (name, f"(needs packhorse[{entry.extra}]) {entry.summary}" if entry.missing else entry.summary)
             for name, entry in COMMANDS.items()
+            if entry.is_there
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

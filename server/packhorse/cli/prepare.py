@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 
-from packhorse.analysis import stats_of
 from packhorse.cli import in_flags, stopped_by_signals
 from packhorse.cli.shared.options import flags_of, store_timeout_option
 from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
@@ -24,6 +23,7 @@ from packhorse.dataset import (
     PlanOptions,
     load_seqpack_layout,
     open_prepared,
+    stats_of,
 )
 from packhorse.jobs import Execution
 from packhorse.packing import PACKERS, Template

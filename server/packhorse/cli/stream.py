@@ -8,7 +8,7 @@ import click
 
 from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
 from packhorse.cli.shared.service import asking_for, timeout_option
-from packhorse.client.export import facts_of_bins
+from packhorse.client.streams import facts_of_bins
 
 
 @click.command("stream", context_settings={"show_default": True})

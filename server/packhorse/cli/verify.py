@@ -27,6 +27,7 @@ from packhorse.dataset import (
 )
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Progress, show_progress
+from packhorse.shelf import from_shelf
 
 _MANY_ENTRIES = 10_000_000
 _UNPROVEN = "Other tokens of the same lengths pass, such as those of another tokenizer run"
@@ -213,9 +214,7 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
         click.echo(f"{lengths.compared:,} of {lengths.entries:,} lengths compared with {tokens}")
         click.echo(f"not compared: the tokens themselves, of which a plan knows only lengths. {_UNPROVEN}")
     if tokens is not None and not is_url(tokens):
-        from packhorse.tokenize import recorded_lines
-
-        for line in recorded_lines(tokens):  # what the rows held and the tokens do not
+        for line in from_shelf("recorded_lines")(tokens):  # what the rows held and the tokens do not
             click.echo(line)
     for problem in result.wrong:
         click.echo(f"WRONG: {problem}", err=True)

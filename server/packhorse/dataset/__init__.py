@@ -61,6 +61,7 @@ from packhorse.dataset.manifest import (
     SkippedRow,
     SkippedRows,
 )
+from packhorse.dataset.quality import stats_of
 from packhorse.dataset.replacing import LOCK, aside_of, left_aside, locked, refuse_holding, refuse_output, written_whole
 from packhorse.dataset.seqpack_layout import (
     Loaded,
@@ -156,6 +157,7 @@ __all__ = [
     "refuse_output",
     "render_stage",
     "seal",
+    "stats_of",
     "takedown_text",
     "text_of",
     "verify_files",

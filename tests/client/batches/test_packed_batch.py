@@ -122,7 +122,7 @@ assert type(batch) is PackedBatch and batch["layout"].num_rows == 2, batch
 
 
 def test_batches_of_rollouts_and_pairs_are_packed_batches_too(tmp_path):
-    from packhorse.client.rollouts import Rollouts, pack_pairs, pack_rollouts
+    from packhorse.rollouts import Rollouts, pack_pairs, pack_rollouts
 
     batches = [
         *pack_rollouts(Rollouts(queries=[[1, 2]], responses=[[7, 8]], advantages=[0.5]), max_seq_len=5, pad_token_id=0),

@@ -16,7 +16,6 @@ from packhorse.client import (
     create_packed_dataloader,
 )
 from packhorse.client.sources import TokenSourceError
-from packhorse.client.trainers import PackedData
 from packhorse.formats import MegatronWriter, write_flat_tokens
 from packhorse.formats.megatron_writer import MaskedTokenWriter
 from packhorse.prepare import prepare
@@ -41,6 +40,7 @@ def targets(tokens, **options) -> int:
 
 
 def test_every_way_to_name_the_tokens_finds_the_mask(tmp_path: Path) -> None:
+    trainers = pytest.importorskip("packhorse.trainers")
     path = write_chats(tmp_path / "sft.idx")
     for name in (path, str(path), tmp_path / "sft.bin", tmp_path / "sft", path.as_uri(), as_token_source(path)):
         assert targets(name) == TRAINED
@@ -50,7 +50,7 @@ def test_every_way_to_name_the_tokens_finds_the_mask(tmp_path: Path) -> None:
     assert sum(int((row["labels"] != -100).sum()) for row in bins) == TRAINED
     with create_packed_dataloader(TARGET, "sft", path, batch_size=1, num_workers=0, device="cpu") as loader:
         assert sum(int((batch["labels"] != -100).sum()) for batch in loader) == TRAINED
-    data = PackedData(TARGET, "sft", path, batch_size=1, num_workers=0)
+    data = trainers.PackedData(TARGET, "sft", path, batch_size=1, num_workers=0)
     with data.open(preset="rows", loader=LoaderOptions(device="cpu")) as loader:
         assert sum(int((batch["labels"] != -100).sum()) for batch in loader) == TRAINED
 

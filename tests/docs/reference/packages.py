@@ -7,10 +7,8 @@ from typing import get_origin
 from reference.markdown import cell, page
 from reference.names import described
 
-ROOMS = (
-    *("batches", "losses", "masks", "pictures", "presets", "proof"),
-    *("rollouts", "sources", "streams", "trainers"),
-)
+ROOMS = ("batches", "masks", "presets", "sources", "streams")
+SHELF = ("export", "losses", "parallel", "pictures", "proof", "rollouts", "trainers", "vision")
 LIBRARY = ("prepare", "packing", "epoch", "topology", "formats", "tokenize", "sft")
 STACKS = {
     "transformers": ("PackedTrainer", "PackedTrainerMixin", "cursor_of_checkpoint"),
@@ -41,7 +39,8 @@ def client_page() -> str:
     for room in ROOMS:
         names = set(import_module(f"packhorse.client.{room}").__all__) - set(packhorse.client.__all__)
         packages[f"packhorse.client.{room}"] = tuple(sorted(names))
-    packages |= {f"packhorse.client.trainers.{name}": names for name, names in STACKS.items()}
+    packages |= {f"packhorse.{name}": tuple(import_module(f"packhorse.{name}").__all__) for name in SHELF}
+    packages |= {f"packhorse.trainers.{name}": names for name, names in STACKS.items()}
     first = (
         "Names and parameters of what a trainer uses. `help()` of each shows an example as well. Names for machines "
         "that prepare and serve are in [the library's reference](reference-library.md)."

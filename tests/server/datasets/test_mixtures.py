@@ -11,7 +11,6 @@ from tests.server.mixtures import bins_of, bins_of_blocks, in_process, make_root
 
 from packhorse.client import DigestMismatchError, RemainderPolicy, RetryPolicy, Skips, Topology, connect
 from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError, InvalidRequestError
-from packhorse.client.proof import EpochOfStreams
 from packhorse.dataset import StageEntry, append_to_mixture
 from packhorse.dataset.files import open_mixture as _kept_epochs
 from packhorse.epoch import SkipSource, derive_key
@@ -184,9 +183,10 @@ def test_a_mixture_is_described_with_its_components_and_stages(client, staged):
 
 
 def test_the_audit_tells_which_epochs_came_and_how_often(client):
+    proof = pytest.importorskip("packhorse.proof")
     info = client.get_dataset("staged")
     topology = Topology(world_size=2, batch_size=3, workers_per_rank=2, remainder="repeat")
-    report = EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology).audit()
+    report = proof.EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology).audit()
     assert report.problems == []
     rows, named, truncated = report.components
     assert (rows.component.first_epoch, rows.component.first_position) == divmod(350, rows.component.num_bins)
@@ -198,6 +198,7 @@ def test_the_audit_tells_which_epochs_came_and_how_often(client):
 
 
 def test_what_runs_out_leaves_its_share_to_the_others(own_root, make_server):
+    proof = pytest.importorskip("packhorse.proof")
     (own_root / "spent.mixture.toml").write_text(
         'when_out = "reweigh"\n[[stages]]\nweights = {rows = 1, named = 5}\n[components.named]\nepochs = 2\n'
     )
@@ -206,7 +207,7 @@ def test_what_runs_out_leaves_its_share_to_the_others(own_root, make_server):
         rows, named = info.components
         assert info.num_bins == rows.num_bins + 2 * named.num_bins
         topology = Topology(world_size=2, batch_size=3, remainder="repeat")
-        report = EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology).audit()
+        report = proof.EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology).audit()
         assert report.problems == []
         assert [set(each.times) for each in report.components] == [{1}, {2}]
         assert [each.component.first_epoch for each in report.components] == [1, 2]

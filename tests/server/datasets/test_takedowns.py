@@ -11,7 +11,6 @@ from tests.server.mixtures import make_root
 import packhorse.server.datasets.takedowns
 from packhorse.client import DigestMismatchError, Skips, Topology, connect
 from packhorse.client.errors import DatasetCorruptError
-from packhorse.client.proof import EpochOfStreams
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.catalog import Catalog
@@ -87,6 +86,7 @@ def test_a_run_that_had_come_so_far_is_as_it_was_before_that(root, client):
 
 
 def test_positions_that_a_file_skips_are_left_out_as_those_of_a_request(root, client, joined):
+    proof = pytest.importorskip("packhorse.proof")
     skip = Skips.parse(["5:9,30:31"])
     wanted = joined(whole(client, "rows", epoch=1, skip=Skips.parse(["2:3,5:9,30:31"])))
     other_epoch = joined(whole(client, "rows", epoch=2))
@@ -96,7 +96,7 @@ def test_positions_that_a_file_skips_are_left_out_as_those_of_a_request(root, cl
     with client.stream_bins("rows", seed=7, epoch=1) as stream:
         assert stream.header.skipped == skip
         assert stream.header.digest.endswith("+skip=5:9,30:31")
-    report = EpochOfStreams(
+    report = proof.EpochOfStreams(
         client=client,
         dataset=client.get_dataset("rows"),
         epoch=1,
@@ -109,11 +109,12 @@ def test_positions_that_a_file_skips_are_left_out_as_those_of_a_request(root, cl
 
 
 def test_what_no_trainer_got_is_told_apart_by_component(root, client):
+    proof = pytest.importorskip("packhorse.proof")
     take_away(
         root, "staged", '[[skip]]\npositions = "40:60"\nepoch = 1\n[[redact]]\ncomponent = "rows"\nids = [3, 4, 5]'
     )
     info, topology = client.get_dataset("staged"), Topology(world_size=3, batch_size=8)
-    streams = EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology, until=300)
+    streams = proof.EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology, until=300)
     report = streams.audit()
     assert report.problems == []
     assert {name: each.bins for name, each in report.left_out.items()} == {"staged.takedown.toml": 20, "until": 180}
@@ -132,6 +133,7 @@ def test_what_no_trainer_got_is_told_apart_by_component(root, client):
 
 @pytest.mark.parametrize("remainder", ["spread", "repeat"])
 def test_an_audit_counts_redactions_by_component(root, client, remainder):
+    proof = pytest.importorskip("packhorse.proof")
     take_away(
         root,
         "staged",
@@ -152,7 +154,7 @@ def test_an_audit_counts_redactions_by_component(root, client, remainder):
     block = client.get_bins("staged", seed=7, epoch=1, positions=range(info.num_bins))
     came = list(zip(block.component_of_sequences().tolist(), block.redactions.tolist(), strict=True))
     topology = Topology(world_size=7, batch_size=11, remainder=remainder)
-    report = EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology).audit()
+    report = proof.EpochOfStreams(client=client, dataset=info, epoch=1, seed=7, topology=topology).audit()
     assert report.problems == []
     assert [(each.masked, each.replaced) for each in report.components] == [
         (came.count((number, MASKED)), came.count((number, 4))) for number in range(3)

@@ -1,7 +1,7 @@
 """Images of a batch: which sequences they belong to, where their placeholders lie, and the tensors that follow.
 
 Owns finding placeholders, loading what they stand for, and the checks that both fit; leaves what a model takes to
-`Media` of `row_format`, known models to `presets/vision_models`, and reading files to the user's function.
+`Media` of `row_format`, known models to `packhorse.vision`, and reading files to the user's function.
 """
 
 import logging
@@ -34,7 +34,7 @@ class MediaLayout:
     Legend: m images, T tokens of all rows end to end. InternVL's images are its tiles.
 
     Example:
-        >>> from packhorse.client.presets import media_of
+        >>> from packhorse.vision import media_of
         >>> from packhorse.client import BatchAssembler, BinBlock
         >>> from packhorse.client.sources import IndexableSource
         >>> image = {"pixel_values": torch.zeros(8, 6), "image_grid_thw": torch.tensor([[1, 2, 4]])}  # 2 placeholders

@@ -16,7 +16,8 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from packhorse.client.batches.layout import PackLayout, restored
 from packhorse.client.batches.media import MediaLayout
-from packhorse.client.pictures.picture import Picture, draw_batch, summarize
+from packhorse.client.batches.summary import summarize
+from packhorse.shelf import from_shelf
 
 _ALIGNMENT_BYTES = 64
 _NUM_WIDE = 4
@@ -105,9 +106,9 @@ class PackedBatch(dict[str, Any]):
         """Returns a batch with every tensor in page-locked memory. This needs an accelerator."""
         return map_tensors(torch.Tensor.pin_memory, self)
 
-    def show(self) -> Picture:
-        """Returns the batch's picture; see `draw_batch`."""
-        return draw_batch(self)
+    def show(self) -> Any:
+        """Returns the batch's picture; see `packhorse.pictures.draw_batch`."""
+        return from_shelf("draw_batch")(self)
 
     def __repr__(self) -> str:
         return summarize(self)
@@ -226,10 +227,10 @@ def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> b
 
     Args:
         batch: says so by its key `shift_labels`.
-        given: what the caller says; None if it leaves that to the batch.
+        given: whether labels are shifted; None for what the batch says.
 
     Raises:
-        ValueError: nothing says so, or the batch and the caller contradict each other.
+        ValueError: nothing says so, or `given` contradicts the batch.
     """
     of_batch = batch.get("shift_labels")
     if of_batch is None and given is None:

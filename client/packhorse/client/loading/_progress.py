@@ -154,7 +154,7 @@ class Progress:
             raise ValueError(
                 f"the loader's state was saved with {saved} workers, now there are {info.num_workers}; give the state "
                 "to the dataset, dataset.load_state_dict(state), or load it into a PackedStatefulDataLoader "
-                "(packhorse.client.trainers.torchdata), which do with any"
+                "(packhorse.trainers.torchdata), which do with any"
             )
         self._own, self._last = resume, None
         # The main process's StatefulDataLoader sent the state unread. It learns of it from worker 0: workers that are

@@ -11,7 +11,6 @@ from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import PresetName, get_preset, list_presets
 from packhorse.client.presets.torchtune import torchtune_preset
 from packhorse.client.presets.transformers import padding_free_preset, rows_preset
-from packhorse.client.presets.vision_models import media_of
 
 __all__ = [
     "Alignment",
@@ -23,7 +22,6 @@ __all__ = [
     "jax_preset",
     "list_presets",
     "llama_factory_preset",
-    "media_of",
     "megatron_lm_preset",
     "megatron_preset",
     "padding_free_preset",

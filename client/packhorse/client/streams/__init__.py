@@ -1,7 +1,8 @@
 """Streams: bins as the service sends them, the cursor, and the facts of a dataset. No torch."""
 
 from packhorse.client.options import cost_linear_of
-from packhorse.client.streams.blocks import BinBlock
+from packhorse.client.streams.bin_facts import component_names, facts_of_bins
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock, cuts_ends
 from packhorse.client.streams.cursor import Cursor
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.stream import BinStream
@@ -18,6 +19,8 @@ from packhorse.types import (
 )
 
 __all__ = [
+    "AS_IT_IS",
+    "MASKED",
     "BinBlock",
     "BinStream",
     "Component",
@@ -31,5 +34,8 @@ __all__ = [
     "StreamHeader",
     "Takedown",
     "TakenPositions",
+    "component_names",
     "cost_linear_of",
+    "cuts_ends",
+    "facts_of_bins",
 ]

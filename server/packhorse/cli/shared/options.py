@@ -355,18 +355,3 @@ def by_component(tokens: str) -> str | dict[str, str]:
     if Path(tokens).exists() or not all(name and equals and path for name, equals, path in pairs):
         return tokens
     return {name.strip(): path for name, _, path in pairs}
-
-
-def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]], str] | None:
-    """Returns a function from tokens to text; None where there is no tokenizer."""
-    if tokenizer is None:
-        beside = None if tokens is None else Path(tokens).with_suffix(".tokenizer.json")
-        if beside is None or not beside.is_file():
-            return None
-        tokenizer = beside
-    elif tokens is None:
-        raise click.UsageError("--tokenizer decodes tokens; give --tokens as well")
-    from packhorse.sft.tokenizer import read_tokenizer_json
-
-    model = read_tokenizer_json(tokenizer)
-    return lambda numbers: str(model.decode(numbers, skip_special_tokens=False))

@@ -1,119 +1,13 @@
-"""Sentences and advice that commands print about a dataset or a plan.
-
-Owns the wording. Leaves every figure to `packhorse.analysis`, and tables to `reports`.
-"""
+"""Sentences that commands print about a dataset's manifest."""
 
 from collections.abc import Iterator
 
-from packhorse.analysis import DatasetReport, WaitingRow, rule_of
-from packhorse.dataset import GroupRecord, Inputs, KeyRecord, Manifest, Version, versions_of
-from packhorse.topology import Balance, Topology
-from packhorse.types import skipped_text
+from packhorse.dataset import GroupRecord, KeyRecord, Manifest
 
 CUT_OFF = (
     "the time limit ended planning early. Preparing again may give another plan, whose digest refuses cursors of "
     "this one. For the same plan every time, use --algorithm best-fit or a larger --time-limit-seconds."
 )
-
-
-_WORTH_SAYING = 0.001
-"""Ranks that wait for a smaller share of their time need no advice."""
-
-
-def report_lines(report: DatasetReport) -> Iterator[str]:
-    """Yields the sentences that `inspect` prints of a prepared folder."""
-    manifest, dataset = report.dataset.manifest, report.dataset
-    yield f"{dataset.name}  {manifest.digest}"
-    yield repr(report.stats)
-    if real := real_tokens(manifest):
-        yield f"real tokens: {real}"
-    lengths = dataset.plan.rooms
-    measured = "rooms of groups" if dataset.has_groups else "lengths" if rule_of(dataset).is_plain else "rooms"
-    quantiles = ", ".join(f"p{round(100 * q)} {length:,}" for q, length in report.quantiles.items())
-    yield (
-        f"{measured}: {lengths[0]:,} to {lengths[-1]:,} tokens, mean {report.mean_room:,.1f}, {quantiles}; "
-        f"{manifest.distinct_lengths:,} {'classes of sizes' if manifest.resources else 'distinct'}"
-    )
-    yield (
-        f"plan: {manifest.algorithm}, {manifest.distinct_templates:,} templates, at most "
-        f"{dataset.max_sequences_per_bin:,} sequences in a bin"
-    )
-    if (rule := manifest.options.context) is not None:
-        yield f"shared bins: {rule}"
-    yield (
-        f"bin-mates: {report.bin_mates_again:.1%} of the {items_of(report)} that share a bin share one again in the "
-        f"next epoch"
-    )
-    yield from _origin_lines(manifest)
-    if manifest.plan_cut_off:
-        yield f"cut off: {CUT_OFF}"
-    if manifest.version > 1:
-        yield from map(version_line, versions_of(dataset.path))
-    if (ledger := manifest.over_length).sequences:
-        pieces = f", {ledger.pieces:,} pieces" if ledger.pieces else ""
-        over_cap = f", {ledger.over_cap:,} of them only over a cap" if ledger.over_cap else ""
-        yield (
-            f"over-length ({manifest.options.over_length}): {ledger.sequences:,} sequences{over_cap}, "
-            f"{ledger.tokens:,} tokens left out{pieces}"
-        )
-
-
-def _origin_lines(manifest: Manifest) -> Iterator[str]:
-    """Yields where sequences, ids and keys are from."""
-    if manifest.groups is not None and manifest.is_grouped:
-        yield groups_line(manifest.groups, manifest.n_sequences)
-    yield from resource_lines(manifest)
-    origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
-    yield f"ids: {manifest.id_dtype}, {origin} of {manifest.source}"
-    if manifest.keys is not None:
-        yield f"keys: {keys_text(manifest.keys)}"
-    if manifest.inputs is not None:
-        yield f"read: {_read_text(manifest.inputs)}"
-        if skipped := manifest.inputs.skipped.rows:
-            by_reason = manifest.inputs.skipped.by_reason
-            yield f"skipped: {skipped_text(skipped, by_reason)}; manifest.json or skipped.jsonl names them"
-
-
-def _read_text(inputs: Inputs) -> str:
-    column = "" if inputs.length_column is None else f", column {inputs.length_column!r}"
-    size_bytes = sum(file.size_bytes for file in inputs.files)
-    if not inputs.num_files:  # a shard, or what was held in memory
-        files = ""
-    elif inputs.num_files <= len(inputs.files):
-        files = f", {inputs.num_files:,} file{'s' * (inputs.num_files != 1)} of {size_bytes:,} bytes"
-    else:
-        files = f", {inputs.num_files:,} files, the first {len(inputs.files)} of {size_bytes:,} bytes"
-    return f"{inputs.kind}{column}, {inputs.rows:,} rows{files}"
-
-
-def items_of(report: DatasetReport) -> str:
-    """Returns what the plan of a dataset is over: sequences, or groups."""
-    return "groups" if report.dataset.has_groups else "sequences"
-
-
-def advice(row: WaitingRow, topology: Topology) -> str:
-    """Returns what a run of this topology can do about waiting, in plain sentences."""
-    accumulation = topology.accumulation
-    if row.waiting is None:
-        bins = accumulation * topology.bins_per_step
-        return f"An epoch has fewer bins than one optimizer step of this run, which takes {bins:,}."
-    at_steps = _advice_where("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
-    if accumulation == 1:
-        return f"{at_steps} A larger --accumulation reduces it further, because more bins can be exchanged."
-    once = _advice_where(f"once in {accumulation} steps (DDP)", row, Balance.OPTIMIZER_STEP, at_steps=False)
-    return f"{at_steps} {once}"
-
-
-def _advice_where(where: str, row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
-    before, after = row.idle(Balance.NONE, at_steps=at_steps), row.idle(balance, at_steps=at_steps)
-    assert before is not None
-    assert after is not None
-    if before < _WORTH_SAYING:
-        return f"Where ranks wait {where}, they lose less than 0.1% of GPU time, so no balance is needed."
-    return (
-        f"Where ranks wait {where}, {percent(before)} of GPU time is lost to waiting; "
-        f"--balance {balance.value} leaves {percent(after)}."
-    )
 
 
 def groups_line(groups: GroupRecord, num_sequences: int) -> str:
@@ -154,26 +48,3 @@ def real_tokens(manifest: Manifest) -> str:
         f"{manifest.own_tokens / manifest.total_capacity:.2%} of capacity; the efficiency above also counts "
         f"{manifest.total_tokens - manifest.own_tokens:,} tokens of --extra-tokens and --align"
     )
-
-
-def version_line(version: Version) -> str:
-    """Returns a version of a dataset in one line."""
-    manifest = version.manifest
-    current = " (current)" if version.is_current else ""
-    return (
-        f"version {version.number}{current}: {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins, digest "
-        f"{manifest.digest}, in {version.path}"
-    )
-
-
-def percent(share: float) -> str:
-    """Returns a share as a sentence has it, with one digit more below ten percent and two below one.
-
-    Example:
-        >>> percent(0.345), percent(0.0204), percent(0.00001)
-        ('34%', '2.0%', '< 0.01%')
-    """
-    value = 100 * share
-    if value < 0.01:
-        return "< 0.01%"
-    return f"{value:.{0 if value >= 10 else 1 if value >= 1 else 2}f}%"

@@ -36,9 +36,8 @@ from packhorse.server.base.logs import set_up_logging
 from packhorse.server.base.output import never_wait_for_stderr
 from packhorse.server.datasets.mixtures import make_shared_table
 from packhorse.server.service.limits import make_shared_limit
-from packhorse.server.watching.figures import Figures
 from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
-from packhorse.server.watching.status_page import Look, StatusPage
+from packhorse.server.watching.own_status import Look, open_page
 
 _LOG = logging.getLogger("packhorse.server.app.processes")  # a process of several runs this file as __main__
 
@@ -108,7 +107,7 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
         parent = _Parent(replace(config, listen=address, metrics_listen=None), folder)
         registry = CollectorRegistry()
         registry.register(SumOfProcesses(folder, parent.families))
-        page = StatusPage(parent.looks, Figures(config.data_root)) if config.status_page else None
+        page = open_page(parent.looks, config.data_root) if config.status_page else None
         metrics = listen_for_metrics(config, registry, parent.is_serving, certificates, tokens, page)
         try:
             datasets = await parent.begin()

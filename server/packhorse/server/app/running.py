@@ -40,13 +40,13 @@ from packhorse.server.service.lanes import Lanes
 from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import PackingServicer
 from packhorse.server.service.status import reason_name
+from packhorse.server.watching.activity import Activity
 from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Tracing, Watcher
 from packhorse.server.watching.connections import Connections, Measuring
-from packhorse.server.watching.figures import Figures
 from packhorse.server.watching.metrics import Metrics
 from packhorse.server.watching.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
+from packhorse.server.watching.own_status import OwnStatus, open_page
 from packhorse.server.watching.runs import RunDigests
-from packhorse.server.watching.status_page import Activity, OwnStatus, StatusPage
 from packhorse.v1 import packing_pb2_grpc
 from packhorse.wire import give_back_freed_memory, keep_freed_memory
 
@@ -160,7 +160,7 @@ class Server:
         """Starts the metrics' port, if there is to be one."""
         page = None
         if self.config.status_page:
-            page = StatusPage(lambda: [self.own_status.look()], Figures(self.config.data_root))
+            page = open_page(lambda: [self.own_status.look()], self.config.data_root)
         return listen_for_metrics(
             self.config, self.metrics.registry, self.is_serving, self.certificates, self.tokens, page
         )

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from packhorse.server.access.config import ServeConfig
 from packhorse.server.datasets.mixtures import RunProgress
 from packhorse.server.service.limits import StreamLimit
-from packhorse.server.watching.status_page import OwnStatus
+from packhorse.server.watching.own_status import OwnStatus
 
 _LOG = logging.getLogger(__name__)
 

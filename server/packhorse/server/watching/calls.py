@@ -1,7 +1,7 @@
 """Every call of the server, with its log lines, metrics and traces.
 
 Owns what is known of a call, and these three watchers. Leaves following calls to `interceptor`, and the list of open
-streams to `status_page`. OpenTelemetry is imported only if a server is to send traces; its own variables
+streams to `activity`. OpenTelemetry is imported only if a server is to send traces; its own variables
 (OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and so on) apply.
 """
 

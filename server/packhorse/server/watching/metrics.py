@@ -1,6 +1,6 @@
 """The metrics for Prometheus: names, meanings, and the gauges that are computed at a scrape.
 
-Leaves when the others move to `servicer` and `lanes` for blocks, to `calls` for calls, to `status_page` for ranks that
+Leaves when the others move to `servicer` and `lanes` for blocks, to `calls` for calls, to `activity` for ranks that
 lag, and to `connections` for the process.
 """
 

@@ -1,6 +1,6 @@
 """The metrics' port: /metrics for Prometheus, /healthz for probes and /status for people.
 
-Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, the page to `status_page`,
+Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, the page to `own_status`,
 certificates to `config` and tokens to `tokens`.
 """
 
@@ -24,7 +24,7 @@ from packhorse.server.access.config import ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import METRICS, TokenFile
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.watching.status_page import DOCUMENT, StatusPage
+from packhorse.server.watching.own_status import DOCUMENT, Page
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         is_serving: Callable[[], bool],
         certificates: Certificates | None = None,
         tokens: TokenFile | None = None,
-        page: StatusPage | None = None,
+        page: Page | None = None,
     ) -> None:
         is_ipv6 = ":" in host
         if is_ipv6:
@@ -155,7 +155,7 @@ def listen_for_metrics(
     is_serving: Callable[[], bool],
     certificates: Certificates | None,
     tokens: TokenFile | None,
-    page: StatusPage | None = None,
+    page: Page | None = None,
 ) -> MetricsServer | None:
     """Returns a running server of metrics, if the options name an address for one.
 
@@ -171,7 +171,7 @@ def listen_for_metrics(
         raise OSError(parameter("metrics_listen") + f" {config.metrics_listen}: {error.strerror}") from None
 
 
-def _by_path(metrics: _App, page: StatusPage | None, is_serving: Callable[[], bool], tokens: TokenFile | None) -> _App:
+def _by_path(metrics: _App, page: Page | None, is_serving: Callable[[], bool], tokens: TokenFile | None) -> _App:
     """Returns an application that answers each path.
 
     /healthz answers everyone, as gRPC's health does; so does the page without its document, which has no figure.

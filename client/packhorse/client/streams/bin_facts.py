@@ -1,0 +1,51 @@
+"""What is known of each bin, as JSON can hold it: what `packhorse stream` prints and exports write."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from packhorse.client.streams.blocks import BinBlock
+from packhorse.types import StreamHeader
+
+
+def facts_of_bins(block: BinBlock, header: StreamHeader) -> Iterator[dict[str, Any]]:
+    """Yields what is known of each bin, as JSON can hold it: position, ids, lengths, and what else the dataset has.
+
+    Args:
+        block: the bins.
+        header: of the stream that they came in.
+    """
+    of_sequences = {
+        name: array.tolist()
+        for name, array in (
+            ("ids", block.ids),
+            ("lengths", block.lengths),
+            ("first_tokens", block.first_tokens),
+            ("groups", block.group_ids),
+            ("rows", block.rows),
+        )
+        if array is not None
+    }
+    names = component_names(block, header)
+    start = 0
+    for number, (position, end) in enumerate(zip(block.positions.tolist(), block.bin_ends.tolist(), strict=True)):
+        facts = {"position": position}
+        facts |= {name: values[start:end] for name, values in of_sequences.items()}
+        groups = facts.pop("groups", [])
+        if any(group >= 0 for group in groups):  # a mixture's block may hold bins with groups and bins without
+            facts["groups"] = [group if group >= 0 else None for group in groups]
+        if names is not None:
+            facts["component"] = names[number]
+        yield facts
+        start = end
+
+
+def component_names(block: BinBlock, header: StreamHeader) -> list[str | None] | None:
+    """Returns the component of each bin, None for an empty one; None if the dataset is no mixture.
+
+    Args:
+        block: the bins.
+        header: of the stream that they came in.
+    """
+    if block.component_ids is None:
+        return None
+    return [None if each < 0 else header.components[each].name for each in block.component_ids.tolist()]

@@ -1,0 +1,189 @@
+"""An epoch's plan as files, for loaders that read a plan instead of a stream.
+
+Owns the three forms and their order, which is that of positions; leaves asking to `client/api.py`, and files that
+appear whole to `packhorse.storage`. xtuner's form is that of its `PresetPackDataset` and `PresetSampler`.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from packhorse.client import BinBlock, Client
+from packhorse.client.options import NO_SKIPS
+from packhorse.client.streams import component_names, facts_of_bins
+from packhorse.formats import require
+from packhorse.parameters import parameter
+from packhorse.storage import AtomicFiles, refuse_existing, refuse_url
+from packhorse.topology import Skips
+from packhorse.types import StreamHeader
+
+__all__ = ["FILE_FORMATS", "export_epoch"]
+
+FILE_FORMATS = ("jsonl", "parquet", "xtuner")
+"""What `export_epoch` writes."""
+_XTUNER_FILES = ("samples.npy", "boundaries.npy", "order.npy", "paths.json")
+
+
+def export_epoch(
+    client: Client,
+    dataset: str,
+    output: str | Path,
+    *,
+    file_format: str,
+    epoch: int = 0,
+    seed: int = 0,
+    skip: Skips = NO_SKIPS,
+    paths: Sequence[str] = (),
+    on_bins: Callable[[int], None] = lambda _: None,
+    overwrite: bool = False,
+) -> int:
+    """Writes the bins of an epoch in the order of positions: what a run of any shape reads without a balance.
+
+    Memory does not grow with the epoch. The output appears when it is complete, or not at all.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     export_epoch(client, "corpus", "plan.jsonl", file_format="jsonl", seed=1)
+        2
+        >>> print(Path("plan.jsonl").read_text().splitlines()[0])
+        {"position": 0, "ids": [3, 2], "lengths": [5, 3]}
+
+    Args:
+        client: open.
+        dataset: its name.
+        output: a file; for xtuner a folder.
+        file_format: `jsonl` or `parquet`, a bin a line or row; or `xtuner`, for its `PresetPackDataset`, in which a
+            sequence's id is its line in the file that xtuner reads.
+        epoch: 0-based.
+        seed: of the run.
+        skip: positions to leave out.
+        paths: for xtuner, the file that it reads; of a mixture one for each component, in order.
+        on_bins: called with the number of bins that were written, for progress.
+        overwrite: whether the output replaces one that is there, when it is complete.
+
+    Returns:
+        The number of bins.
+
+    Raises:
+        ValueError: the format is unknown, `paths` does not fit, the output is a URL, or the dataset has what the format
+            cannot hold.
+        FileExistsError: the output is there.
+    """
+    refuse_url(output, "output")
+    if file_format not in FILE_FORMATS:
+        raise ValueError(parameter("file_format") + f" must be one of {', '.join(FILE_FORMATS)}, got {file_format!r}")
+    if bool(paths) != (file_format == "xtuner"):
+        raise ValueError(
+            parameter("paths")
+            + " names the files that xtuner reads: give it with "
+            + parameter("file_format", "xtuner")
+            + ", and only then"
+        )
+    output = Path(output)
+    files = [output / name for name in _XTUNER_FILES] if file_format == "xtuner" else [output]
+    refuse_existing(files, overwrite=overwrite)
+    with client.stream_bins(dataset, epoch=epoch, seed=seed, skip=skip) as stream:
+        header = stream.header
+        if file_format == "xtuner" and len(paths) != max(len(header.components), 1):
+            raise ValueError(
+                parameter("paths")
+                + f" has {len(paths)} files, but {dataset!r} is made of {max(len(header.components), 1)}"
+            )
+        blocks = _counted(stream, on_bins)
+        with AtomicFiles(files, overwrite=overwrite) as atomic:
+            if file_format == "xtuner":
+                return _write_xtuner(blocks, atomic.files, paths)
+            if file_format == "parquet":
+                return _write_parquet(blocks, atomic.files[0], header)
+            return _write_json_lines(blocks, atomic.files[0], header)
+
+
+def _counted(blocks: Iterator[BinBlock], on_bins: Callable[[int], None]) -> Iterator[BinBlock]:
+    """Yields blocks and tells of them; refuses redactions, which no other loader would apply."""
+    for block in blocks:
+        if block.redactions is not None:
+            raise ValueError(
+                "a takedown redacts sequences of this dataset, which a plan cannot tell another loader; take the "
+                "sequences out of its data as well, and prepare without them"
+            )
+        yield block
+        on_bins(len(block))
+
+
+def _write_json_lines(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHeader) -> int:
+    num_bins = 0
+    for block in blocks:
+        file.write("".join(f"{json.dumps(facts)}\n" for facts in facts_of_bins(block, header)).encode())
+        num_bins += len(block)
+    return num_bins
+
+
+def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHeader) -> int:
+    require("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lists = {
+        "ids": pa.int64(),
+        "lengths": pa.int32(),
+        "first_tokens": pa.int64(),
+        "groups": pa.int64(),
+        "rows": pa.uint16(),
+    }
+    of_lists = [(name, pa.list_(kind)) for name, kind in lists.items()]
+    schema = pa.schema([("position", pa.int64()), *of_lists, ("component", pa.string())])
+    num_bins = 0
+    with pq.ParquetWriter(file, schema) as writer:
+        for block in blocks:
+            values = (block.ids, block.lengths, block.first_tokens, block.group_ids, block.rows)
+            ends = np.concatenate(([0], block.bin_ends)).astype(np.int32)
+            columns = [
+                pa.nulls(len(block), pa.list_(kind))
+                if each is None
+                else pa.ListArray.from_arrays(pa.array(ends), pa.array(each, kind))
+                for each, kind in zip(values, lists.values(), strict=True)
+            ]
+            if block.group_ids is not None:  # of bins without groups null, whatever else is in the block
+                groups = pa.array(block.group_ids, pa.int64(), mask=block.group_ids < 0)
+                grouped = np.concatenate(([0], np.cumsum(block.group_ids >= 0)))
+                has_none = grouped[ends[1:]] == grouped[ends[:-1]]
+                columns[3] = pa.ListArray.from_arrays(pa.array(ends), groups, mask=pa.array(has_none))
+            names = component_names(block, header) or [None] * len(block)
+            arrays = [pa.array(block.positions), *columns, pa.array(names, pa.string())]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            num_bins += len(block)
+    return num_bins
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:
+    """Writes the beginning of a .npy file of int64; NumPy leaves space in it for any number of rows."""
+    np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
+
+
+def _write_xtuner(blocks: Iterator[BinBlock], files: Sequence[BinaryIO], paths: Sequence[str]) -> int:
+    samples, boundaries, order, names = files
+    for file, width in ((samples, (6,)), (boundaries, ()), (order, ())):
+        _write_header(file, (0, *width))
+    boundaries.write(np.zeros(1, "<i8").tobytes())
+    num_bins = num_samples = 0
+    for block in blocks:
+        rows = np.full((len(block.ids), 6), -1, dtype="<i8")
+        of_sequences = block.component_of_sequences()
+        rows[:, 0] = 0 if of_sequences is None else of_sequences
+        rows[:, 1] = block.ids
+        rows[:, 4] = 0 if block.first_tokens is None else block.first_tokens
+        rows[:, 5] = rows[:, 4] + block.lengths
+        samples.write(rows.data)
+        boundaries.write((block.bin_ends + num_samples).astype("<i8").data)
+        order.write(np.arange(num_bins, num_bins + len(block), dtype="<i8").data)
+        num_bins += len(block)
+        num_samples += len(rows)
+    for file, shape in ((samples, (num_samples, 6)), (boundaries, (num_bins + 1,)), (order, (num_bins,))):
+        file.seek(0)
+        _write_header(file, shape)
+    names.write(json.dumps(list(paths)).encode())
+    return num_bins

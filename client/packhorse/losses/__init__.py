@@ -1,0 +1,20 @@
+"""Losses: weights of tokens, and sums and metrics by sequence and by component."""
+
+from packhorse.losses.loss_weights import LossCounts, LossReduction, SequenceGroups, build_loss_weights
+from packhorse.losses.sums import (
+    ComponentMetrics,
+    per_component_metrics,
+    sequence_log_probs,
+    sum_over_sequences,
+)
+
+__all__ = [
+    "ComponentMetrics",
+    "LossCounts",
+    "LossReduction",
+    "SequenceGroups",
+    "build_loss_weights",
+    "per_component_metrics",
+    "sequence_log_probs",
+    "sum_over_sequences",
+]

@@ -1,0 +1,213 @@
+"""Sums over the sequences of a packed batch, and losses of a mixture's components.
+
+Owns the way from values of tokens to one number for each sequence or component; leaves which tokens are targets, and
+which sequence is of which component, to `packhorse.client.batches`. Nothing waits for a device.
+
+Legend: B rows, L tokens in a row, n sequences, C components, V tokens in the vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+
+from packhorse.client import PackLayout, as_layout
+from packhorse.client.batches import IGNORE_INDEX, has_shifted_labels
+from packhorse.client.masks.visibility import move, sequence_index
+
+
+def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.Tensor:
+    """Sums the values of each sequence's tokens. Values on padding must be 0.
+
+    Example:
+        >>> from packhorse.client import PackLayout
+        >>> layout = PackLayout.of_rows(rooms=[2, 1, 3], row_ends=[2, 3], row_tokens=4)
+        >>> sum_over_sequences({"layout": layout}, torch.tensor([[1.0, 2, 4, 0], [1, 1, 1, 0]])).tolist()
+        [3.0, 4.0, 3.0]
+
+    Args:
+        batch: carries its `layout`.
+        values: a floating type [B, L], on any device; the host does not wait.
+
+    Returns:
+        float32 [n] (float64 of float64), in the order of `ids`; gradients go back to `values`.
+
+    Raises:
+        ValueError: the batch has no layout, or the values have another shape.
+    """
+    layout = as_layout(batch)
+    check_shape("values", values, layout)
+    of_tokens = values.flatten().to(torch.promote_types(values.dtype, torch.float32))
+    sums = of_tokens.new_zeros(layout.num_sequences + 1)
+    return sums.index_add(0, sequence_index(layout, values.device), of_tokens)[1:]
+
+
+def sequence_log_probs(
+    batch: Mapping[str, Any], logits: torch.Tensor, *, shift_labels: bool | None = None
+) -> torch.Tensor:
+    """Sums the log-probabilities of each sequence's targets: log p(completion | prompt), if prompts are not targets.
+
+    Example:
+        >>> from packhorse.client import PackLayout
+        >>> batch = {
+        ...     "labels": torch.tensor([[-100, 1, 0, -100, 1]]),
+        ...     "layout": PackLayout.of_rows(rooms=[3, 2], row_ends=[2], row_tokens=5),
+        ... }
+        >>> logits = torch.zeros(1, 5, 2)  # both tokens are as likely
+        >>> (sequence_log_probs(batch, logits, shift_labels=False).exp()).tolist()
+        [0.25, 0.5]
+
+    Args:
+        batch: has `labels`, int64 [B, L], −100 where nothing is predicted, and its `layout`.
+        logits: a floating type [B, L, V], on any device; the host does not wait. Sums are taken in float32.
+        shift_labels: whether `labels[t]` is the token after t, for a batch without the key `shift_labels`. Ours have
+            it.
+
+    Returns:
+        float32 [n], in the order of `ids`; 0 for a sequence without targets.
+
+    Raises:
+        ValueError: neither the batch nor `shift_labels` says whether labels are shifted, or they contradict each other,
+            or shapes do not fit.
+    """
+    shifted = has_shifted_labels(batch, shift_labels)
+    labels = batch["labels"]
+    if logits.shape[:-1] != labels.shape:
+        raise ValueError(f"logits have shape {list(logits.shape)}, and labels {list(labels.shape)}")
+    # Labels are shifted, because shifted logits would be a copy.
+    targets = move(labels if shifted else F.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX), logits.device)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    losses = F.cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
+    return sum_over_sequences(batch, -losses.view(labels.shape))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComponentMetrics:
+    """Losses and targets of each component. Add those of several batches with `+` or `sum`.
+
+    Example:
+        >>> one = ComponentMetrics(names=("web",), loss_sums=torch.tensor([6.0]), num_targets=torch.tensor([3]))
+        >>> (one + one).mean_losses.tolist()
+        [2.0]
+    """
+
+    names: tuple[str, ...]
+    """Components, in the order of `component_ids`."""
+    loss_sums: torch.Tensor
+    """Sum of the losses of each component's targets: float32 [C]."""
+    num_targets: torch.Tensor
+    """Targets of each component: int64 [C]."""
+
+    @property
+    def mean_losses(self) -> torch.Tensor:
+        """Mean loss of each component's targets: float32 [C]; NaN for a component without targets."""
+        return self.loss_sums / self.num_targets
+
+    def __add__(self, other: "ComponentMetrics") -> "ComponentMetrics":
+        """Adds the metrics of another batch; components that a later stage added come last."""
+        names = max(self.names, other.names, key=len)
+        if names[: len(self.names)] != self.names or names[: len(other.names)] != other.names:
+            raise ValueError(f"metrics of {', '.join(self.names)} and of {', '.join(other.names)} do not add up")
+
+        def widened(values: torch.Tensor) -> torch.Tensor:
+            return F.pad(values, (0, len(names) - len(values)))
+
+        return ComponentMetrics(
+            names=names,
+            loss_sums=widened(self.loss_sums) + widened(other.loss_sums),
+            num_targets=widened(self.num_targets) + widened(other.num_targets),
+        )
+
+    def __radd__(self, start: int) -> "ComponentMetrics":
+        """Lets `sum` begin with 0."""
+        return self if start == 0 else NotImplemented
+
+    def all_reduce(self, process_group: dist.ProcessGroup | None = None) -> "ComponentMetrics":
+        """Adds up the metrics of all ranks, in one reduction that every rank must call in the same stage.
+
+        Args:
+            process_group: the ranks that share a step; None for all.
+
+        Returns:
+            The sums; the same metrics where torch.distributed does not run.
+        """
+        if not is_distributed():
+            return self
+        both = torch.cat([self.loss_sums.double(), self.num_targets.double()])  # whole numbers up to 2^53 are exact
+        dist.all_reduce(both, group=process_group)
+        sums, counts = both.chunk(2)
+        return ComponentMetrics(names=self.names, loss_sums=sums.float(), num_targets=counts.long())
+
+
+def per_component_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> ComponentMetrics:
+    """Sums the losses and counts the targets of each component in a mixture's batch.
+
+    Example:
+        >>> from packhorse.client import PackLayout
+        >>> batch = {
+        ...     "labels": torch.tensor([[-100, 1, -100, 1, 1]]),
+        ...     "layout": PackLayout.of_rows(rooms=[2, 3], row_ends=[2], row_tokens=5),
+        ...     "component_ids": torch.tensor([1, 0], dtype=torch.int32),
+        ...     "component_names": ("web", "code"),
+        ... }
+        >>> metrics = per_component_metrics(torch.tensor([[0.0, 4.0, 0.0, 1.0, 2.0]]), batch)
+        >>> metrics.loss_sums.tolist(), metrics.num_targets.tolist()
+        ([3.0, 4.0], [2, 1])
+
+    Args:
+        losses: of each token, aligned with `labels`: a floating type [B, L], on any device; the host does not wait.
+            Losses where labels are -100 do not count.
+        batch: batch of a mixture without a preset: with `labels`, `layout`, `component_ids` and `component_names`.
+
+    Raises:
+        ValueError: the batch is not of a mixture, or shapes do not fit.
+    """
+    names = component_names(batch)
+    layout, labels, device = as_layout(batch), batch["labels"], losses.device
+    check_shape("losses", losses, layout)
+    check_shape("labels", labels, layout)
+    of_sequences = F.pad(move(batch["component_ids"], device), (1, 0), value=len(names))
+    is_target = move(labels != IGNORE_INDEX, device).flatten()
+    number = torch.where(is_target, of_sequences[sequence_index(layout, device)], len(names)).long()
+    sums = torch.zeros(len(names) + 1, dtype=torch.float32, device=device)
+    counts = torch.zeros(len(names) + 1, dtype=torch.int64, device=device)
+    return ComponentMetrics(
+        names=names,
+        loss_sums=sums.index_add(0, number, losses.detach().flatten().float())[:-1],
+        num_targets=counts.index_add(0, number, torch.ones_like(number))[:-1],
+    )
+
+
+def component_names(batch: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the components that a batch's sequences may be of.
+
+    Raises:
+        ValueError: the batch is of no mixture.
+    """
+    if "component_ids" not in batch or "component_names" not in batch:
+        raise ValueError(
+            "this batch carries no component_ids: it is of no mixture, or a preset has left them out; measure and "
+            "weigh it before the preset, then get_preset(name).convert(batch)"
+        )
+    return tuple(batch["component_names"])
+
+
+def check_shape(name: str, values: torch.Tensor, layout: PackLayout) -> None:
+    """Refuses tensors that do not have one entry for each token.
+
+    Raises:
+        ValueError: names the tensor and both shapes.
+    """
+    if values.shape != (layout.num_rows, layout.row_tokens):
+        raise ValueError(
+            f"{name} have shape {list(values.shape)}, and the batch's layout has {layout.num_rows} rows of "
+            f"{layout.row_tokens} tokens; give one value for each token"
+        )
+
+
+def is_distributed() -> bool:
+    """Whether torch.distributed runs."""
+    return dist.is_available() and dist.is_initialized()

@@ -1,0 +1,19 @@
+"""Context parallelism: what a rank computes of a bin that several ranks share."""
+
+from packhorse.parallel.context import (
+    ContextBatch,
+    ContextCounts,
+    context_batch,
+    context_batches,
+    context_parallel_indices,
+    context_process_groups,
+)
+
+__all__ = [
+    "ContextBatch",
+    "ContextCounts",
+    "context_batch",
+    "context_batches",
+    "context_parallel_indices",
+    "context_process_groups",
+]

@@ -1,0 +1,199 @@
+"""Rows as a picture: an inline SVG without scripts or styles, readable on light and dark.
+
+Text and lines have the colour of the page's text. Fills are middle tones that people with any colour vision can
+distinguish, and gaps separate sequences without colour.
+"""
+
+import zlib
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.pictures._rows import Bar, SeenRow, SeenSequence, bars
+
+# Paul Tol's "bright" scheme, neighbours far apart in lightness, each with a readable colour of text.
+_FILLS = (
+    ("#4477AA", "#FFFFFF"),
+    ("#CCBB44", "#1A1A1A"),
+    ("#AA3377", "#FFFFFF"),
+    ("#66CCEE", "#1A1A1A"),
+    ("#228833", "#FFFFFF"),
+    ("#EE6677", "#1A1A1A"),
+)
+_MANY = "#6E6E6E"
+
+_LABEL, _BAR, _GAP, _MASK = 100, 720, 20, 48
+_WIDTH = _LABEL + _BAR + _GAP + _MASK + 2
+_BAR_HEIGHT, _TARGET_HEIGHT, _ROW_HEIGHT, _LEGEND_HEIGHT = 30, 5, 60, 26
+_LEAST_WIDTH, _TOGETHER_WIDTH = 4, 32
+_LETTER_WIDTH = 6.3
+_COLUMNS = 360
+"""Most columns of the line of targets."""
+
+
+def draw(rows: Sequence[SeenRow]) -> str:
+    """Returns the SVG of some rows, one below the other."""
+    hatch = f"packhorse-hatch-{zlib.crc32(repr([row.facts() for row in rows]).encode()):08x}"
+    height = len(rows) * _ROW_HEIGHT + _LEGEND_HEIGHT
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" role="img" '
+        f'aria-label="{escape("; ".join(_sentence(row) for row in rows))}" '
+        'style="max-width:100%;height:auto;display:block" font-family="system-ui,sans-serif" font-size="11" '
+        'fill="currentColor">',
+        f'<defs><pattern id="{hatch}" width="7" height="7" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><path d="M0 0v7" stroke="currentColor" stroke-opacity=".38" '
+        'stroke-width="1.6"/></pattern></defs>',
+    ]
+    for index, row in enumerate(rows):
+        parts.append(f'<g transform="translate(0 {index * _ROW_HEIGHT})">')
+        parts += _row(row, f"url(#{hatch})")
+        parts.append("</g>")
+    has_targets = any(row.targets is not None for row in rows)
+    parts += _legend(len(rows) * _ROW_HEIGHT, f"url(#{hatch})", has_targets=has_targets)
+    return "".join([*parts, "</svg>"])
+
+
+def _row(row: SeenRow, hatch: str) -> list[str]:
+    scale = _BAR / row.capacity
+    parts = [
+        f'<text x="{_LABEL - 12}" y="17" text-anchor="end" font-weight="600">{escape(row.name)}</text>',
+        f'<text x="{_LABEL - 12}" y="31" text-anchor="end" opacity=".65">{row.fullness:.1%} full</text>',
+    ]
+    mask = [
+        f'<g transform="translate({_LABEL + _BAR + _GAP} 2)"><title>who attends to whom: each sequence to itself; '
+        f"solid where attention is causal</title>"
+    ]
+    for bar in bars(row, _LEAST_WIDTH / scale, _TOGETHER_WIDTH / scale):
+        x, width = _LABEL + bar.start * scale, (bar.end - bar.start) * scale
+        parts += _bar(bar, x, width, scale, hatch)
+        fill = _fill(bar)[0] if bar.sequences else hatch
+        mask += _block(bar.start * _MASK / row.capacity, width * _MASK / _BAR, fill, is_padding=fill == hatch)
+    mask.append(
+        f'<path d="M0 0h{_MASK}v{_MASK}h-{_MASK}z" fill="none" stroke="currentColor" stroke-opacity=".35"/></g>'
+    )
+    if row.targets is not None:
+        parts += _targets(row.targets)
+    return parts + mask
+
+
+def _bar(bar: Bar, x: float, width: float, scale: float, hatch: str) -> list[str]:
+    """Returns a sequence, several short ones, or padding."""
+    gap = min(1.5, width / 4)
+    if not bar.sequences:
+        return [_rect(x, width - gap, hatch, f"padding: {bar.end - bar.start:,} tokens", is_padding=True)]
+    if len(bar.sequences) > 1:
+        count = len(bar.sequences)
+        ids = ", ".join(str(sequence.id) for sequence in bar.sequences[:8]) + ("…" if count > 8 else "")
+        tokens = sum(sequence.tokens for sequence in bar.sequences)
+        title = f"{count} short sequences, {tokens:,} tokens together: ids {ids}"
+        return [_rect(x, width - gap, _MANY, title), *_caption(x, width, "#FFFFFF", (f"×{count}",))]
+    (sequence,) = bar.sequences
+    fill, ink = _fill(bar)
+    own = sequence.tokens * scale
+    parts = [_rect(x, min(own, width) - gap, fill, _about(sequence, bar.first))]
+    if width - own > 1:
+        padding = f"padding in the room of id {sequence.id}: {sequence.room - sequence.tokens:,} tokens"
+        parts.append(_rect(x + own, width - own - gap, hatch, padding, is_padding=True))
+    length = f"{sequence.tokens:,}"
+    captions = (f"id {sequence.id} · {length} tokens", f"{sequence.id} · {length}", str(sequence.id))
+    return parts + _caption(x, min(own, width), ink, captions)
+
+
+def _rect(x: float, width: float, fill: str, title: str, *, is_padding: bool = False) -> str:
+    line = ' stroke="currentColor" stroke-opacity=".3"' if is_padding else ""
+    radius = f"{min(3.0, width / 3):.1f}".removesuffix(".0")
+    return (
+        f'<rect x="{x:.1f}" y="2" width="{width:.1f}" height="{_BAR_HEIGHT}" rx="{radius}" fill="{fill}"{line}>'
+        f"<title>{escape(title)}</title></rect>"
+    )
+
+
+def _caption(x: float, width: float, ink: str, captions: Sequence[str]) -> list[str]:
+    """Returns the first caption that fits."""
+    for caption in captions:
+        if len(caption) * _LETTER_WIDTH + 10 <= width:
+            middle = x + width / 2
+            return [
+                f'<text x="{middle:.1f}" y="21" text-anchor="middle" fill="{ink}" pointer-events="none">'
+                f"{escape(caption)}</text>"
+            ]
+    return []
+
+
+def _block(at: float, size: float, fill: str, *, is_padding: bool) -> list[str]:
+    """Returns a block of the mask: all pairs of a sequence light, those of causal attention dark."""
+    square = f'<path d="M{at:.2f} {at:.2f}h{size:.2f}v{size:.2f}h-{size:.2f}z" fill="{fill}"'
+    if is_padding:
+        return [square + "/>"]
+    return [
+        f'{square} fill-opacity=".35"/>',
+        f'<path d="M{at:.2f} {at:.2f}v{size:.2f}h{size:.2f}z" fill="{fill}"/>',
+    ]
+
+
+def _targets(targets: NDArray[np.bool_]) -> list[str]:
+    """Returns the line below a row where tokens are predicted, fainter where only some are."""
+    columns = min(_COLUMNS, len(targets))
+    edges = np.linspace(0, len(targets), columns + 1).astype(np.int64)
+    counts = np.concatenate(([0], np.cumsum(targets)))
+    shares = np.diff(counts[edges]) / np.diff(edges)
+    levels = np.ceil(shares * 3).astype(np.int64)
+    width = _BAR / columns
+    parts = []
+    for level, opacity in ((1, ".3"), (2, ".6"), (3, ".9")):
+        is_on = np.concatenate(([False], levels == level, [False]))
+        starts, ends = np.flatnonzero(~is_on[:-1] & is_on[1:]), np.flatnonzero(is_on[:-1] & ~is_on[1:])
+        if len(starts):
+            lines = "".join(
+                f"M{_LABEL + start * width:.4g} 0h{(end - start) * width:.4g}"
+                for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            )
+            parts.append(
+                f'<path d="{lines}" transform="translate(0 {_BAR_HEIGHT + 8})" stroke="currentColor" '
+                f'stroke-opacity="{opacity}" stroke-width="{_TARGET_HEIGHT}"/>'
+            )
+    return [f"<g><title>targets: {int(targets.sum()):,} tokens are predicted</title>", *parts, "</g>"]
+
+
+def _legend(y: int, hatch: str, *, has_targets: bool) -> list[str]:
+    parts = [f'<g transform="translate({_LABEL} {y})" opacity=".8">']
+    x = 0
+    swatch = '<rect x="{}" y="2" width="18" height="11" rx="2" fill="{}"{}/>'
+    for shape, text in (
+        (swatch.format("{0}", _FILLS[0][0], ""), "a sequence: id · tokens"),
+        (swatch.format("{0}", hatch, ' stroke="currentColor" stroke-opacity=".3"'), "padding"),
+        (
+            f'<path d="M{{0}} 8h18" stroke="currentColor" stroke-opacity=".9" stroke-width="{_TARGET_HEIGHT}"/>'
+            if has_targets
+            else "",
+            "targets",
+        ),
+        (
+            f'<path d="M{{0}} 2h11v11h-11z" fill="{_FILLS[2][0]}" fill-opacity=".35"/>'
+            f'<path d="M{{0}} 2v11h11z" fill="{_FILLS[2][0]}"/>',
+            "mask: attention within a sequence (solid: causal)",
+        ),
+    ):
+        if shape:
+            parts.append(shape.format(x) + f'<text x="{x + 24}" y="12">{text}</text>')
+            x += 24 + round(len(text) * _LETTER_WIDTH) + 18
+    return [*parts, "</g>"]
+
+
+def _fill(bar: Bar) -> tuple[str, str]:
+    return (_MANY, "#FFFFFF") if len(bar.sequences) > 1 else _FILLS[bar.first % len(_FILLS)]
+
+
+def _about(sequence: SeenSequence, index: int) -> str:
+    lines = [f"sequence {index}: id {sequence.id}, {sequence.tokens:,} tokens"]
+    if sequence.first_token:
+        lines[0] += f" from its token {sequence.first_token:,} on"
+    if sequence.group is not None:
+        lines[0] += f", group {sequence.group}"
+    return "\n".join([*lines, *filter(None, (sequence.key, sequence.redaction, sequence.origin, sequence.text))])
+
+
+def _sentence(row: SeenRow) -> str:
+    return f"{row.name}: {len(row.sequences)} sequences, {row.num_tokens} of {row.capacity} tokens"

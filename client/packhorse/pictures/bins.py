@@ -1,0 +1,359 @@
+"""Bins of a server: drawn by position, and explained for one step of one rank.
+
+Owns requesting them and looking up their sequences; leaves drawing to `picture`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client import BinBlock, Client
+from packhorse.client.api import DEFAULT_TOPOLOGY
+from packhorse.client.batches.summary import fullness_of
+from packhorse.client.options import NO_SKIPS
+from packhorse.client.streams import AS_IT_IS, MASKED, cuts_ends
+from packhorse.pictures._rows import SeenRow, SeenSequence
+from packhorse.pictures.picture import FIRST_TOKENS, Picture, shortened
+from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, RoomRule, Skips, StreamMode, Topology, cost_of
+from packhorse.types import Component, DatasetInfo
+
+if TYPE_CHECKING:
+    from packhorse.client import TokenSource
+
+_DRAWN_BINS = 8
+
+Decode = Callable[[list[int]], str]
+"""Turns tokens into text."""
+
+
+def draw_bins(
+    client: Client,
+    dataset: str,
+    *,
+    positions: Sequence[int] | None = None,
+    epoch: int = 0,
+    seed: int = 0,
+    skip: Skips = NO_SKIPS,
+    tokens: "TokenSource | None" = None,
+    decode: Decode | None = None,
+) -> Picture:
+    """Draws bins of an epoch: their sequences to scale and, with a token source, how each begins.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     print(draw_bins(client, "corpus", positions=[1], seed=1).text(width=60))
+        corpus, epoch 0, seed 1
+        1 row of 8 tokens: 2 sequences, 8 tokens (100.00 % full)
+        position 1  │──────── 0 (5) ────────│─── 1 (3) ───│  8 of 8
+
+    Args:
+        client: as `connect` returns it.
+        dataset: its name.
+        positions: positions of the bins; None for the epoch's first eight.
+        epoch: 0-based.
+        seed: of the run.
+        skip: positions to leave out; the others are numbered again from 0.
+        tokens: a source of sequences' own lengths, origins and first tokens.
+        decode: turns tokens into text, e.g. `tokenizer.decode`.
+
+    Raises:
+        TokenSourceError: the source and the plan disagree.
+    """
+    info = client.get_dataset(dataset)
+    with client.stream_bins(dataset, epoch=epoch, seed=seed, skip=skip) as stream:
+        header = stream.header
+    if positions is None:
+        positions = range(min(_DRAWN_BINS, header.num_bins))
+    block = client.get_bins(
+        dataset, epoch=epoch, seed=seed, positions=list(positions), skip=skip, expected_digest=header.digest
+    )
+    rows = _Reader(client, info, tokens, decode).rows(block)
+    return Picture(
+        title="; ".join([f"{dataset}, epoch {epoch}, seed {seed}", *map(str, info.resources)]),
+        rows=rows,
+        num_rows=len(rows),
+        summary=_summary(rows, info.max_seq_len),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExplainedStep:
+    """What one rank trains on in one step: its bins, and the sequences in them.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> from packhorse.pictures import explain_step
+        >>> with connect("embedded:datasets") as client:
+        ...     step = explain_step(client, "corpus", step=1, seed=1)
+        >>> step.ids, step.rows[0].position
+        ([0, 1], 1)
+    """
+
+    dataset: str
+    """Its name."""
+    epoch: int
+    """0-based."""
+    seed: int
+    """Of the run."""
+    topology: Topology
+    """Of the run."""
+    step: int
+    """Counted from the topology's start_position."""
+    num_steps: int
+    """Steps of the epoch, counted from there."""
+    rank: int
+    """Data-parallel rank."""
+    rows: tuple[SeenRow, ...]
+    """The rank's bins of the step, by slot."""
+
+    @property
+    def ids(self) -> list[int]:
+        """Ids of all sequences, bin after bin."""
+        return [sequence.id for row in self.rows for sequence in row.sequences]
+
+    @property
+    def title(self) -> str:
+        """Dataset, epoch, seed, step and rank, in one line."""
+        return (
+            f"{self.dataset}, epoch {self.epoch}, seed {self.seed}: step {self.step:,} of {self.num_steps:,}, "
+            f"rank {self.rank} of {self.topology.world_size}"
+        )
+
+    def picture(self) -> Picture:
+        """Returns its bins as a picture."""
+        summary = _summary(self.rows, self.rows[0].capacity)
+        return Picture(title=self.title, rows=self.rows, num_rows=len(self.rows), summary=summary)
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the step as values for JSON."""
+        return {
+            "dataset": self.dataset,
+            "epoch": self.epoch,
+            "seed": self.seed,
+            "step": self.step,
+            "num_steps": self.num_steps,
+            "rank": self.rank,
+            "world_size": self.topology.world_size,
+            "bins": [row.facts() for row in self.rows],
+        }
+
+    def __repr__(self) -> str:
+        mean = sum(row.cost for row in self.rows) / len(self.rows)
+        lines = [self.title]
+        for slot, row in enumerate(self.rows):
+            times = f"{row.cost / mean:.2f} times the mean of these bins" if mean else "none"
+            lines.append(
+                f"slot {slot}, {row.name}: {len(row.sequences):,} sequences, {row.num_tokens:,} of {row.capacity:,} "
+                f"tokens, cost {times}"
+            )
+            lines += [_line(sequence, row.cost) for sequence in row.sequences]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return self.picture().html()
+
+
+def explain_step(
+    client: Client,
+    dataset: str,
+    *,
+    step: int,
+    rank: int = 0,
+    epoch: int = 0,
+    seed: int = 0,
+    topology: Topology = DEFAULT_TOPOLOGY,
+    skip: Skips = NO_SKIPS,
+    tokens: "TokenSource | None" = None,
+    decode: Decode | None = None,
+) -> ExplainedStep:
+    """Finds the sequences that one rank trains on in one step, for example after a spike in the loss.
+
+    Example:
+        >>> from packhorse.client import as_token_source, connect
+        >>> with connect("embedded:datasets") as client:
+        ...     explain_step(client, "corpus", step=0, seed=1, tokens=as_token_source("corpus.idx"))
+        corpus, epoch 0, seed 1: step 0 of 2, rank 0 of 1
+        slot 0, position 0: 2 sequences, 8 of 8 tokens, cost 1.00 times the mean of these bins
+            id 3, 5 tokens, 63 % of the cost, row 3 of corpus.bin: 0 1 2 3 4
+            id 2, 3 tokens, 37 % of the cost, row 2 of corpus.bin: 0 1 2
+
+    Args:
+        client: as `connect` returns it.
+        dataset: its name.
+        step: step of the stream, counted from the topology's start_position.
+        rank: data-parallel rank, in [0, world_size).
+        epoch: 0-based.
+        seed: of the run.
+        topology: of the run; the number of workers makes no difference.
+        skip: positions that the run left out.
+        tokens: a source of sequences' own lengths, origins and first tokens.
+        decode: turns tokens into text, e.g. `tokenizer.decode`.
+
+    Raises:
+        ValueError: the epoch has no such step, or the ranks do not share it.
+        TokenSourceError: the source and the plan disagree.
+    """
+    if topology.mode is StreamMode.INDEPENDENT:
+        raise ValueError("mode must be partition: independent streams have no steps in common to be explained")
+    if step < 0:
+        raise ValueError(f"step must be at least 0, got {step}")
+    info = client.get_dataset(dataset)
+    num_bins = info.num_bins - skip.within(info.num_bins).num_skipped
+    of_epoch = topology.of_epoch(epoch, num_bins=num_bins, max_seq_len=info.max_seq_len)
+    with client.stream_bins(
+        dataset,
+        epoch=epoch,
+        seed=seed,
+        rank=rank,
+        worker=topology.worker_of(step),
+        topology=topology,
+        skip=skip,
+        first_step=min(step, of_epoch.num_steps(num_bins)),
+    ) as stream:
+        num_steps = stream.header.num_steps
+        if step >= num_steps:
+            raise ValueError(
+                f"step must be in [0, {num_steps}), got {step}: from position {topology.start_position} on the epoch "
+                f"has {num_steps} steps"
+            )
+        block = next(stream).slice(0, stream.topology.stretch_of(step).batch_size)
+    return ExplainedStep(
+        dataset=dataset,
+        epoch=epoch,
+        seed=seed,
+        topology=topology,
+        step=step,
+        num_steps=num_steps,
+        rank=rank,
+        rows=_Reader(client, info, tokens, decode, topology.cost_linear).rows(block),
+    )
+
+
+class _Reader:
+    """Looks up the sequences of a block."""
+
+    def __init__(
+        self,
+        client: Client,
+        info: DatasetInfo,
+        tokens: "TokenSource | None",
+        decode: Decode | None,
+        cost_linear: int = DEFAULT_COST_LINEAR,
+    ) -> None:
+        self._client = client
+        self._info = info
+        self._tokens = None
+        if tokens is not None:
+            self._tokens = tokens.for_components(info.components) if info.components else tokens.for_ids(info.id_column)
+        self._decode = decode
+        self._cost_linear = cost_linear
+
+    def rows(self, block: BinBlock) -> tuple[SeenRow, ...]:
+        """Returns the bins of a block."""
+        lengths, keys, component_ids = self._lengths(block), self._keys(block), block.component_of_sequences()
+        found = [
+            self._sequence(
+                block,
+                i,
+                keys[i],
+                None if lengths is None else int(lengths[i]),
+                None if component_ids is None else int(component_ids[i]),
+            )
+            for i in range(len(block.ids))
+        ]
+        rows, start = [], 0
+        for position, end in zip(block.positions.tolist(), block.bin_ends.tolist(), strict=True):
+            sequences = tuple(found[start:end])
+            name = "added bin" if position == ADDED else f"position {position:,}"
+            rows.append(SeenRow(name=name, capacity=self._info.max_seq_len, sequences=sequences, position=position))
+            start = end
+        return tuple(rows)
+
+    def _keys(self, block: BinBlock) -> list[str]:
+        """Returns each sequence's key; an empty string without one."""
+        info, keys = self._info, [""] * len(block.ids)
+        component_ids = block.component_of_sequences()
+        parts: Sequence[DatasetInfo | Component] = info.components or (info,)
+        for number, part in enumerate(parts):
+            if part.key_column:
+                ours = np.arange(len(keys)) if component_ids is None else np.flatnonzero(component_ids == number)
+                name = part.name if info.components else ""
+                their_keys = self._client.keys(info.name, block.ids[ours], component=name)
+                for index, key in zip(ours.tolist(), their_keys, strict=True):
+                    keys[index] = key
+        return keys
+
+    def _lengths(self, block: BinBlock) -> NDArray[np.int64] | None:
+        """Returns each sequence's own tokens: int64 [S]; None where only rooms are known."""
+        info = self._info
+        rule = RoomRule(info.max_seq_len, info.align, info.extra_tokens)
+        planned = block.lengths.astype(np.int64)
+        if self._tokens is None:
+            return planned if rule.is_plain else None
+        from packhorse.client.batches.content import own_lengths
+
+        component_ids = block.component_of_sequences()
+        held = self._tokens.of_sequences(component_ids).lengths(block.ids)
+        longest = self._longest(info) if component_ids is None else self._longest(*info.components)[component_ids]
+        return own_lengths(rule, block.ids, planned, held, block.first_tokens, longest=longest)
+
+    def _longest(self, *parts: DatasetInfo | Component) -> NDArray[np.int64]:
+        """Returns the length to which each component's longer sequences were cut, 2^62 for no cut: int64 [C]."""
+        rules = (RoomRule(part.max_seq_len, self._info.align, self._info.extra_tokens) for part in parts)
+        cuts = (cuts_ends(part.over_length, part.keep) for part in parts)
+        return np.array([rule.longest if cut else 2**62 for rule, cut in zip(rules, cuts, strict=True)])
+
+    def _sequence(
+        self, block: BinBlock, i: int, key: str, length: int | None, component_id: int | None
+    ) -> SeenSequence:
+        """Looks up sequence i of a block."""
+        sequence_id, room = int(block.ids[i]), int(block.lengths[i])
+        first_token = 0 if block.first_tokens is None else int(block.first_tokens[i])
+        group = -1 if block.group_ids is None else int(block.group_ids[i])
+        redaction = AS_IT_IS if block.redactions is None else int(block.redactions[i])
+        first: tuple[int, ...] = ()
+        info, tokens = self._info, self._tokens
+        if tokens is None:
+            part = info if component_id is None else info.components[component_id]
+            name = f"{part.id_column} {sequence_id}" if part.id_column else f"row {sequence_id}"
+            source = part.source if isinstance(part, DatasetInfo) else part.name
+            origin = f"{name} of {source}" if source else ""
+        else:
+            if component_id is not None:
+                tokens = tokens.of_component(component_id)
+            origin = tokens.origin(sequence_id)
+            count = min(FIRST_TOKENS, room if length is None else length)
+            first = tuple(tokens.read(sequence_id, first_token, count).tolist())
+        return SeenSequence(
+            id=sequence_id,
+            key=key,
+            room=room,
+            length=length,
+            first_token=first_token,
+            group=None if group < 0 else group,
+            cost=cost_of(room, self._cost_linear),
+            origin=origin,
+            first_tokens=first,
+            text=shortened(self._decode, first),
+            redaction="" if redaction == AS_IT_IS else "masked" if redaction == MASKED else f"replaced by {redaction}",
+        )
+
+
+def _summary(rows: Sequence[SeenRow], capacity: int) -> str:
+    num_sequences = sum(len(row.sequences) for row in rows)
+    return fullness_of(len(rows), capacity, num_sequences, sum(row.num_tokens for row in rows))
+
+
+def _line(sequence: SeenSequence, cost_of_bin: int) -> str:
+    parts = [f"    {sequence.title}", f"{sequence.tokens:,} tokens"]
+    if cost_of_bin:
+        parts.append(f"{100 * (sequence.cost or 0) / cost_of_bin:.0f} % of the cost")
+    if sequence.redaction:
+        parts.append(sequence.redaction)
+    if sequence.origin:
+        parts.append(sequence.origin)
+    return ", ".join(parts) + (f": {sequence.beginning}" if sequence.beginning else "")

@@ -1,0 +1,1 @@
+"""The command that draws bins and explains steps."""

@@ -1,0 +1,21 @@
+"""The decoder of `packhorse show`: the tokenizer that a flag names, or the one beside the tokens."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from packhorse.sft.tokenizer import read_tokenizer_json
+
+
+def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]], str] | None:
+    """Returns a function from tokens to text; None where there is no tokenizer."""
+    if tokenizer is None:
+        beside = None if tokens is None else Path(tokens).with_suffix(".tokenizer.json")
+        if beside is None or not beside.is_file():
+            return None
+        tokenizer = beside
+    elif tokens is None:
+        raise click.UsageError("--tokenizer decodes tokens; give --tokens as well")
+    model = read_tokenizer_json(tokenizer)
+    return lambda numbers: str(model.decode(numbers, skip_special_tokens=False))

@@ -1,0 +1,1 @@
+"""Commands that prove and watch: audits, diagnosis, activity and load."""

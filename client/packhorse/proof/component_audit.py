@@ -1,0 +1,156 @@
+"""Counts of each component of a mixture in one epoch, compared with the mixture.
+
+Leaves reading streams to `proof.epoch_audit`. It keeps the ids of the epoch, 16 bytes a sequence, to count how often
+each came.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client import BinBlock
+from packhorse.client.streams import MASKED
+from packhorse.types import Component
+
+
+@dataclass(kw_only=True)
+class ComponentReport:
+    """Counts of one component in an audit.
+
+    Example:
+        >>> web = Component(name="web", num_bins=100, first_epoch=1, first_position=30, num_taken=90)
+        >>> ComponentReport(component=web, bins=90, times={1: 80, 2: 10}).epochs
+        '1.30 to 2.20'
+    """
+
+    component: Component
+    """Its facts, and its share of the epoch."""
+    bins: int = 0
+    """Its bins that trainers got."""
+    sequences: int = 0
+    """Its streamed sequences, with repeats."""
+    tokens: int = 0
+    """Their tokens."""
+    times: dict[int, int] = field(default_factory=dict)
+    """Number of times, at least 1 → number of sequences that came so often."""
+    bins_left_out: int = 0
+    """Its bins that no trainer got: their positions were skipped, or are outside of the audit."""
+    sequences_left_out: int = 0
+    """The sequences of these bins."""
+    whole_times: dict[int, int] = field(default_factory=dict)
+    """As `times`, for the whole epoch, with bins that were left out."""
+    masked: int = 0
+    """Sequences, counted above, that a takedown masks from the loss."""
+    replaced: int = 0
+    """Sequences, counted above, whose tokens a takedown replaces."""
+
+    @property
+    def epochs(self) -> str:
+        """The range of its own epochs that came: 1.30 is 30 % into epoch 1."""
+        component = self.component
+        ends = (component.first_position / component.num_bins, component.end / component.num_bins)
+        return " to ".join(f"{component.first_epoch + end:.2f}" for end in ends)
+
+    def problems(self) -> Iterator[str]:
+        """Yields differences from the mixture."""
+        component = self.component
+        bins = self.bins + self.bins_left_out
+        if bins != component.num_taken:
+            yield f"{component.name}: {bins:,} bins came; the mixture's epoch takes {component.num_taken:,}"
+        least, most = times_of(component)
+        for times, num in sorted(self.whole_times.items()):
+            if not max(least, 1) <= times <= most:
+                yield (
+                    f"{component.name}: {num:,} sequences came {times} times; in its epochs {self.epochs} each comes "
+                    f"{least} to {most} times"
+                )
+        if least and (num := sum(self.whole_times.values())) != component.num_sequences:
+            yield (
+                f"{component.name}: {num:,} sequences came; in its epochs {self.epochs} each of "
+                f"its {component.num_sequences:,} does"
+            )
+
+
+def times_of(component: Component) -> tuple[int, int]:
+    """Returns how often a sequence of a component comes in an epoch of the mixture: least and most.
+
+    Example:
+        >>> times_of(Component(name="web", num_bins=10, first_position=5, num_taken=20))
+        (1, 3)
+    """
+    if not component.num_taken:
+        return 0, 0
+    whole = max(component.end // component.num_bins - -(-component.first_position // component.num_bins), 0)
+    touched = -(-component.end // component.num_bins) - component.first_position // component.num_bins
+    return whole, touched
+
+
+def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
+    """Returns how many of a block's redactions, int64 [S] or None, mask a sequence, and how many replace one.
+
+    Example:
+        >>> num_redacted(np.array([MASKED, 17, 0]))  # two are replaced, by the tokens 17 and 0
+        (1, 2)
+    """
+    if redactions is None:
+        return 0, 0
+    return int((redactions == MASKED).sum()), int((redactions >= 0).sum())
+
+
+class MixtureTally:
+    """Counts blocks by component."""
+
+    def __init__(self, components: tuple[Component, ...]) -> None:
+        self._reports = [ComponentReport(component=component) for component in components]
+        self._entries: list[list[NDArray[np.void]]] = [[] for _ in components]
+        self._left_out: list[list[NDArray[np.void]]] = [[] for _ in components]
+
+    def add(
+        self, block: BinBlock, entries: NDArray[np.void], own: NDArray[np.bool_], *, is_left_out: bool = False
+    ) -> None:
+        """Counts a block.
+
+        Args:
+            block: of a stream of the mixture.
+            entries: (id, first token) of the sequences that are no copies: [n].
+            own: which sequences of the block these are: bool [S].
+            is_left_out: whether no trainer got the block.
+        """
+        if block.component_ids is None:
+            return
+        of_sequences = block.component_ids.repeat(np.diff(block.bin_ends, prepend=0))[own]
+        lengths = block.lengths[own]
+        redactions = None if block.redactions is None else block.redactions[own]
+        bins = np.bincount(block.component_ids[block.positions >= 0] + 1, minlength=len(self._reports) + 1)[1:]
+        for number, report in enumerate(self._reports):
+            ours = of_sequences == number
+            if is_left_out:
+                report.bins_left_out += int(bins[number])
+                report.sequences_left_out += int(ours.sum())
+                self._left_out[number].append(entries[ours])
+                continue
+            report.bins += int(bins[number])
+            report.sequences += int(ours.sum())
+            report.tokens += int(lengths[ours].sum(dtype=np.int64))
+            masked, replaced = num_redacted(None if redactions is None else redactions[ours])
+            report.masked += masked
+            report.replaced += replaced
+            self._entries[number].append(entries[ours])
+
+    def reports(self) -> list[ComponentReport]:
+        """Returns the report of each component, in order."""
+        for report, came, left_out in zip(self._reports, self._entries, self._left_out, strict=True):
+            report.times = _times(came)
+            report.whole_times = _times([*came, *left_out]) if left_out else report.times
+        return self._reports
+
+
+def _times(entries: list[NDArray[np.void]]) -> dict[int, int]:
+    """Returns number of times → number of sequences."""
+    if not entries:
+        return {}
+    _, times = np.unique(np.concatenate(entries), return_counts=True)
+    return dict(Counter(times.tolist()))

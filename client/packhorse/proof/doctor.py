@@ -1,0 +1,374 @@
+"""Whether a server serves, and the steps from a client to its first bin, up to the first that fails.
+
+Owns the steps and the meaning of each failure; leaves showing them to `packhorse doctor`.
+"""
+
+import math
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from packhorse.client import Access, Client, PackhorseError
+from packhorse.client.errors import AccessDeniedError, UnauthenticatedError
+from packhorse.client.transport.access import (
+    NO_ACCESS,
+    Credentials,
+    Endpoint,
+    address_of,
+    endpoint_of,
+    hosts_of,
+    variable_of,
+)
+from packhorse.client.transport.grpc_channels import GrpcTransport
+from packhorse.client.transport.handshake import days_left, refusal_of
+from packhorse.client.transport.requests import LIST_DATASETS
+from packhorse.client.transport.retries import exception_of
+from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.parameters import parameter
+from packhorse.proof.activity import refusal_at
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import is_local
+from packhorse.wire.addresses import days_until, end_of
+
+STEPS = ("DNS", "TCP", "TLS", "auth", "versions", "health", "datasets", "first bin")
+
+SOON_DAYS = 14
+"""A certificate or token that expires sooner is worth a warning."""
+
+_MOST_NAMES = 5
+_ANOTHER_TOKEN = "make another with `packhorse token new` at the server"
+_FIRST_TOKEN = f"`packhorse token new` at the server makes one; set {variable_of('token_file')} to its file"
+_SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one step.
+
+    Example:
+        >>> Finding("tcp", "nobody listens there", is_good=False).is_good
+        False
+    """
+
+    step: str
+    """One of STEPS."""
+    text: str
+    """One line; for a problem, with the way out."""
+    is_good: bool = True
+    """Whether the client can continue."""
+    is_warning: bool = False
+    """Whether the client can continue, but something should be changed."""
+
+    def __str__(self) -> str:
+        """A sign, the step and the text, in one line."""
+        sign = "✗" if not self.is_good else "!" if self.is_warning else "✓"
+        return f"{sign} {self.step:<{max(map(len, STEPS))}}  {self.text}"
+
+
+def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float, service: str = "") -> str:
+    """Returns a server's health: SERVING, NOT_SERVING or UNKNOWN.
+
+    NOT_SERVING: the server starts or drains, makes no blocks, or has no dataset that it can serve. Needs no token, and
+    sends none.
+
+    Example:
+        >>> ask_health("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        packhorse.client.errors.ServerUnavailableError: ...
+
+    Args:
+        target: of one server, as `connect` takes it.
+        access: certificates; by default those of the environment.
+        timeout_seconds: how long to wait for an answer; math.inf for no limit.
+        service: whose health; empty for the process's.
+
+    Raises:
+        AccessDeniedError: certificates do not fit.
+        ServerUnavailableError: no server answers in time, or nobody listens.
+        ValueError: a file cannot be read, or timeout_seconds is out of range.
+    """
+    if math.isnan(timeout_seconds) or timeout_seconds <= 0:
+        raise ValueError(parameter("timeout_seconds") + f" must be above 0, got {timeout_seconds}")
+    hosts = hosts_of(target)
+    credentials = Credentials(access.or_environment(), hosts)
+    address = address_of(hosts[0])
+    timeout = None if math.isinf(timeout_seconds) else timeout_seconds
+    with credentials.open_channel(address) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout
+            )
+        except grpc.RpcError as error:
+            raise refusal_at(address, credentials) or exception_of(error, target, address.proxy) from None
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+class _FailedError(Exception):
+    """A step failed; the message has the reason and the way out."""
+
+
+def diagnose(
+    target: str, *, access: Access = NO_ACCESS, dataset: str | None = None, timeout_seconds: float = 5.0
+) -> Iterator[Finding]:
+    """Yields the finding of each step to the first bin, for every host of a target. It stops at the first failure.
+
+    Example:
+        >>> [(finding.step, finding.is_good) for finding in diagnose("127.0.0.1:1")]
+        [('DNS', True), ('TCP', False)]
+
+    Args:
+        target: of servers, as `connect` takes it.
+        access: certificates and tokens; by default those of the environment.
+        dataset: whose first bin is requested; None for the first one listed.
+        timeout_seconds: how long each step may take.
+
+    Raises:
+        InvalidRequestError: nothing could ever listen at the target.
+        ValueError: a file cannot be read, or a token would travel in plain text.
+    """
+    hosts = hosts_of(target)
+    Credentials(access.or_environment(), hosts)
+    for host in hosts:
+        yield from _Examination(host, access.or_environment(), dataset, timeout_seconds).findings()
+
+
+class _Examination:
+    """The steps to one host; each may use the findings of those before it."""
+
+    def __init__(self, host: str, access: Access, dataset: str | None, timeout_seconds: float) -> None:
+        self._host = host
+        self._access = access
+        self._dataset = dataset
+        self._seconds = timeout_seconds
+        self._credentials = Credentials(access, (host,))
+        self._endpoint = endpoint_of(address_of(host))
+        self._addresses: list[str] = []
+        self._listed: pb.ListDatasetsResponse | None = None
+
+    def findings(self) -> Iterator[Finding]:
+        steps: tuple[Callable[[], Finding], ...] = (
+            self._dns,
+            self._tcp,
+            self._tls,
+            self._auth,
+            self._versions,
+            self._health,
+            self._datasets,
+            self._first_bin,
+        )
+        for name, step in zip(STEPS, steps, strict=True):
+            try:
+                yield step()
+            except _FailedError as failure:
+                yield Finding(name, str(failure), is_good=False)
+                return
+
+    def _dns(self) -> Finding:
+        if self._endpoint is None:
+            return Finding("DNS", f"{self._host} needs no name to be looked up here")
+        name = self._endpoint.host
+        if self._endpoint.proxy is not None:
+            self._addresses = [name]
+            return Finding("DNS", f"{name} is left to the proxy {self._endpoint.proxy}")
+        started = time.perf_counter()
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise _FailedError(
+                f"{name} cannot be resolved ({error}): check its spelling and, inside a cluster, the namespace "
+                "(packhorse.NAMESPACE)"
+            ) from None
+        self._addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+        return Finding("DNS", f"{name} is {_some(self._addresses)} ({_since(started)})")
+
+    def _tcp(self) -> Finding:
+        started = time.perf_counter()
+        if self._endpoint is None:
+            if not self._host.startswith("unix:"):
+                return Finding("TCP", f"{self._host} is left to gRPC")
+            path = self._host.removeprefix("unix:").removeprefix("//")
+            try:
+                with socket.socket(socket.AF_UNIX) as probe:
+                    probe.settimeout(self._seconds)
+                    probe.connect(path)
+            except OSError as error:
+                raise _FailedError(
+                    f"{path}: {error.strerror}: is `packhorse serve --listen unix:{path}` running, and may "
+                    "this user open it?"
+                ) from None
+            return Finding("TCP", f"{path} answers ({_since(started)})")
+        if self._endpoint.proxy is not None:
+            return self._through_proxy(self._endpoint)
+        port = self._endpoint.port
+        answering, why = [], ""
+        for address in self._addresses:
+            try:
+                socket.create_connection((address, port), self._seconds).close()
+                answering.append(address)
+            except OSError as error:
+                why = f"{address} port {port}: {error.strerror or 'no answer in time'}"
+        if not answering:
+            raise _FailedError(
+                f"{why}: is `packhorse serve` running there, does it listen on this port and not only 127.0.0.1, "
+                "and does every firewall and NetworkPolicy on the way let it through?"
+            )
+        silent = len(self._addresses) - len(answering)
+        text = f"port {port} of {_some(answering)} answers ({_since(started)})"
+        if silent and not is_local(self._host):
+            return Finding("TCP", f"{text}; {silent} other addresses do not: {why}", is_warning=True)
+        self._addresses = answering
+        return Finding("TCP", text)
+
+    def _through_proxy(self, endpoint: Endpoint) -> Finding:
+        assert endpoint.proxy is not None
+        started = time.perf_counter()
+        try:
+            endpoint.proxy.connect(endpoint.host, endpoint.port, self._seconds).close()
+        except OSError as error:
+            raise _FailedError(str(endpoint.proxy.failure(self._host, f"{self._host}: {error}"))) from None
+        return Finding("TCP", f"the proxy {endpoint.proxy} connects to {self._host} ({_since(started)})")
+
+    def _tls(self) -> Finding:
+        if self._endpoint is None:
+            return Finding("TLS", "none: nobody on the network can read a unix socket")
+        if self._access.cert is not None:
+            self._refuse_expired(self._access.cert)
+        days = []
+        for address in self._addresses:
+            endpoint = self._endpoint._replace(host=address)
+            refusal = refusal_of(endpoint, self._access, uses_tls=self._credentials.uses_tls)
+            if refusal is not None:
+                raise _FailedError(str(refusal))
+            if self._credentials.uses_tls:
+                try:
+                    days.append(days_left(endpoint, self._access))
+                except OSError as error:
+                    raise _FailedError(
+                        f"the connection to {address}:{endpoint.port} broke during the handshake ({error}): is it a "
+                        "packhorse server, or a proxy that ends TLS?"
+                    ) from None
+        if not days:
+            text = "plain text"
+            if is_local(self._host):
+                return Finding("TLS", f"{text}, on this machine only")
+            return Finding(
+                "TLS",
+                f"{text}: everyone on the way can read it; serve with --tls-cert, and set {variable_of('ca')}",
+                is_warning=True,
+            )
+        text = f"the server's certificate is for {self._endpoint.server_name}, good for {min(days):.0f} days"
+        if self._access.cert is not None:
+            days.append(days_until(end_of(self._access.cert)))
+            text += f", and this client's fits, good for {days[-1]:.0f} days"
+            if days[-1] < SOON_DAYS:
+                text += f": have another issued, and replace {self._access.cert} with it; it is read again"
+        return Finding("TLS", text, is_warning=min(days) < SOON_DAYS)
+
+    def _refuse_expired(self, cert: str | Path) -> None:
+        try:
+            end = end_of(cert)
+        except (ValueError, OSError) as error:
+            raise _FailedError(f"the client's certificate: {error}") from None
+        if days_until(end) <= 0:
+            raise _FailedError(
+                f"the client's certificate {cert} expired at {end:%Y-%m-%d %H:%M} UTC: have another issued by the CA "
+                "of the server's tls_client_ca, and replace the old one; it is read again"
+            )
+
+    def _auth(self) -> Finding:
+        sends = bool(self._credentials.metadata)
+        try:
+            with self._transport() as transport:
+                self._listed = transport.answer(LIST_DATASETS, pb.ListDatasetsRequest(), self._seconds)
+        except UnauthenticatedError as error:
+            where = _ANOTHER_TOKEN if sends else _FIRST_TOKEN
+            raise _FailedError(f"{error}; {where}") from None
+        except AccessDeniedError as error:
+            if error.metadata.get("cause") != "method":
+                raise _FailedError(str(error)) from None
+            return Finding("auth", f"the token is known, but may not list the datasets: {error}", is_warning=True)
+        except PackhorseError as error:
+            raise _FailedError(
+                f"no answer to ListDatasets: {error}; is a packhorse server at this port, and not another service?"
+            ) from None
+        if self._listed.token_expires_seconds:
+            days = days_until(datetime.fromtimestamp(self._listed.token_expires_seconds, UTC))
+            text = f"the server accepts the token, for {days:.0f} more days"
+            if days >= SOON_DAYS:
+                return Finding("auth", text)
+            return Finding("auth", f"{text}: {_ANOTHER_TOKEN}, and replace this one's file", is_warning=True)
+        if sends:
+            return Finding("auth", "the server accepts the token, which never expires, or asks for none")
+        return Finding("auth", "the server asks for no token", is_warning=not is_local(self._host))
+
+    def _versions(self) -> Finding:
+        ours = version("packhorse")
+        theirs = (self._listed.server_version if self._listed else "") or "unknown"
+        text = f"server {theirs}, client {ours}, gRPC {version('grpcio')}"
+        if theirs not in (ours, "unknown"):
+            return Finding("versions", f"{text}: run the same on both sides where you can", is_warning=True)
+        return Finding("versions", text)
+
+    def _health(self) -> Finding:
+        try:
+            status = ask_health(self._host, access=self._access, timeout_seconds=self._seconds, service=_SERVICE)
+        except PackhorseError as error:
+            raise _FailedError(f"the server does not answer about its health: {error}") from None
+        if status != "SERVING":
+            raise _FailedError(
+                f"{status}: the server drains, still compiles its kernels (for ten seconds after an install), has no "
+                "dataset that it can serve, or has made no block for ten seconds; its log says which, and other "
+                "replicas continue"
+            )
+        return Finding("health", status)
+
+    def _datasets(self) -> Finding:
+        if self._listed is None:
+            if self._dataset is None:
+                raise _FailedError("the token may not list them; name the dataset")
+            return Finding("datasets", f"the token may not list them; continuing with {self._dataset}")
+        names = [dataset.name for dataset in self._listed.datasets]
+        if not names:
+            raise _FailedError(
+                "this token grants access to no served dataset: ask for a token with other datasets=… in its line"
+            )
+        if self._dataset is not None and self._dataset not in names:
+            raise _FailedError(f"no dataset is named {self._dataset}; there are {_some(names)}")
+        self._dataset = self._dataset or names[0]
+        return Finding("datasets", f"{len(names)}: {_some(names)}")
+
+    def _first_bin(self) -> Finding:
+        assert self._dataset is not None
+        times = []
+        try:
+            with self._transport() as transport:
+                client = Client(transport, RetryPolicy(deadline_seconds=0))
+                for epoch in range(2):
+                    started = time.perf_counter()
+                    with client.stream_bins(self._dataset, epoch=epoch) as stream:
+                        next(stream)
+                    times.append(_since(started))
+        except PackhorseError as error:
+            cause = error.__cause__ if isinstance(error.__cause__, PackhorseError) else error
+            raise _FailedError(f"{self._dataset} sends no bin: {cause}") from None
+        return Finding("first bin", f"of {self._dataset} after {times[0]}, over an open connection after {times[1]}")
+
+    def _transport(self) -> "closing[GrpcTransport]":
+        return closing(GrpcTransport(self._host, access=self._access))
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _since(started: float) -> str:
+    return f"{1000 * (time.perf_counter() - started):.1f} ms"

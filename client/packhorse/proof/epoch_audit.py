@@ -1,0 +1,324 @@
+"""Reading every stream of an epoch to check that each sequence comes exactly once.
+
+Owns reading and counting; leaves the verdict's words to `packhorse audit`. It keeps a few numbers however large the
+epoch is: hashes of ids are summed, and the sums compared with those in the dataset. Only when they differ is the epoch
+read again, with all ids in memory, to name the missing and the repeated ones.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client import BinBlock, BinStream, Client, DigestMismatchError
+from packhorse.client.options import NO_SKIPS
+from packhorse.formats.keys import shown_key
+from packhorse.parameters import parameter
+from packhorse.proof.component_audit import ComponentReport, MixtureTally, num_redacted
+from packhorse.topology import RemainderPolicy, Skips, Topology
+from packhorse.types import DatasetInfo, StreamHeader
+from packhorse.wire import ids_sum
+
+_NAMED_IDS = 10
+_POSITIONS_AT_ONCE = 1024
+
+
+class LeftOut(NamedTuple):
+    """The bins and sequences that an option leaves out of the streams."""
+
+    bins: int
+    sequences: int
+
+
+@dataclass(kw_only=True)
+class AuditReport:
+    """The counts and problems of an audit.
+
+    Example:
+        >>> AuditReport(sequences=4, tokens=16, bins=2, streamed_bins=2).problems  # nothing is wrong
+        []
+    """
+
+    sequences: int = 0
+    """Sequences of the epoch's own bins."""
+    tokens: int = 0
+    """Their tokens."""
+    bins: int = 0
+    """Bins with at least one sequence."""
+    empty_bins: int = 0
+    """Bins without."""
+    repeated: int = 0
+    """Sequences in bins that the REPEAT policy added; not counted above."""
+    masked: int = 0
+    """Streamed sequences that a takedown masks from the loss."""
+    replaced: int = 0
+    """Streamed sequences whose tokens a takedown replaces."""
+    streamed_bins: int = 0
+    """Bins in the streams, including empty and repeated ones. If it is 0, nothing was audited."""
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    """Option, such as `skip` → the bins that no trainer gets because of it; counted above, except for redactions."""
+    sums: tuple[int, int] = (0, 0)
+    """Sums of hashes of the ids and first_tokens of `sequences`."""
+    num_steps: int = 0
+    """Steps that every rank takes."""
+    components: list[ComponentReport] = field(default_factory=list)
+    """Of a mixture, the counts of each component."""
+    problems: list[str] = field(default_factory=list)
+    """The problems; empty if every sequence came exactly once."""
+
+    def add(
+        self,
+        block: BinBlock,
+        max_seq_len: int,
+        *,
+        repeats: bool,
+        tally: MixtureTally | None = None,
+        left_out_by: str = "",
+    ) -> NDArray[np.void]:
+        """Counts a block and returns its `_entries`; where `repeats`, bins without a position are copies.
+
+        Of a mixture, `tally` counts components. `left_out_by` is the option for which no trainer gets the block.
+        """
+        bounds = np.concatenate(([0], block.bin_ends))
+        sizes = np.diff(bounds)
+        tokens = np.diff(np.concatenate(([0], np.cumsum(block.lengths, dtype=np.int64)))[bounds])
+        for overfull in np.flatnonzero(tokens > max_seq_len)[:1]:
+            self.problems.append(
+                f"the bin at position {block.positions[overfull]} holds {tokens[overfull]} tokens, over {max_seq_len}"
+            )
+        own = np.repeat((block.positions >= 0) | (not repeats), sizes)
+        ids = block.ids[own]
+        first_tokens = None if block.first_tokens is None else block.first_tokens[own]
+        self.repeated += int((~own).sum())
+        self.sequences += len(ids)
+        self.tokens += int(block.lengths[own].sum(dtype=np.int64))
+        self.bins += int((sizes > 0).sum())
+        self.empty_bins += int((sizes == 0).sum())
+        if left_out_by:
+            before = self.left_out.get(left_out_by, LeftOut(0, 0))
+            num_bins = int(((block.positions >= 0) | (not repeats)).sum())
+            self.left_out[left_out_by] = LeftOut(before.bins + num_bins, before.sequences + len(ids))
+        else:
+            masked, replaced = num_redacted(None if block.redactions is None else block.redactions[own])
+            self.masked += masked
+            self.replaced += replaced
+        a, b = ids_sum(ids, first_tokens)
+        self.sums = ((self.sums[0] + a) % 2**64, (self.sums[1] + b) % 2**64)
+        entries = _entries(ids, first_tokens)
+        if tally is not None:
+            tally.add(block, entries, own, is_left_out=bool(left_out_by))
+        return entries
+
+
+def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> NDArray[np.void]:
+    """Returns sequences as (id, start), int64 each [n], which compare as one value."""
+    entries = np.zeros(len(ids), dtype=[("id", np.int64), ("start", np.int64)])
+    entries["id"] = ids
+    if first_tokens is not None:
+        entries["start"] = first_tokens
+    return entries
+
+
+def named_ids(client: Client, dataset: DatasetInfo, ids: NDArray[np.int64]) -> list[str]:
+    """Returns ids of a prepared dataset, int64 [n], as an audit names them: with their keys, where it has keys.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     named_ids(client, client.get_dataset("corpus"), np.array([3, 2]))
+        ['3', '2']
+    """
+    keys = client.keys(dataset.name, ids) if dataset.key_column else [""] * len(ids)
+    return [
+        f"{number} {shown_key(key)}" if key else str(number) for number, key in zip(ids.tolist(), keys, strict=True)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochOfStreams:
+    """One epoch, streamed under one topology.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client:
+        ...     corpus, two_ranks = client.get_dataset("corpus"), Topology(world_size=2)
+        ...     streams = EpochOfStreams(client=client, dataset=corpus, epoch=0, seed=1, topology=two_ranks)
+        ...     report = streams.audit()
+        >>> report.sequences, report.problems
+        (4, [])
+    """
+
+    client: Client
+    """Open."""
+    dataset: DatasetInfo
+    epoch: int
+    """0-based."""
+    seed: int
+    """Of the run."""
+    topology: Topology
+    """How the epoch is divided."""
+    skip: Skips = NO_SKIPS
+    """Positions that are left out."""
+    until: int | None = None
+    """The position of a cursor: trainers got no bin from there on. None for the whole epoch."""
+
+    def audit(
+        self,
+        *,
+        on_bins: Callable[[int], None] = lambda _: None,
+        on_block: Callable[[BinBlock, StreamHeader], None] = lambda block, header: None,
+    ) -> AuditReport:
+        """Reads every stream once and compares it with the dataset.
+
+        Where no stream carries a bin, `streamed_bins` is 0 and there is no problem.
+
+        Args:
+            on_bins: called with the number of bins of every block, for progress.
+            on_block: called with every block and a header of the epoch.
+
+        Raises:
+            ValueError: `until` is after the epoch's end.
+        """
+        report = AuditReport()
+        tally = None
+        for block, header, left_out_by in self._blocks(report):
+            tally = tally or (MixtureTally(header.components) if header.components else None)
+            report.add(block, self.dataset.max_seq_len, repeats=self._repeats, tally=tally, left_out_by=left_out_by)
+            on_block(block, header)
+            on_bins(len(block))
+            del block
+        if not report.streamed_bins:
+            return report
+        if tally is not None:
+            report.components = tally.reports()
+            report.problems += [problem for each in report.components for problem in each.problems()]
+            return report
+        expected = (self.dataset.num_sequences, self.dataset.total_tokens, self.dataset.ids_sum)
+        if (report.sequences, report.tokens, report.sums) != expected:
+            report.problems.append(
+                f"{report.sequences:,} sequences with {report.tokens:,} tokens came; the dataset has "
+                f"{self.dataset.num_sequences:,} with {self.dataset.total_tokens:,}"
+            )
+            report.problems += self._explain()
+        return report
+
+    def blocks(self) -> Iterator[BinBlock]:
+        """Yields every block of every stream, then the bins that no stream carries."""
+        for block, _, _ in self._blocks(AuditReport()):
+            yield block
+
+    @property
+    def _repeats(self) -> bool:
+        return self.topology.remainder is RemainderPolicy.REPEAT
+
+    def _blocks(self, report: AuditReport) -> Iterator[tuple[BinBlock, StreamHeader, str]]:
+        """Yields as `blocks`, each with a header and the option that leaves it out."""
+        header: StreamHeader | None = None
+        streamed_bins = 0
+        for rank in range(self.topology.world_size):
+            num_bins = 0
+            for worker in range(self.topology.workers_per_rank):
+                with self._stream(rank, worker) as stream:
+                    header = stream.header
+                    if not header.digest.startswith(self.dataset.digest):
+                        raise DigestMismatchError(
+                            f"{self.dataset.name!r} changed during the audit: it had digest {self.dataset.digest}, now "
+                            f"a stream has {header.digest}; audit it again",
+                            {"expected": self.dataset.digest, "actual": header.digest},
+                        )
+                    if self.until is not None and self.until > header.num_bins:
+                        raise ValueError(
+                            parameter("until", self.until)
+                            + f" is after the {header.num_bins:,} bins of epoch {self.epoch}: a cursor's position "
+                            "counts from the beginning of its epoch"
+                        )
+                    for block in stream:
+                        num_bins += len(block)
+                        num_before = self._num_before(block, header.num_bins)
+                        if num_before == len(block):
+                            yield block, header, ""
+                            continue
+                        if num_before:
+                            yield block.slice(0, num_before), header, ""
+                        yield block.slice(num_before, len(block)), header, "until"
+            assert header is not None
+            streamed_bins += num_bins
+            report.num_steps = header.num_steps
+            if num_bins != stream.topology.num_rank_bins(range(header.num_steps)):
+                report.problems.append(f"rank {rank} got {num_bins} bins in {header.num_steps} steps")
+        report.streamed_bins = streamed_bins
+        if not streamed_bins:
+            return
+        assert header is not None
+        taken = header.skipped.minus(self.skip)
+        for option, positions, skip in (
+            ("start_position", [range(self.topology.start_position)], self.skip),
+            ('remainder="drop"', [range(header.num_bins - header.num_bins_dropped, header.num_bins)], self.skip),
+            ("skip", [range(*each) for each in self.skip.within(self.dataset.num_bins).ranges], None),
+            (f"{self.dataset.name}.takedown.toml", [range(*each) for each in taken.ranges], None),
+        ):
+            for block in self._bins_at(positions, skip):
+                yield block, header, option
+
+    def _num_before(self, block: BinBlock, num_bins: int) -> int:
+        """Returns how many bins of a block come before `until`, in an epoch of `num_bins`."""
+        if self.until is None or self.until >= num_bins:
+            return len(block)
+        beyond = np.flatnonzero((block.positions >= self.until) | (block.positions < 0))  # or of the last step
+        return int(beyond[0]) if len(beyond) else len(block)
+
+    def _stream(self, rank: int, worker: int) -> BinStream:
+        return self.client.stream_bins(
+            self.dataset.name,
+            epoch=self.epoch,
+            seed=self.seed,
+            rank=rank,
+            worker=worker,
+            topology=self.topology,
+            skip=self.skip,
+        )
+
+    def _bins_at(self, ranges: Iterable[range], skip: Skips | None) -> Iterator[BinBlock]:
+        """Bins by position: without skipped ones, or of the whole epoch where `skip` is None."""
+        for positions in ranges:
+            for first in range(positions.start, positions.stop, _POSITIONS_AT_ONCE):
+                yield self.client.get_bins(
+                    self.dataset.name,
+                    epoch=self.epoch,
+                    seed=self.seed,
+                    positions=list(range(first, min(first + _POSITIONS_AT_ONCE, positions.stop))),
+                    skip=skip or NO_SKIPS,
+                    is_whole=skip is None,
+                )
+
+    def _explain(self) -> list[str]:
+        """Names ids that the streams miss or repeat, compared with the same epoch read by position."""
+        scratch = AuditReport()
+        streamed = [
+            scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block, _, _ in self._blocks(scratch)
+        ]
+        whole = self._bins_at([range(self.dataset.num_bins)], None)
+        known = [_entries(block.ids, block.first_tokens) for block in whole]
+        came, times = np.unique(np.concatenate(streamed), return_counts=True)
+        wanted, wanted_times = np.unique(np.concatenate(known), return_counts=True)
+        findings = []
+        for what, entries in (
+            ("missing", np.setdiff1d(wanted, came)),
+            ("not of this epoch", np.setdiff1d(came, wanted)),
+            ("repeated", came[times > 1]),
+            ("repeated in the epoch itself, read by position", wanted[wanted_times > 1]),
+        ):
+            if len(entries):
+                first = entries[:_NAMED_IDS]
+                names = named_ids(self.client, self.dataset, first["id"])
+                named = [
+                    f"{name} from token {start}" if start else name
+                    for name, start in zip(names, first["start"].tolist(), strict=True)
+                ]
+                more = f" and {len(entries) - _NAMED_IDS:,} more" if len(entries) > _NAMED_IDS else ""
+                findings.append(f"{what}: {', '.join(named)}{more}")
+        if len(wanted) != self.dataset.num_sequences:
+            findings.append(f"read by position the epoch has {len(wanted):,} sequences: the dataset itself is damaged")
+        return findings or ["the streams agree with the epoch read by position: the manifest's sums are wrong"]

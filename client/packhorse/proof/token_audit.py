@@ -1,0 +1,342 @@
+"""Comparing batches with a source, token by token.
+
+Owns building expected rows from the source and the plan, and the comparison. Leaves making batches to `PackedDataset`,
+as in training, and reading streams to `proof.epoch_audit`. Memory does not grow with the epoch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client import BinBlock, PackedBatch, PackedDataset, TokenSource
+from packhorse.client.batches import IGNORE_INDEX
+from packhorse.client.sources import TokenSourceError
+from packhorse.client.streams import AS_IT_IS, MASKED, cuts_ends
+from packhorse.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
+from packhorse.topology import RemainderPolicy, RoomRule
+from packhorse.types import Component, DatasetInfo, StreamHeader
+
+_MOST_NAMED = 10
+_PADDING = -1
+_MOST_MARKED = 1 << 28
+"""Most sequences of a source whose missing ids are named: it costs a byte for each."""
+
+
+@dataclass(kw_only=True)
+class TokenReport:
+    """The counts and findings of a token audit.
+
+    Example:
+        >>> TokenReport(streams=AuditReport(sequences=3), tokens=10).problems
+        []
+    """
+
+    streams: AuditReport
+    """The audit of the streams; its problems are among `problems`."""
+    tokens: int = 0
+    """Tokens of the epoch's sequences, also those that no trainer gets; without separators."""
+    cut_tokens: int = 0
+    """Tokens of these sequences that the over-length policy cut."""
+    dropped_sequences: int = 0
+    """Sequences that the over-length policy dropped, from the ledger."""
+    dropped_tokens: int = 0
+    """Their tokens."""
+    skipped_rows: int = 0
+    """Bad rows of the source that prepare left out."""
+    targets: int = 0
+    """Predicted tokens, among `tokens` and separators."""
+    differing: int = 0
+    """Sequences, and ranges of padding, that differ."""
+    findings: list[str] = field(default_factory=list)
+    """The first differences."""
+
+    @property
+    def problems(self) -> list[str]:
+        """All problems; empty where every token came exactly once."""
+        rest = self.differing - _MOST_NAMED
+        more = [f"{rest:,} more sequences differ"] if rest > 0 else []
+        return [*self.streams.problems, *self.findings, *more]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenAudit:
+    """Compares an epoch's batches with a source.
+
+    The dataset makes every bin into tensors, exactly as in training. The same rows are built again from the source's
+    `read`, one sequence at a time, and every tensor is compared. At the end the tokens are counted: all of the source
+    must have come once, except those that the dataset's ledger lists as cut or dropped, and skipped rows.
+
+    Example:
+        >>> from packhorse.client import PackedDataset, Topology, connect
+        >>> from packhorse.proof import EpochOfStreams
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, rank=(0, 1))
+        >>> with connect("embedded:datasets") as client:
+        ...     info = client.get_dataset("corpus")
+        ...     streams = EpochOfStreams(client=client, dataset=info, epoch=0, seed=1, topology=Topology())
+        ...     report = TokenAudit(streams=streams, dataset=dataset).audit()
+        >>> report.tokens, report.problems
+        (16, [])
+    """
+
+    streams: EpochOfStreams
+    """The epoch, and how it is divided."""
+    dataset: PackedDataset
+    """Makes the batches; its tokens, loss mask and separators are audited. It needs plain batches: no preset, not
+    flattened, labels not shifted, positions not continued."""
+    against: TokenSource | None = None
+    """The right tokens, such as the data that the dataset was prepared from; None for the dataset's own source."""
+    loss_against: TokenSource | None = None
+    """The right loss mask; None for the dataset's own."""
+
+    def audit(self, *, on_bins: Callable[[int], None] = lambda _: None) -> TokenReport:
+        """Reads the epoch once; calls `on_bins` with the number of bins of every block, for progress."""
+        check = _Check(self)
+        report = check.report
+        report.streams = self.streams.audit(on_bins=on_bins, on_block=check)
+        if report.streams.streamed_bins:
+            report.findings += check.totals()
+        return report
+
+
+class _Check:
+    """Compares one block after the other."""
+
+    def __init__(self, audit: TokenAudit) -> None:
+        self.report = TokenReport(streams=AuditReport())
+        self._info = info = audit.streams.dataset
+        self._streams = audit.streams
+        self._maker = maker = audit.dataset.maker
+        form = maker.form
+        if maker.preset is not None or form.is_flat or form.shifts_labels or form.continue_positions:
+            raise ValueError(
+                "a token audit compares plain batches: make its dataset without a preset, flatten, shift_labels and "
+                "continue_positions"
+            )
+        self._against = _of_dataset(audit.against or maker.tokens, info)
+        loss_mask = audit.loss_against or maker.loss_mask
+        self._loss_against = None if loss_mask is None else _of_dataset(loss_mask, info)
+        parts: tuple[DatasetInfo | Component, ...] = info.components or (info,)
+        self._longest = [
+            RoomRule(part.max_seq_len, info.align, info.extra_tokens).longest
+            if cuts_ends(part.over_length, part.keep)
+            else None
+            for part in parts
+        ]
+        self._splits = [part.over_length == "split" for part in parts]
+        self._repeats = audit.streams.topology.remainder is RemainderPolicy.REPEAT
+        self._num_whole = 0  # sequences whose first token came
+        self._whole_tokens = 0
+        self._has_failed = False
+
+    def __call__(self, block: BinBlock, header: StreamHeader) -> None:
+        """Makes a block's bins into batches and compares them."""
+        self._maker.prepare(header)
+        batch_size = len(block) // len(block.steps) if block.steps else 1
+        for first in range(0, len(block), batch_size):
+            bins = block.slice(first, min(first + batch_size, len(block)))
+            try:
+                batch = self._maker.assemble(bins)
+                self._compare(bins, batch)
+            except TokenSourceError as error:
+                self._has_failed = True
+                self._find(str(error))
+
+    def totals(self) -> Iterator[str]:
+        """Yields problems with the numbers of tokens and sequences."""
+        info, report = self._info, self.report
+        if self._has_failed or report.streams.problems:
+            return  # the counts are not complete
+        if info.components:
+            return  # an epoch of a mixture need not contain all of its components
+        if info.over_length == "drop":
+            report.dropped_sequences = info.over_length_sequences
+            report.dropped_tokens = info.over_length_tokens
+        report.cut_tokens = self._whole_tokens - report.tokens
+        if info.own_tokens and report.tokens != info.own_tokens:
+            yield (
+                f"batches hold {report.tokens:,} tokens of the source; the dataset was prepared from "
+                f"{info.own_tokens:,}: with align {info.align} a length that differs by less can hide in its room; "
+                "compare with the data that it was prepared from (against=) to see where"
+            )
+        cut = info.over_length_tokens if info.over_length == "truncate" else 0
+        if report.cut_tokens != cut:
+            yield (
+                f"{report.cut_tokens:,} tokens of the source were cut; the ledger of over-length sequences says "
+                f"{cut:,}: the source is not the one that the dataset was prepared from"
+            )
+        report.skipped_rows = info.skipped_rows
+        held = self._against.num_sequences
+        if held is not None and held != self._num_whole + report.dropped_sequences + report.skipped_rows:
+            came = [
+                f"{self._num_whole:,} came",
+                f"{report.dropped_sequences:,} were dropped as too long" if report.dropped_sequences else "",
+                f"{report.skipped_rows:,} rows were skipped" if report.skipped_rows else "",
+            ]
+            yield (
+                f"{self._against.where} holds {held:,} sequences, but {' and '.join(filter(None, came))}"
+                + self._missing(held)
+            )
+
+    def _compare(self, bins: BinBlock, batch: PackedBatch) -> None:
+        is_token = batch["attention_mask"].numpy() == 1
+        tensors: dict[str, NDArray[np.integer]] = {
+            "input_ids": batch["input_ids"].numpy(),
+            "attention_mask": batch["attention_mask"].numpy(),
+            "labels": batch["labels"].numpy(),
+            "sequence_ids": np.where(is_token, batch["sequence_ids"].numpy(), _PADDING),
+            "position_ids": np.where(is_token, batch["position_ids"].numpy(), _PADDING),
+        }
+        start = 0
+        for row, end in enumerate(bins.bin_ends.tolist()):
+            is_counted = bins.positions[row] >= 0 or not self._repeats
+            component_id = 0 if bins.component_ids is None else int(bins.component_ids[row])
+            expected = self._row(bins, start, end, component_id, is_counted=is_counted)
+            where = f"bin at position {bins.positions[row]}" if bins.positions[row] >= 0 else "a bin of the last step"
+            for finding in expected.differences({name: tensor[row] for name, tensor in tensors.items()}):
+                self._find(f"{finding} ({where})")
+            start = end
+
+    def _row(self, bins: BinBlock, start: int, end: int, component_id: int, *, is_counted: bool) -> "_Row":
+        """Builds the expected row."""
+        longest, against = self._longest[component_id], self._against.of_component(component_id)
+        row = _Row(self._info.max_seq_len, self._maker.form.pad_token_id)
+        separators = self._maker.form.separators
+        first_tokens = bins.first_tokens
+        for i in range(start, end):
+            sequence_id, first = int(bins.ids[i]), 0 if first_tokens is None else int(first_tokens[i])
+            whole = against.read(sequence_id)
+            piece = whole[first:] if longest is None else whole[first : first + longest]
+            is_predicted = np.ones(len(piece), dtype=np.bool_)
+            redaction = AS_IT_IS if bins.redactions is None else int(bins.redactions[i])
+            if redaction != AS_IT_IS:
+                is_predicted[:] = False
+                piece = piece if redaction == MASKED else np.full(len(piece), redaction)
+            elif self._loss_against is not None:
+                loss_against = self._loss_against.of_component(component_id)
+                is_predicted = loss_against.read(sequence_id, first, len(piece)).astype(np.bool_)
+            begins, ends = first == 0, first + len(piece) == len(whole)
+            row.add(
+                sequence_id,
+                int(bins.lengths[i]),
+                piece,
+                is_predicted,
+                first=first,
+                bos=separators.bos_token_id if begins else None,
+                eos=separators.eos_token_id if ends else None,
+            )
+            if is_counted:
+                self.report.tokens += len(piece)
+                if begins or not self._splits[component_id]:
+                    self._num_whole += 1
+                    self._whole_tokens += len(whole)
+        if is_counted:
+            self.report.targets += int((row.labels != IGNORE_INDEX).sum())
+        return row
+
+    def _find(self, finding: str) -> None:
+        self.report.differing += 1
+        if self.report.differing <= _MOST_NAMED:
+            self.report.findings.append(finding)
+
+    def _missing(self, held: int) -> str:
+        """Names rows of the source that never came, from a second reading of the streams."""
+        if self._info.id_column or held > _MOST_MARKED:
+            return ""
+        has_come = np.zeros(held, dtype=np.bool_)
+        for block in self._streams.blocks():
+            has_come[block.ids] = True
+        missing = np.flatnonzero(~has_come)
+        named = ", ".join(named_ids(self._streams.client, self._info, missing[:_MOST_NAMED]))
+        more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
+        says = f": no batch holds the ids {named}{more}"
+        if self._info.skipped_rows:  # some of them cannot be read
+            return says
+        tokens = int(self._against.lengths(missing[:_MOST_NAMED]).sum())
+        return f"{says}; the ids named have {tokens:,} tokens"
+
+
+def _of_dataset(source: TokenSource, info: DatasetInfo) -> TokenSource:
+    """Returns the source that takes the dataset's ids."""
+    return source.for_components(info.components) if info.components else source.for_ids(info.id_column)
+
+
+class _Row:
+    """An expected row, built sequence by sequence."""
+
+    def __init__(self, capacity: int, pad_token_id: int) -> None:
+        self.input_ids = np.full(capacity, pad_token_id, dtype=np.int64)
+        self.labels = np.full(capacity, IGNORE_INDEX, dtype=np.int64)
+        self.attention_mask = np.zeros(capacity, dtype=np.int64)
+        self._sequence_ids = np.full(capacity, _PADDING, dtype=np.int32)
+        self._position_ids = np.full(capacity, _PADDING, dtype=np.int64)
+        self._sequences: list[tuple[int, int, int]] = []  # id, where its room begins, where its first token would be
+        self._filled = 0
+
+    def add(
+        self,
+        sequence_id: int,
+        room: int,
+        piece: NDArray[np.integer],
+        is_predicted: NDArray[np.bool_],
+        *,
+        first: int,
+        bos: int | None,
+        eos: int | None,
+    ) -> None:
+        """Appends a sequence, or a piece of one.
+
+        Args:
+            sequence_id: its id.
+            room: its room in tokens.
+            piece: its tokens [n].
+            is_predicted: its loss mask: bool [n].
+            first: where the piece begins in its sequence.
+            bos: the token before it, or None; never predicted.
+            eos: the token after it, or None; predicted with the last token.
+        """
+        before, after = [[] if token is None else [token] for token in (bos, eos)]
+        content = np.concatenate((before, piece, after)).astype(np.int64)
+        predicted = np.concatenate(([False] * len(before), is_predicted, is_predicted[-1:] if after else []))
+        start, end = self._filled, self._filled + len(content)
+        if end > len(self.input_ids) or len(content) > room:
+            raise TokenSourceError(
+                f"sequence {sequence_id}: with {len(piece)} tokens it does not fit its room of {room} tokens; the "
+                "data compared with is not what the dataset was prepared from"
+            )
+        self.input_ids[start:end] = content
+        self.labels[start + 1 : end] = np.where(predicted[1:], content[1:], IGNORE_INDEX)
+        self.attention_mask[start:end] = 1
+        self._sequence_ids[start:end] = len(self._sequences)
+        self._position_ids[start:end] = np.arange(len(content))
+        self._sequences.append((sequence_id, start, start + len(before) - first))
+        self._filled += room
+
+    def differences(self, tensors: Mapping[str, NDArray[np.integer]]) -> Iterator[str]:
+        """Yields the first wrong token of each sequence that differs, and of padding.
+
+        On padding, sequence_ids and position_ids are not compared.
+        """
+        starts = np.array([start for _, start, _ in self._sequences], dtype=np.int64)
+        named: set[int] = set()
+        for name, right in (
+            ("input_ids", self.input_ids),
+            ("attention_mask", self.attention_mask),
+            ("labels", self.labels),
+            ("sequence_ids", self._sequence_ids),
+            ("position_ids", self._position_ids),
+        ):
+            wrong = np.flatnonzero(tensors[name] != right)
+            owners = np.where(wrong < self._filled, np.searchsorted(starts, wrong, side="right") - 1, _PADDING)
+            for owner, first, count in zip(*np.unique(owners, return_index=True, return_counts=True), strict=True):
+                if owner in named:
+                    continue
+                named.add(int(owner))
+                at = int(wrong[first])
+                what = f"padding, token {at} of its row"
+                if owner != _PADDING:
+                    sequence_id, _, first_token_at = self._sequences[owner]
+                    what = f"sequence {sequence_id}, token {at - first_token_at}"
+                more = f" and {count - 1:,} more differ" if count > 1 else ""
+                yield f"{what}: {name} hold {tensors[name][at]} instead of {right[at]}{more}"

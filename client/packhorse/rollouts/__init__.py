@@ -1,0 +1,25 @@
+"""Packing on demand: rollouts of reinforcement learning, and preference pairs.
+
+Re-exports what the files of this package own.
+"""
+
+from packhorse.client.options import PackOptions
+from packhorse.rollouts.given import Rollouts
+from packhorse.rollouts.open_instruct import OpenInstructPacks, to_open_instruct
+from packhorse.rollouts.pack import RolloutBatch, as_micro_batches, pack_rollouts
+from packhorse.rollouts.pairs import PairBatch, PairLogProbs, as_pair_batch, pack_pairs, pair_log_probs
+
+__all__ = [
+    "OpenInstructPacks",
+    "PackOptions",
+    "PairBatch",
+    "PairLogProbs",
+    "RolloutBatch",
+    "Rollouts",
+    "as_micro_batches",
+    "as_pair_batch",
+    "pack_pairs",
+    "pack_rollouts",
+    "pair_log_probs",
+    "to_open_instruct",
+]

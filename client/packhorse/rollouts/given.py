@@ -1,0 +1,344 @@
+"""`Rollouts`: queries and responses as a trainer gives them; the same, checked and laid flat; and their bins.
+
+Owns every check of queries, responses and their tokens' values, laying rows of any length end to end, and the call of
+the planner, in this process or on a server; leaves the batches to `pack` and `pairs`.
+
+Legend: R rollouts, A tokens of all responses end to end.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client import BinBlock, Client, RetryPolicy
+from packhorse.client.errors import InvalidRequestError
+from packhorse.client.options import PackOptions
+from packhorse.client.transport.embedded import EmbeddedPlanner
+from packhorse.client.transport.requests import NO_RESOURCES, Resources
+
+_INTEGERS, _NUMBERS = "iu", "fiu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rollouts:
+    """Rollouts with the values of their tokens. Legend: R rollouts.
+
+    Rows of tokens or of what belongs to tokens are lists, arrays or tensors of their own length, without padding.
+
+    Example:
+        >>> Rollouts(queries=[[1, 2], [3]], responses=[[7], [8, 9]], advantages=[0.5, -0.5]).advantages
+        [0.5, -0.5]
+
+    Raises:
+        ValueError: there is no rollout, or a field does not have one entry for each query; the message names it.
+    """
+
+    queries: Sequence[Any]
+    """R rows of token ids, each with at least one."""
+    responses: Sequence[Any]
+    """R rows of token ids, each with at least one. Repeat a query for each of its responses."""
+    tool_masks: Sequence[Any] | None = None
+    """R rows with one entry for each response token: 1 or True if a tool wrote it (the opposite of open-instruct's
+    `masks`). None if tools wrote nothing.
+    """
+    advantages: Any = None
+    """One number for each rollout, or R rows with one for each response token; None to leave them out."""
+    logprobs: Sequence[Any] | None = None
+    """R rows: the log-probability of each response token when it was generated. The values of tools' tokens are
+    ignored.
+    """
+    reference_logprobs: Sequence[Any] | None = None
+    """R rows like `logprobs`, under the reference policy."""
+    rewards: Any = None
+    """One number for each rollout, or R rows with one for each response token."""
+    dones: Any = None
+    """Bool [R], False for a rollout that was cut off before its end; None if all are finished."""
+    group_ids: Any = None
+    """Integers [R], equal for responses to the same query; None takes equal queries as the same."""
+    policy_versions: Any = None
+    """Integers [R], at least 0, of at most 1,024 versions: the version of the policy that wrote each rollout. Each
+    version is packed separately. None to leave them out.
+    """
+
+    def __post_init__(self) -> None:
+        """Checks that every field has one entry for each query."""
+        num_rollouts = len(self.queries)
+        if num_rollouts == 0:
+            raise ValueError("queries is empty: there is no rollout to pack")
+        for field in fields(self):
+            values = getattr(self, field.name)
+            if values is not None and len(values) != num_rollouts:
+                raise ValueError(f"{field.name} has {len(values)} entries for {num_rollouts} queries")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FlatRollouts:
+    """Rollouts that were checked and laid flat."""
+
+    sequences: list[NDArray[np.integer]]
+    """Query and response of every rollout: R of integers [length]."""
+    query_lengths: NDArray[np.int64]
+    """int64 [R], at least 1."""
+    response_lengths: NDArray[np.int64]
+    """int64 [R], at least 1."""
+    response_starts: NDArray[np.int64]
+    """Where each response begins in A: int64 [R]."""
+    is_tool: NDArray[np.bool_]
+    """Tokens that tools wrote: bool [A]."""
+    values: dict[str, NDArray[np.float32]]
+    """What was given of advantages, logprobs, reference_logprobs and rewards, by these names: float32 [A]."""
+    dones: NDArray[np.bool_]
+    """Whether a rollout came to its end: bool [R]."""
+    group_of: NDArray[np.int64]
+    """Number of every rollout's group: int64 [R]; all from 0 to the greatest occur."""
+    policy_versions: NDArray[np.int64] | None
+    """Version of the policy that wrote each rollout: int64 [R], at least 0; None where none was given."""
+
+    @classmethod
+    def of(cls, given: Rollouts, max_seq_len: int) -> Self:
+        """Checks and flattens rollouts.
+
+        Raises:
+            ValueError: names the field and the rollout.
+        """
+        query_tokens, query_lengths = flatten("queries", given.queries, _INTEGERS)
+        response_tokens, response_lengths = flatten("responses", given.responses, _INTEGERS)
+        _check_lengths(query_lengths, response_lengths, max_seq_len)
+        by_query = np.split(query_tokens.astype(np.int64, copy=False), np.cumsum(query_lengths)[:-1])
+        by_response = np.split(response_tokens, np.cumsum(response_lengths)[:-1])
+        is_tool = np.zeros(len(response_tokens), dtype=np.bool_)
+        if given.tool_masks is not None:
+            is_tool = _of_tokens("tool_masks", given.tool_masks, response_lengths, "b" + _INTEGERS) != 0
+        return cls(
+            sequences=[np.concatenate(pair) for pair in zip(by_query, by_response, strict=True)],
+            query_lengths=query_lengths,
+            response_lengths=response_lengths,
+            response_starts=np.cumsum(response_lengths) - response_lengths,
+            is_tool=is_tool,
+            values=_values(given, response_lengths, is_tool),
+            dones=np.ones(len(by_query), dtype=np.bool_) if given.dones is None else _flat("dones", given.dones, "b"),
+            group_of=_number_groups(by_query, given.group_ids),
+            policy_versions=None if given.policy_versions is None else _versions(given.policy_versions),
+        )
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of every rollout: int64 [R]."""
+        return self.query_lengths + self.response_lengths
+
+    @property
+    def version_numbers(self) -> NDArray[np.int64] | None:
+        """Policy versions numbered from 0 by their order: int64 [R]; None where none was given."""
+        if self.policy_versions is None:
+            return None
+        return np.unique(self.policy_versions, return_inverse=True)[1].astype(np.int64)
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups there are."""
+        return int(self.group_of.max()) + 1
+
+
+def _check_lengths(query_lengths: NDArray[np.int64], response_lengths: NDArray[np.int64], max_seq_len: int) -> None:
+    lengths = query_lengths + response_lengths
+    refuse_flaws(
+        (
+            (query_lengths == 0, "an empty query leaves its first response token nothing to be predicted from"),
+            (response_lengths == 0, "an empty response has nothing to train on; drop it first"),
+            (lengths > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),
+        ),
+        lambda i: f"rollout {i} has {lengths[i]} tokens (query {query_lengths[i]}, response {response_lengths[i]})",
+    )
+
+
+def _values(
+    given: Rollouts, response_lengths: NDArray[np.int64], is_tool: NDArray[np.bool_]
+) -> dict[str, NDArray[np.float32]]:
+    """What was given of advantages, log-probabilities and rewards, by name: float32 [A]."""
+    values = {}
+    if given.advantages is not None:
+        of_tokens = _per_rollout_or_token("advantages", given.advantages, response_lengths, at_last=False)
+        values["advantages"] = np.where(is_tool, 0, of_tokens)
+    for name in ("logprobs", "reference_logprobs"):
+        if (rows := getattr(given, name)) is not None:
+            values[name] = np.where(is_tool, 0, _of_tokens(name, rows, response_lengths, _NUMBERS))
+    if given.rewards is not None:
+        values["rewards"] = _per_rollout_or_token("rewards", given.rewards, response_lengths, at_last=True)
+    for name, of_tokens in values.items():
+        _check_finite(name, of_tokens, response_lengths)
+    return {name: of_tokens.astype(np.float32) for name, of_tokens in values.items()}
+
+
+def _of_tokens(name: str, rows: Sequence[Any], response_lengths: NDArray[np.int64], kinds: str) -> NDArray[Any]:
+    """Rows with one entry for each token of their responses, end to end: [A]."""
+    flat, lengths = flatten(name, rows, kinds)
+    if (lengths != response_lengths).any():
+        index = int((lengths != response_lengths).argmax())
+        raise ValueError(
+            f"{name}[{index}] has {lengths[index]} entries for a response of {response_lengths[index]} tokens"
+        )
+    return flat
+
+
+def _per_rollout_or_token(
+    name: str, given: Any, response_lengths: NDArray[np.int64], *, at_last: bool
+) -> NDArray[np.floating]:
+    """The same for rows or for one number a rollout, which stands at its last token or at all of them: [A]."""
+    if np.ndim(given[0]) > 0:
+        return _of_tokens(name, given, response_lengths, _NUMBERS)
+    of_rollouts = _flat(name, given, _NUMBERS)
+    if not at_last:
+        return np.repeat(of_rollouts, response_lengths)
+    of_tokens = np.zeros(int(response_lengths.sum()), dtype=np.float64)
+    of_tokens[np.cumsum(response_lengths) - 1] = of_rollouts
+    return of_tokens
+
+
+def _check_finite(name: str, of_tokens: NDArray[np.floating], response_lengths: NDArray[np.int64]) -> None:
+    if not np.isfinite(of_tokens).all():
+        token = int(np.isfinite(of_tokens).argmin())
+        ends = np.cumsum(response_lengths)
+        index = int(np.searchsorted(ends, token, side="right"))
+        raise ValueError(
+            f"{name} of rollout {index} is {of_tokens[token]} at response token "
+            f"{token - ends[index] + response_lengths[index]}, which is trained on"
+        )
+
+
+def _flat(name: str, given: Any, kinds: str) -> NDArray[Any]:
+    array = as_array(given)
+    if array.ndim != 1 or array.dtype.kind not in kinds:
+        raise ValueError(f"{name} must hold one value of a type that fits for each rollout, got {array.dtype}")
+    return array
+
+
+def _versions(given: Any) -> NDArray[np.int64]:
+    versions = _flat("policy_versions", given, _INTEGERS).astype(np.int64)
+    if (versions < 0).any():
+        index = int((versions < 0).argmax())
+        raise ValueError(f"policy_versions[{index}] is {versions[index]}; a version must be at least 0")
+    return versions
+
+
+def _number_groups(queries: list[NDArray[np.int64]], group_ids: Any) -> NDArray[np.int64]:
+    """Numbers groups from 0: by ascending id, or equal queries in the order in which they first appear."""
+    if group_ids is not None:
+        return np.unique(_flat("group_ids", group_ids, _INTEGERS), return_inverse=True)[1].astype(np.int64)
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(query.tobytes(), len(numbers)) for query in queries], dtype=np.int64)
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """A list, array or tensor as an array in host memory; bfloat16, which NumPy lacks, as float32."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    return np.asarray(value)
+
+
+def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Lays rows end to end.
+
+    Args:
+        name: of the argument, for errors.
+        rows: R rows, each a list, array or tensor [length]; at least one.
+        kinds: NumPy's letters of the types that are taken ("iu" for integers).
+
+    Returns:
+        The values [total], and each row's length, int64 [R].
+
+    Raises:
+        ValueError: a row is not 1-D or of another type; names the row.
+    """
+    arrays = [as_array(row) for row in rows]
+    for index, array in enumerate(arrays):
+        if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+            raise ValueError(
+                f"{name}[{index}] must be 1-D and of a type that fits, got {array.dtype} of shape {list(array.shape)}"
+            )
+    lengths = np.array([len(array) for array in arrays], dtype=np.int64)
+    return np.concatenate([array for array in arrays if array.size] or [np.zeros(0, dtype=np.int64)]), lengths
+
+
+def refuse_flaws(flaws: Iterable[tuple[NDArray[np.bool_], str]], describe: Callable[[int], str]) -> None:
+    """Refuses rows of which one has a flaw.
+
+    Args:
+        flaws: for each kind, which rows have it, bool [R], and what it means for the caller.
+        describe: tells which row it is, by its index.
+
+    Raises:
+        ValueError: names the first row with the first flaw that any has.
+    """
+    for has_flaw, means in flaws:
+        if has_flaw.any():
+            raise ValueError(f"{describe(int(has_flaw.argmax()))}: {means}")
+
+
+def bins_of_steps(
+    client: Client | None,
+    rooms: NDArray[np.int64],
+    max_seq_len: int,
+    *,
+    world_size: int,
+    batch_size: int,
+    what: str,
+    packing: PackOptions,
+    separate_by: NDArray[np.int64] | None = None,
+    resources: Resources = NO_RESOURCES,
+) -> list[NDArray[np.int64]]:
+    """Packs rooms into bins, as many for every rank and batch.
+
+    Args:
+        client: whose server packs; None packs in this process.
+        rooms: tokens that each item takes: int64 [S].
+        max_seq_len: a bin's capacity in tokens.
+        world_size: data-parallel ranks.
+        batch_size: bins in a batch.
+        what: the items' name, for errors.
+        packing: the packer and its limits.
+        separate_by: items with different numbers share no bin: int64 [S]; None where all may.
+        resources: as in `Client.pack_sequences`.
+
+    Returns:
+        Each bin's indices into `rooms`: int64.
+
+    Raises:
+        ValueError: world_size or batch_size is out of range.
+        InvalidRequestError: the service refuses.
+    """
+    if world_size < 1 or batch_size < 1:
+        raise ValueError(f"world_size and batch_size must be at least 1, got {world_size} and {batch_size}")
+    try:
+        return (client or Client(EmbeddedPlanner(), RetryPolicy())).pack_sequences(
+            rooms,
+            max_seq_len,
+            num_bins_multiple_of=world_size * batch_size,
+            packing=packing,
+            separate_by=separate_by,
+            resources=resources,
+        )
+    except InvalidRequestError as error:
+        if error.metadata.get("field") != "num_bins_multiple_of":
+            raise
+        raise InvalidRequestError(
+            f"world_size {world_size} times batch_size {batch_size} packs make a step ({error}); pass "
+            f"packing=PackOptions(allow_empty=True) for packs of padding with weight 0, "
+            f"a smaller world_size or batch_size, or more {what}",
+            error.metadata,
+        ) from None
+
+
+def block_of(bins: list[NDArray[np.int64]], lengths: NDArray[np.int64]) -> BinBlock:
+    """Makes one block of bins of sequence numbers, whose lengths are int64 [sequences]."""
+    ids = np.concatenate(bins)
+    return BinBlock(
+        ids=ids,
+        lengths=lengths[ids].astype(np.int32),
+        bin_ends=np.cumsum([len(members) for members in bins], dtype=np.int64),
+        positions=np.arange(len(bins)),
+    )

@@ -1,0 +1,214 @@
+"""`pack_rollouts`: from queries and responses to packed batches for policy-gradient training (such as GRPO).
+
+Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `given`, the keys that every batch
+has to `packhorse.client.batches`, the bins and their order to the service's planner, and the loss to the trainer.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client import BatchAssembler, BinBlock, Client, PackedBatch
+from packhorse.client.batches import IGNORE_INDEX
+from packhorse.client.options import DEFAULT_PACKING, PackOptions
+from packhorse.client.sources import IndexableSource
+from packhorse.client.transport.requests import NO_RESOURCES, Resources
+from packhorse.losses import SequenceGroups
+from packhorse.rollouts.given import FlatRollouts, Rollouts, bins_of_steps, block_of
+
+NO_VERSION = -1
+"""Policy version of a pack without rollouts."""
+
+
+class RolloutBatch(PackedBatch):
+    """A packed batch of rollouts: each sequence is a query and its response. Legend: B rows, L tokens, n sequences.
+
+    It is a PackedBatch, and so masks, `cu_seqlens` and loss weights come from it as from any other. `labels` are -100
+    but on tokens that are trained: those of responses that no tool wrote.
+
+    What follows is aligned with `labels`: without `shift_labels` entry t tells of token t, whose logits stand at t - 1
+    (take `[:, 1:]` of it and `[:, :-1]` of the logits); with it entry t tells of token t + 1, whose logits stand at t.
+    Entries that tell of no response token are False or 0, never NaN: 0 · NaN would pass through any mask.
+
+    `ids` are the rollouts' indices into `queries` and `responses`.
+
+    Example:
+        >>> rollouts = Rollouts(queries=[[1, 2]], responses=[[7, 8]], advantages=[0.5])
+        >>> [batch] = pack_rollouts(rollouts, max_seq_len=5, pad_token_id=0)
+        >>> batch["response_mask"].int().tolist(), batch["advantages"].tolist()
+        ([[0, 0, 1, 1, 0]], [[0.0, 0.0, 0.5, 0.5, 0.0]])
+    """
+
+    response_mask: torch.Tensor
+    """Tokens of responses, including those that tools wrote: bool [B, L]."""
+    tool_mask: torch.Tensor
+    """Tokens that tools wrote inside responses: attended to, never trained: bool [B, L]."""
+    dones: torch.Tensor
+    """Last token of every finished rollout: bool [B, L]."""
+    advantages: torch.Tensor
+    """float32 [B, L]; 0 on tools' tokens."""
+    logprobs: torch.Tensor
+    """Log-probabilities under the policy that wrote the tokens: float32 [B, L]; 0 on tools' tokens."""
+    reference_logprobs: torch.Tensor
+    """Log-probabilities under the reference policy: float32 [B, L]; 0 on tools' tokens."""
+    rewards: torch.Tensor
+    """float32 [B, L]; one reward a rollout is at its last token."""
+    groups: SequenceGroups
+    """Which sequences answer the same query, numbered over all batches of the call, so the numbers are equal on all
+    ranks.
+    """
+    shift_labels: bool
+    """Whether labels, and all values aligned with them, are for the next token."""
+    policy_versions: torch.Tensor
+    """Version of the policy that wrote each rollout: int64 [n]."""
+    pack_policy_versions: torch.Tensor
+    """The one version of each pack's rollouts, -1 for an empty pack: int64 [packs]. The packs are the batch's rows; if
+    it is flattened, the parts of its one row.
+    """
+
+
+def pack_rollouts(
+    rollouts: Rollouts,
+    *,
+    max_seq_len: int,
+    pad_token_id: int,
+    client: Client | None = None,
+    world_size: int = 1,
+    batch_size: int = 1,
+    packing: PackOptions = DEFAULT_PACKING,
+    resources: Resources = NO_RESOURCES,
+    shift_labels: bool = False,
+    flatten: bool = False,
+) -> list[RolloutBatch]:
+    """Packs rollouts into batches, the same number for every rank.
+
+    Example:
+        >>> rollouts = Rollouts(queries=[[1, 2], [1, 2], [3]], responses=[[7], [8, 9], [6]])
+        >>> first, second = pack_rollouts(rollouts, max_seq_len=5, pad_token_id=0, world_size=2)
+        >>> first["input_ids"].tolist(), second["input_ids"].tolist()
+        ([[1, 2, 8, 9, 0]], [[1, 2, 7, 3, 6]])
+
+    Args:
+        rollouts: queries and responses, with the values of their tokens.
+        max_seq_len: a bin's capacity in tokens.
+        pad_token_id: token that fills a bin's free end.
+        client: whose server packs; None packs in this process, which needs packhorse[server]. The bins are the same.
+        world_size: the number of batches is made a multiple of it; rank r takes `batches[r::world_size]`.
+        batch_size: bins in a batch.
+        packing: the packer, its limits, and how ranks are balanced. With `allow_empty`, if there are fewer rollouts
+            than bins, the other bins are all padding. Their labels are -100, so `build_loss_weights` gives them weight
+            0: their rank takes part in the step and adds nothing.
+        resources: what rollouts need besides tokens, such as image tiles: name → (the amount of each, int [rollouts];
+            the cap of a bin).
+        shift_labels: False: a label, and every value aligned with it, is for the token at its index. True: for the next
+            token.
+        flatten: whether a batch's rollouts are joined in one row without padding.
+
+    Returns:
+        Batches on the CPU; every row has rollouts, unless `packing.allow_empty` is set.
+
+    Raises:
+        ValueError: a rollout is empty, too long or does not fit the rows that belong to it (its index and lengths are
+            named), or an option is out of range.
+        InvalidRequestError: the service refuses, as when there are fewer rollouts than packs without `allow_empty`.
+        PackhorseError: there is no client, and packhorse[server] is not installed.
+    """
+    assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten)
+    flat = FlatRollouts.of(rollouts, max_seq_len)
+    bins = bins_of_steps(
+        client,
+        flat.lengths,
+        max_seq_len,
+        world_size=world_size,
+        batch_size=batch_size,
+        what="rollouts",
+        packing=packing,
+        separate_by=flat.version_numbers,
+        resources=resources,
+    )
+    block = block_of(bins, flat.lengths)
+    source = IndexableSource(flat.sequences)
+    return [
+        _batch(block.slice(first, first + batch_size), source, assembler, flat)
+        for first in range(0, len(bins), batch_size)
+    ]
+
+
+def as_micro_batches(batches: Sequence[RolloutBatch], *, world_size: int = 1) -> list[list[list[int]]]:
+    """Lists the rollouts of each rank's micro-batches, for trainers that pack by index themselves (verl, SkyRL, slime).
+
+    Every rank has the same number of micro-batches, and none holds more than its bins' tokens. With
+    `PackOptions(allow_empty=True)` one may be empty: its rank has to run a batch of padding in that step.
+
+    Example:
+        >>> rollouts = Rollouts(queries=[[1, 2], [1, 2], [3]], responses=[[7], [8, 9], [6]])
+        >>> batches = pack_rollouts(rollouts, max_seq_len=5, pad_token_id=0, world_size=2)
+        >>> as_micro_batches(batches, world_size=2)
+        [[[1]], [[0, 2]]]
+
+    Args:
+        batches: what `pack_rollouts` returned.
+        world_size: as it was given to `pack_rollouts`.
+
+    Returns:
+        For each rank, for each micro-batch, indices into the rollouts.
+
+    Raises:
+        ValueError: world_size does not divide the number of batches.
+    """
+    if world_size < 1 or len(batches) % world_size:
+        raise ValueError(
+            f"world_size must divide the {len(batches)} batches, got {world_size}; give the one that pack_rollouts had"
+        )
+    return [[batch["ids"].tolist() for batch in batches[rank::world_size]] for rank in range(world_size)]
+
+
+def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, rollouts: FlatRollouts) -> RolloutBatch:
+    """Makes one batch. Legend: K response tokens in it."""
+    packed = assembler.assemble(block, source)
+    layout, labels = packed["layout"], packed["labels"]
+    shape = labels.shape
+    which = block.ids
+    response_lengths = rollouts.response_lengths[which]
+    # A response's tokens and what tells of them stand so far from the row's begin: its query is never empty.
+    starts = layout.starts + rollouts.query_lengths[which] - int(bool(assembler.shift_labels))
+    there = _range_indices(starts, response_lengths)  # int64 [K], in T
+    here = _range_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
+
+    is_tool = rollouts.is_tool[here]
+    masks = np.zeros((3, labels.numel()), dtype=np.bool_)
+    response_mask, tool_mask, dones = masks
+    response_mask[there] = True
+    tool_mask[there[is_tool]] = True
+    dones[starts + response_lengths - 1] = rollouts.dones[which]
+    labels.numpy().reshape(-1)[~(response_mask & ~tool_mask)] = IGNORE_INDEX
+
+    of_tokens = {}
+    for name, values in rollouts.values.items():
+        of_tokens[name] = np.zeros(labels.numel(), dtype=np.float32)
+        of_tokens[name][there] = values[here]
+    batch = {
+        **packed,
+        "response_mask": torch.from_numpy(response_mask.reshape(shape)),
+        "tool_mask": torch.from_numpy(tool_mask.reshape(shape)),
+        "dones": torch.from_numpy(dones.reshape(shape)),
+        **{name: torch.from_numpy(values.reshape(shape)) for name, values in of_tokens.items()},
+        "groups": SequenceGroups(numbers=rollouts.group_of[which], num_groups=rollouts.num_groups),
+    }
+    if rollouts.policy_versions is not None:
+        versions = rollouts.policy_versions[which]
+        of_packs = np.append(versions, NO_VERSION)[block.bin_starts()]  # [packs]
+        of_packs[block.bin_starts() == block.bin_ends] = NO_VERSION
+        batch |= {"policy_versions": torch.from_numpy(versions), "pack_policy_versions": torch.from_numpy(of_packs)}
+    return RolloutBatch(batch)
+
+
+torch.serialization.add_safe_globals([RolloutBatch])
+
+
+def _range_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices of all elements of spans [starts[i], starts[i] + lengths[i]), one span after the other: int64 [total]."""
+    offsets = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)

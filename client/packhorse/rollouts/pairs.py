@@ -1,0 +1,240 @@
+"""`pack_pairs`: from preferences (a prompt, a chosen and a rejected answer) to packed batches for DPO and similar.
+
+Owns the keys of such a batch, and that the two answers of a pair share a row; leaves the bins to the service's planner,
+the keys that every batch has to `packhorse.client.batches`, and the loss to the trainer.
+
+    batches = pack_pairs(prompts, chosen, rejected, max_seq_len=4096, pad_token_id=0, world_size=8)
+    for batch in batches[rank::8]:
+        policy = pair_log_probs(batch, model(...).logits)
+        reference = pair_log_probs(batch, reference_model(...).logits)
+        margins = (policy.chosen - reference.chosen) - (policy.rejected - reference.rejected)
+        loss = -logsigmoid(beta * margins).sum() / num_pairs
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client import Balance, BatchAssembler, Client, PackedBatch, as_layout
+from packhorse.client.batches import has_shifted_labels
+from packhorse.client.options import DEFAULT_PACKING, PackOptions
+from packhorse.client.sources import IndexableSource
+from packhorse.losses import SequenceGroups, sequence_log_probs
+from packhorse.rollouts.given import bins_of_steps, block_of, flatten, refuse_flaws
+
+_INTEGERS = "iu"
+
+
+class PairBatch(PackedBatch):
+    """A packed batch of pairs: each pair's chosen and then its rejected sequence in one row. Legend: n sequences.
+
+    It is a PackedBatch, and so masks, `cu_seqlens` and loss weights come from it as from any other. `labels` are -100
+    on prompts. `ids` are 2·i for the chosen sequence of pair i and 2·i + 1 for the rejected one.
+
+    Example:
+        >>> [batch] = pack_pairs([[1, 2]], [[7, 8]], [[9]], max_seq_len=8, pad_token_id=0)
+        >>> batch["input_ids"].tolist(), batch["labels"].tolist()
+        ([[1, 2, 7, 8, 1, 2, 9, 0]], [[-100, -100, 7, 8, -100, -100, 9, -100]])
+        >>> batch["is_chosen"].tolist(), batch["pair_ids"].tolist()
+        ([True, False], [0, 0])
+    """
+
+    is_chosen: torch.Tensor
+    """Whether a sequence is its pair's chosen one: bool [n], alternately True and False."""
+    pair_ids: torch.Tensor
+    """Index of each sequence's pair in `prompts`, or its group: int64 [n]."""
+    groups: SequenceGroups
+    """The pairs, numbered over all batches of the call, so that every rank numbers them alike: what `LossCounts` and
+    `build_loss_weights(batch, "sample")` count. A batch is of n / 2 pairs. Missing after `as_pair_batch`."""
+
+
+class PairLogProbs(NamedTuple):
+    """Log-probabilities of a batch's pairs. Legend: p pairs.
+
+    Example:
+        >>> PairLogProbs(torch.tensor([-1.0]), torch.tensor([-3.0])).chosen.tolist()
+        [-1.0]
+    """
+
+    chosen: torch.Tensor
+    """Of the chosen answers, given their prompts: float32 [p]."""
+    rejected: torch.Tensor
+    """Of the rejected ones: float32 [p]."""
+
+
+def pack_pairs(
+    prompts: Sequence[Any],
+    chosen: Sequence[Any],
+    rejected: Sequence[Any],
+    *,
+    max_seq_len: int,
+    pad_token_id: int,
+    client: Client | None = None,
+    world_size: int = 1,
+    batch_size: int = 1,
+    packing: PackOptions = DEFAULT_PACKING,
+    shift_labels: bool = False,
+    flatten: bool = False,
+) -> list[PairBatch]:
+    """Packs preference pairs into batches, the same number for every rank. The two sequences of a pair share a row.
+
+    A pair takes the room of both sequences, and each of them has the prompt in front.
+
+    Legend: P pairs. Rows of tokens are lists, arrays or tensors of their own length, without padding.
+
+    Example:
+        >>> batches = pack_pairs(
+        ...     [[1], [2], [3]], [[5], [5, 5], [6]], [[7], [7], [8]], max_seq_len=9, pad_token_id=0
+        ... )
+        >>> [batch["pair_ids"].tolist() for batch in batches]
+        [[1, 1, 0, 0], [2, 2]]
+
+    Args:
+        prompts: P rows of token ids, none empty.
+        chosen: P rows of token ids, the preferred answers, none empty.
+        rejected: P rows of token ids, none empty.
+        max_seq_len: a bin's capacity in tokens; both sequences of a pair must fit.
+        pad_token_id: token that fills a bin's free end.
+        client: whose server packs; None packs in this process, which needs packhorse[server]. The bins are the same.
+        world_size: the number of batches is made a multiple of it; rank r takes `batches[r::world_size]`.
+        batch_size: bins in a batch.
+        packing: the packer and its limits, in pairs; without a balance. With `allow_empty`, if there are fewer pairs
+            than bins, the other bins are all padding.
+        shift_labels: False: `labels[t]` is token t, as Hugging Face models expect. True: the token after t.
+        flatten: whether a batch's sequences are joined in one row without padding.
+
+    Returns:
+        Batches on the CPU; every row has pairs, unless `packing.allow_empty` is set.
+
+    Raises:
+        ValueError: a row is empty or a pair too long (its index and lengths are named), or an option is out of range.
+        InvalidRequestError: the service refuses, as when there are fewer pairs than packs without `allow_empty`.
+        PackhorseError: there is no client, and packhorse[server] is not installed.
+    """
+    if packing.balance != Balance.NONE:
+        raise ValueError(f"pairs are packed without a balance, got {packing.balance}; leave it out of PackOptions")
+    assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten)
+    sequences, num_prompt_tokens = _sequences(prompts, chosen, rejected, max_seq_len)
+    lengths = np.array([len(tokens) for tokens in sequences])
+    bins = bins_of_steps(
+        client,
+        lengths.reshape(-1, 2).sum(axis=1),
+        max_seq_len,
+        world_size=world_size,
+        batch_size=batch_size,
+        what="pairs",
+        packing=packing,
+    )
+    block = block_of([(2 * pairs[:, None] + np.arange(2)).reshape(-1) for pairs in bins], lengths)
+    source = IndexableSource(sequences)
+    masks = [np.arange(n) >= start for n, start in zip(lengths, num_prompt_tokens.repeat(2), strict=True)]
+    loss_mask = IndexableSource(masks, takes_bool=True)
+    batches = []
+    for first in range(0, len(bins), batch_size):
+        part = block.slice(first, first + batch_size)
+        pairs = part.ids // 2
+        batch = {
+            **assembler.assemble(part, source, loss_mask=loss_mask),
+            "is_chosen": torch.from_numpy(part.ids % 2 == 0),
+            "pair_ids": torch.from_numpy(pairs),
+            "groups": SequenceGroups(numbers=pairs, num_groups=len(prompts)),
+        }
+        batches.append(PairBatch(batch))
+    return batches
+
+
+def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool | None = None) -> PairBatch:
+    """Turns a batch whose groups are pairs (chosen first) into a batch of pairs.
+
+    Prepare such a dataset with `--group-size 2`, chosen and rejected answer one after the other, each with its prompt
+    in front; a loss mask says which tokens are answers.
+
+    Example:
+        >>> from packhorse.client import MemoryDatasets, PackedDataset
+        >>> answers = [[1, 2, 7, 8], [1, 2, 9]]  # chosen, rejected
+        >>> datasets = MemoryDatasets({"pairs": answers}, max_seq_len=8, group_size=2)
+        >>> batch = as_pair_batch(next(iter(PackedDataset(datasets, "pairs", answers, batch_size=1))))
+        >>> batch["is_chosen"].tolist(), batch["pair_ids"].tolist()
+        ([True, False], [0, 0])
+
+    Args:
+        batch: of `PackedDataset` and the like, without a preset; nothing of it is copied.
+        shift_labels: whether `labels[t]` is the token after t, for a batch without the key `shift_labels`.
+
+    Raises:
+        ValueError: the batch has no groups, they are not pairs, or nothing says whether labels are shifted.
+    """
+    layout = as_layout(batch)
+    groups = layout.group_ids
+    if groups is None:
+        raise ValueError("this batch has no groups: prepare the pairs with grouping=Grouping(size=2), chosen first")
+    pairs = groups.reshape(-1, 2) if len(groups) % 2 == 0 else np.zeros((1, 2), dtype=np.int64)
+    ends = np.flatnonzero((np.diff(groups) != 0) | (groups[1:] < 0)) + 1
+    if len(groups) % 2 or (pairs[:, 0] != pairs[:, 1]).any() or len(ends) != max(len(pairs) - 1, 0):
+        sizes = np.diff(np.concatenate(([0], ends, [len(groups)])))
+        odd = int(np.argmax(sizes != 2))
+        raise ValueError(
+            f"group {groups[int(sizes[:odd].sum())]} has {sizes[odd]} sequences in this batch, and a pair has two: "
+            "chosen and rejected; prepare pairs with grouping=Grouping(size=2)"
+        )
+    is_chosen = torch.arange(len(groups)) % 2 == 0
+    pair_ids = torch.from_numpy(groups.copy())
+    shifted = has_shifted_labels(batch, shift_labels)
+    return PairBatch(batch, is_chosen=is_chosen, pair_ids=pair_ids, shift_labels=shifted)
+
+
+def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogProbs:
+    """Sums the log-probabilities of each pair's two answers, for DPO and similar losses.
+
+    Example:
+        >>> [batch] = pack_pairs([[1, 0]], [[1, 1]], [[0]], max_seq_len=8, pad_token_id=0)
+        >>> log_probs = pair_log_probs(batch, torch.zeros(1, 8, 2))  # both tokens are as likely
+        >>> log_probs.chosen.exp().tolist(), log_probs.rejected.exp().tolist()
+        ([0.25], [0.5])
+
+    Args:
+        batch: of `pack_pairs` or `as_pair_batch`.
+        logits: a floating type [B, L, V], on any device; the host does not wait.
+
+    Returns:
+        float32 [n / 2] each, in the order of `pair_ids[::2]`.
+    """
+    chosen, rejected = sequence_log_probs(batch, logits).view(-1, 2).unbind(1)
+    return PairLogProbs(chosen, rejected)
+
+
+def _sequences(
+    prompts: Sequence[Any], chosen: Sequence[Any], rejected: Sequence[Any], max_seq_len: int
+) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
+    """Checks the pairs: chosen and rejected sequence of each in turn, and tokens of their prompts, int64 [P]."""
+    if len(prompts) == 0:
+        raise ValueError("prompts is empty: there is no pair to pack")
+    rows, lengths = {}, {}
+    for name, given in (("prompts", prompts), ("chosen", chosen), ("rejected", rejected)):
+        if len(given) != len(prompts):
+            raise ValueError(f"{name} has {len(given)} entries for {len(prompts)} prompts")
+        tokens, lengths[name] = flatten(name, given, _INTEGERS)
+        rows[name] = np.split(tokens.astype(np.int64, copy=False), np.cumsum(lengths[name])[:-1])
+    of_pairs = 2 * lengths["prompts"] + lengths["chosen"] + lengths["rejected"]
+    refuse_flaws(
+        (
+            (lengths["prompts"] == 0, "an empty prompt leaves the answers' first tokens nothing to be predicted from"),
+            (lengths["chosen"] == 0, "an empty answer has nothing to train on; drop the pair first"),
+            (lengths["rejected"] == 0, "an empty answer has nothing to train on; drop the pair first"),
+            (of_pairs > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),
+        ),
+        lambda i: (
+            f"pair {i} has {of_pairs[i]} tokens (twice the prompt's {lengths['prompts'][i]}, chosen "
+            f"{lengths['chosen'][i]}, rejected {lengths['rejected'][i]})"
+        ),
+    )
+    sequences = []
+    for prompt, *answers in zip(rows["prompts"], rows["chosen"], rows["rejected"], strict=True):
+        sequences += [np.concatenate((prompt, answer)) for answer in answers]
+    return sequences, lengths["prompts"]
+
+
+torch.serialization.add_safe_globals([PairBatch])

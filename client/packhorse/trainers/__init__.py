@@ -1,0 +1,25 @@
+"""Training stacks: their own trainers and loaders on packed data, resumable, one file for each stack.
+
+`transformers` and `trl` hold trainers, `lightning` a data module, `torchdata` a loader and a node, `megatron` a data
+iterator, `verl` a scheduler. The modules of Megatron and verl import without their stacks; the others need theirs.
+The names of this package itself need torch alone.
+"""
+
+from packhorse.trainers._data import PackedData
+from packhorse.trainers.lightning import PackedDataModule
+from packhorse.trainers.megatron import MegatronIterator, MegatronStep, create_megatron_iterator
+from packhorse.trainers.megatron_batch import MegatronBatch, get_megatron_batch
+from packhorse.trainers.separation import sees_other_sequences
+from packhorse.trainers.verl import VerlScheduler
+
+__all__ = [
+    "MegatronBatch",
+    "MegatronIterator",
+    "MegatronStep",
+    "PackedData",
+    "PackedDataModule",
+    "VerlScheduler",
+    "create_megatron_iterator",
+    "get_megatron_batch",
+    "sees_other_sequences",
+]

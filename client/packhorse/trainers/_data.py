@@ -1,0 +1,144 @@
+"""`PackedData`: the packed dataset of a trainer, for training or validation.
+
+Owns that description, and the loader of a validation set; leaves batches to `packhorse.client.loading`. What a trainer
+knows itself (batch size, ranks, device) the glue adds.
+"""
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any
+
+from packhorse.client import (
+    BatchFormat,
+    LoaderOptions,
+    PackedBatch,
+    PackedDataLoader,
+    Run,
+    Server,
+    create_packed_dataloader,
+)
+from packhorse.client.batches import Media
+from packhorse.client.connecting import Target
+from packhorse.client.presets import Preset, PresetName
+from packhorse.topology import Balance, Topology
+
+
+@dataclass(frozen=True)
+class PackedData:
+    """A packed dataset for a trainer, which fills in the values that you leave out.
+
+    Example:
+        >>> data = PackedData("embedded:datasets", "corpus", "corpus.idx", num_workers=0)
+        >>> len(data.open(batch_size=1, loader=LoaderOptions(device="cpu")))
+        2
+    """
+
+    target: Target | Server
+    """What `connect` takes, a function that returns a Client, or a Server."""
+    dataset: str | Run
+    """Its name on the server, or a Run."""
+    tokens: Any
+    """A TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id."""
+    _: KW_ONLY
+    batch_size: int | None = None
+    """Bins in a batch, for each rank."""
+    seed: int | None = None
+    """Of the run."""
+    preset: Preset | PresetName | None = None
+    """Name of a training stack, or a Preset."""
+    num_workers: int | None = None
+    """Worker processes."""
+    topology: Topology | None = None
+    """How ranks share the epoch: balance, remainder, mode and so on."""
+    batch: BatchFormat | None = None
+    """How a batch looks: separators, labels, loss mask and the like."""
+    loader: LoaderOptions | None = None
+    """Which rank this process is, and what workers make ahead."""
+
+    @property
+    def own_preset(self) -> Preset | PresetName | None:
+        """The preset that the data names, here or in its format."""
+        return self.preset or (None if self.batch is None else self.batch.preset)
+
+    @property
+    def media(self) -> Media | None:
+        """What its batches have of images; None for text alone."""
+        return None if self.batch is None else self.batch.media
+
+    def with_defaults(self, other: "PackedData") -> "PackedData":
+        """Returns this data, with another's values where it has none."""
+        optional = ("batch_size", "seed", "preset", "num_workers", "topology", "batch", "loader")
+        return replace(self, **{name: getattr(other, name) for name in optional if getattr(self, name) is None})
+
+    def refuse_schedule(self, why: str) -> None:
+        """Refuses a batch size that changes during training, if the trainer counts with a constant one.
+
+        Args:
+            why: what the trainer does, and the way out.
+
+        Raises:
+            ValueError: the topology has a schedule.
+        """
+        if self.topology is not None and self.topology.batch_schedule is not None:
+            raise ValueError(f"batch_schedule '{self.topology.batch_schedule}' cannot be given here: {why}")
+
+    def open(
+        self,
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        preset: Preset | PresetName | None = None,
+        accumulation: int = 1,
+        loader: LoaderOptions | None = None,
+    ) -> PackedDataLoader:
+        """Returns a loader, with a trainer's values where this data has none."""
+        topology = self.topology
+        if topology is not None and topology.balance is not Balance.NONE and topology.accumulation == 1:
+            topology = replace(topology, accumulation=accumulation)
+        if self.batch_size is not None:
+            batch_size = self.batch_size
+        elif topology is not None and batch_size == topology.batch_size:
+            batch_size = None  # the trainer and the topology say the same
+        return create_packed_dataloader(
+            self.target,
+            self.dataset,
+            self.tokens,
+            batch_size=batch_size,
+            seed=(None if isinstance(self.dataset, Run) else seed) if self.seed is None else self.seed,
+            preset=self.preset or (preset if self.own_preset is None else None),
+            topology=topology,
+            batch=self.batch,
+            loader=self._loader_options(loader or LoaderOptions()),
+        )
+
+    def _loader_options(self, of_trainer: LoaderOptions) -> LoaderOptions:
+        """Returns the loader's options: ours where they are given, else the trainer's."""
+        ours, plain = self.loader or LoaderOptions(), LoaderOptions()
+        given = {each.name: getattr(ours, each.name) for each in fields(ours)}
+        given = {name: value for name, value in given.items() if value != getattr(plain, name)}
+        if self.num_workers is not None:
+            given["num_workers"] = self.num_workers
+        return replace(of_trainer, **given)
+
+
+class ValidationBatches:
+    """The same epoch each time: every sequence once, the same batches, as many on every rank."""
+
+    def __init__(self, loader: PackedDataLoader) -> None:
+        self._loader = loader
+        self._epoch = loader.epoch
+        self._length: int | None = None
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        self._loader.set_epoch(self._epoch)
+        return iter(self._loader)
+
+    def __len__(self) -> int:
+        if self._length is None:
+            self._loader.set_epoch(self._epoch)
+            self._length = len(self._loader)
+        return self._length
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._loader.close()

@@ -1,0 +1,258 @@
+"""`PackedDataModule`: packed batches for a Lightning Trainer.
+
+Owns what Lightning's loop asks of a loader beyond iterating it; leaves the batches to `packhorse.client.loading`.
+Importing this needs no Lightning; making a module does.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from packhorse.client import LoaderOptions, PackedBatch, PackedDataLoader, Run
+from packhorse.trainers._data import PackedData, ValidationBatches
+
+try:
+    from lightning.pytorch import LightningDataModule, Trainer
+except ModuleNotFoundError as error:
+    if error.name != "lightning":
+        raise
+    LightningDataModule = None  # type: ignore[assignment, misc]
+
+
+class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
+    """Trains on one epoch of a packed dataset for each epoch of the Trainer, and resumes within one.
+
+    The Trainer's own checkpoints hold the cursor of the last batch trained on; `fit(..., ckpt_path=…)` goes on after
+    it, under any world size and batch size. The cursor decides, whatever the Trainer counts: an epoch that `max_steps`
+    cut is finished first, although the Trainer counts it as done. The Trainer's counts are set as if the epoch had been
+    trained under the new topology from its beginning, so that its progress ends with the epoch. Another `fit` of the
+    same Trainer goes on in the same way. Rank, world size and device come from the Trainer, which neither shards nor
+    moves these batches again (`use_distributed_sampler` has no effect on them).
+
+    Example:
+        >>> data = PackedDataModule(PackedData("embedded:datasets", "corpus", "corpus.idx", batch_size=2, seed=1))
+        >>> Trainer(max_epochs=2).fit(model, datamodule=data)  # doctest: +SKIP
+
+    Args:
+        data: the training data, with its batch size, and with its rank if data-parallel ranks are not the Trainer's
+            processes.
+        validation: the validation data: all of it, in the same batches each time, the same number on every rank. Batch
+            size, seed and preset default to those of training.
+
+    Raises:
+        ImportError: Lightning is not installed.
+        ValueError: the batch size is missing or a schedule, or an epoch is given, although the Trainer counts epochs.
+    """
+
+    def __init__(self, data: PackedData, *, validation: PackedData | None = None) -> None:
+        if LightningDataModule is None:
+            raise ImportError("PackedDataModule needs Lightning: install packhorse[lightning]")
+        super().__init__()
+        if data.batch_size is None and data.topology is None:
+            raise ValueError("batch_size is missing: give PackedData the bins in a batch, for each rank")
+        data.refuse_schedule("Lightning counts every epoch by the first one's steps; loop over a loader yourself")
+        if isinstance(data.dataset, Run) and data.dataset.epoch:
+            raise ValueError("epoch has no effect here: the Trainer counts epochs, and a checkpoint's cursor sets them")
+        self._data = data
+        self._validation = validation
+        self._epochs: _TrainerEpochs | None = None
+        self._validated: ValidationBatches | None = None
+        self._resumed: Mapping[str, Any] | None = None
+
+    def train_dataloader(self) -> "_TrainerEpochs":
+        """Returns this process's batches; Lightning calls it after the processes are connected."""
+        state, self._resumed = self._resumed, None
+        if self._epochs is not None:
+            self._epochs.close()
+            if state is None and self._epochs.belongs_to(self.trainer):
+                state = self._epochs.trained_state()
+        self._epochs = _TrainerEpochs(self._data.open(loader=self._of_trainer()), self.trainer, state)
+        return self._epochs
+
+    def val_dataloader(self) -> ValidationBatches | list[Any]:
+        """Returns this process's batches of the validation set; nothing where there is none."""
+        if self._validation is None:
+            return []
+        if self._validated is None:
+            data = self._validation.with_defaults(self._data)
+            self._validated = ValidationBatches(data.open(loader=self._of_trainer()))
+        return self._validated
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the cursor of the last batch trained on, for the Trainer's checkpoints."""
+        state = self._resumed
+        if state is None and self._epochs is not None:
+            state = self._epochs.trained_state()
+        return dict(state or {})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keeps a checkpoint's cursor for the loader, which is made later."""
+        self._resumed = state_dict or None
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Does not move packed batches, which are already on the device; Lightning moves the others."""
+        return (
+            batch if isinstance(batch, PackedBatch) else super().transfer_batch_to_device(batch, device, dataloader_idx)
+        )
+
+    def teardown(self, stage: str) -> None:
+        """Ends the workers."""
+        for batches in (self._epochs, self._validated):
+            if batches is not None:
+                batches.close()
+
+    def _of_trainer(self) -> LoaderOptions:
+        trainer = self.trainer
+        return LoaderOptions(device=trainer.strategy.root_device, rank=(trainer.global_rank, trainer.world_size))
+
+
+class _TrainerEpochs:
+    """A loader as Lightning's loop goes through it: epoch after epoch, each with the length of a whole one.
+
+    The cursor decides what comes next. Where the Trainer counts otherwise, its counts are set to the cursor's: it ends
+    an epoch when its count of batches comes to the epoch's length, and counts an epoch that `max_steps` cut as a whole
+    one.
+
+    Args:
+        loader: at the beginning of any epoch.
+        trainer: whose counts are set.
+        state: where to go on; None at the beginning of the epoch that the Trainer counts.
+    """
+
+    def __init__(self, loader: PackedDataLoader, trainer: "Trainer", state: Mapping[str, Any] | None) -> None:
+        self._loader = loader
+        self._trainer = trainer
+        self._length: int | None = None
+        done = self._go_to(state)
+        self._epoch = loader.epoch
+        self._states = {self._num_trained: loader.state_dict()}  # number of the Trainer's batches → state after them
+        self._set_counts(done)
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        """Yields the batches of the Trainer's epoch; which that is, is looked up with the first `next`."""
+        self._loader.set_epoch(max(self._epoch, self._num_epochs_done))
+        self._check_length()
+        number = self._num_trained
+        self._states = {number: self._loader.state_dict()}
+        for batch in self._loader:
+            number += 1
+            trained = self._num_trained
+            self._states = {key: state for key, state in self._states.items() if key >= trained}
+            self._states[number] = self._loader.state_dict()
+            yield batch
+        self._states[number] = self._loader.state_dict()
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        if self._length is None:
+            return len(self._loader)  # says that there is no length
+        return self._length
+
+    def trained_state(self) -> dict[str, Any] | None:
+        """Returns the cursor of the last batch that was trained on, even if later ones were returned.
+
+        None where the Trainer's counts are of another training: a tuner sets them back.
+        """
+        return self._states.get(self._num_trained)
+
+    def belongs_to(self, trainer: "Trainer") -> bool:
+        """Whether these are the batches of that Trainer."""
+        return self._trainer is trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing: Lightning wants loaders that resume to have this method, but the module holds the cursor."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes nothing; see `state_dict`."""
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._loader.close()
+
+    @property
+    def _num_trained(self) -> int:
+        """Batches that the Trainer has trained on, in all epochs."""
+        count: Any = self._trainer.fit_loop.epoch_loop.batch_progress.total
+        return int(count.processed)
+
+    @property
+    def _num_epochs_done(self) -> int:
+        """Epochs that the Trainer counts as done."""
+        count: Any = self._trainer.fit_loop.epoch_progress.current
+        return int(count.processed)
+
+    def _go_to(self, state: Mapping[str, Any] | None) -> int | None:
+        """Moves the loader to where training continues.
+
+        Returns:
+            Batches of the epoch before that, as this topology counts them; None where no length is known.
+        """
+        loader = self._loader
+        loader.set_epoch(self._num_epochs_done if state is None else state.get("epoch", 0))
+        try:
+            self._length = len(loader)
+        except TypeError:  # mode "independent": an epoch ends with its last batch, whatever was counted
+            if state is not None:
+                loader.load_state_dict(state)
+            return None
+        if state is None:
+            return 0
+        loader.load_state_dict(state)
+        done = self._length - len(loader)
+        if done < self._limited(self._length):
+            return done
+        loader.set_epoch(loader.epoch + 1)
+        self._length = len(loader)
+        return 0
+
+    def _limited(self, length: int) -> int:
+        """Batches of an epoch that the Trainer goes through."""
+        limit: int | float = self._trainer.limit_train_batches
+        return min(length, limit) if isinstance(limit, int) else int(length * limit)
+
+    def _set_counts(self, done: int | None) -> None:
+        """Sets the Trainer's counts to this number of batches of the epoch, if they differ."""
+        fit_loop: Any = self._trainer.fit_loop
+        epochs, batches = fit_loop.epoch_progress.current, fit_loop.epoch_loop.batch_progress
+        is_ended = epochs.processed == epochs.ready
+        if done is None:
+            done = batches.current.processed if self._loader.state_dict()["position"] else 0
+        if is_ended or batches.is_last_batch:
+            counted = epochs.processed + (not is_ended), 0
+        else:
+            counted = epochs.processed, batches.current.processed
+        self._warn_of_end(done)
+        if counted == (self._epoch, done) and not (is_ended and batches.is_last_batch):
+            return
+        epochs.processed = epochs.completed = self._epoch
+        epochs.ready = epochs.started = self._epoch + bool(done)
+        vars(fit_loop.epoch_progress.total).update(vars(epochs))
+        difference = done - batches.current.processed
+        for name in ("ready", "started", "processed", "completed"):
+            setattr(batches.current, name, getattr(batches.current, name) + difference)
+        batches.is_last_batch = False
+        fit_loop.restarting = True  # Lightning itself takes it back where no epoch is begun
+
+    def _warn_of_end(self, done: int) -> None:
+        max_epochs = self._trainer.max_epochs
+        if done and max_epochs is not None and -1 < max_epochs <= self._epoch:
+            warnings.warn(
+                f"the cursor is within epoch {self._epoch}, after {done:,} of its batches, but Trainer(max_epochs="
+                f"{max_epochs}) ends before it: nothing is trained. Epoch {self._epoch} is finished with "
+                f"max_epochs={self._epoch + 1}",
+                stacklevel=2,
+            )
+
+    def _check_length(self) -> None:
+        """Refuses an epoch of more batches than Lightning knows of: it would leave out the rest."""
+        if self._length is None or self._loader.epoch == self._epoch:
+            return
+        if (length := len(self._loader)) > self._length:
+            raise ValueError(
+                f"epoch {self._loader.epoch} has {length:,} batches, and Lightning would end it after "
+                f"{self._length:,}, as many as epoch {self._epoch} has; let it count each epoch: "
+                "Trainer(reload_dataloaders_every_n_epochs=1)"
+            )

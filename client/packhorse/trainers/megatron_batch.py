@@ -1,0 +1,197 @@
+"""`get_megatron_batch`: a micro-batch for every rank of a model, for your own forward step.
+
+Owns the way from the ranks that read to those that share their model, and each rank's part of it; leaves reading to
+`megatron`. Importing this needs no Megatron.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from packhorse.client.batches import IGNORE_INDEX
+from packhorse.parallel import context_parallel_indices
+
+
+class MegatronBatch(NamedTuple):
+    """The inputs of a forward step, in the order of Megatron's own `get_batch`.
+
+    Legend: T tokens of this context-parallel rank: those of the whole micro-batch divided by CP.
+
+    Example:
+        >>> tokens, labels, loss_mask, attention_mask, position_ids, packed_seq_params = get_megatron_batch(
+        ...     batches
+        ... )  # doctest: +SKIP
+    """
+
+    tokens: torch.Tensor | None
+    """int64 [1, T]; None if the rank has neither embedding nor multi-token prediction."""
+    labels: torch.Tensor | None
+    """int64 [1, T], shifted; -100 where there is no target. None except on the last pipeline stage."""
+    loss_mask: torch.Tensor | None
+    """float32 [1, T]; 0 exactly where labels are -100. None where labels are."""
+    attention_mask: None
+    """None: offsets separate the sequences."""
+    position_ids: torch.Tensor | None
+    """int64 [1, T]; None where tokens are."""
+    padding_mask: torch.Tensor
+    """bool [1, T], True where there is no token; GPTModel takes it, so that experts do not see padding."""
+    packed_seq_params: Any
+    """Megatron's PackedSeqParams; its offsets are those of the whole micro-batch, as Transformer Engine wants them.
+
+    No segment is empty, so their number differs between micro-batches, also with `megatron_lm_preset(max_sequences=…)`:
+    Megatron's multi-token prediction fails at an empty one under context parallelism.
+    """
+
+
+def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) -> MegatronBatch:
+    """Takes a micro-batch on the ranks that read, and gives every rank its part. Call it on all ranks of a model.
+
+    The first tensor-parallel rank takes it from `data_iterator` and sends it to its peers. Rows are laid end to end,
+    and under context parallelism each rank keeps its chunks of every segment (`context_parallel_indices`). This needs
+    megatron-core, but neither Transformer Engine nor a GPU.
+
+    Example:
+        >>> batch = get_megatron_batch(data_iterator)  # doctest: +SKIP
+        >>> losses = model(
+        ...     batch.tokens,
+        ...     batch.position_ids,
+        ...     None,
+        ...     labels=batch.labels,
+        ...     packed_seq_params=batch.packed_seq_params,
+        ... )  # doctest: +SKIP
+
+    Args:
+        data_iterator: what `create_megatron_iterator` returned, None included, or Megatron's wrapper around it.
+        mtp_on_this_rank: whether multi-token prediction runs on this rank; it needs tokens and labels.
+
+    Raises:
+        ImportError: megatron-core is not installed.
+        ValueError: this rank must read, but has no iterator.
+    """
+    try:
+        from megatron.core import parallel_state
+        from megatron.core.packed_seq_params import PackedSeqParams
+    except ModuleNotFoundError as error:
+        raise ImportError("get_megatron_batch needs Megatron: install megatron-core") from error
+    has_tokens = mtp_on_this_rank or parallel_state.is_pipeline_first_stage(ignore_virtual=True)
+    has_labels = mtp_on_this_rank or parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+    keys = ("tokens", "position_ids") * has_tokens + ("labels",) * has_labels + ("padding_mask",)
+    group = parallel_state.get_tensor_model_parallel_group()
+    if parallel_state.get_tensor_model_parallel_rank() == 0:
+        if data_iterator is None:
+            raise ValueError(
+                "data_iterator is None on a rank that reads, the first of its tensor-parallel group; make it with "
+                "create_megatron_iterator once Megatron's parallel state is initialised"
+            )
+        batch = next(data_iterator)
+        make = _MicroBatch.of_shared_bin if "local_cp_size" in batch else _MicroBatch.of_rows
+        micro_batch = make(batch, keys)
+        micro_batch.send(group)
+    else:
+        micro_batch = _MicroBatch.receive(group, len(keys))
+    size, rank, shared = parallel_state.get_context_parallel_world_size(), 0, {}
+    if micro_batch.cp_size:
+        size = micro_batch.cp_size
+        context_group = _context_group(parallel_state, size) if size > 1 else None
+        shared = {"local_cp_size": size, "cp_group": context_group}
+        rank = dist.get_rank(context_group) if size > 1 else 0
+    elif size > 1:
+        rank = parallel_state.get_context_parallel_rank()
+    values = micro_batch.values
+    if size > 1:
+        values = values[:, context_parallel_indices(micro_batch.cu_seqlens, values.shape[1], size, rank)]
+    of_keys = {key: values[i : i + 1] for i, key in enumerate(keys)}
+    labels = of_keys.get("labels")
+    return MegatronBatch(
+        tokens=of_keys.get("tokens"),
+        labels=labels,
+        loss_mask=None if labels is None else (labels != IGNORE_INDEX).float(),
+        attention_mask=None,
+        position_ids=of_keys.get("position_ids"),
+        padding_mask=of_keys["padding_mask"].bool(),
+        packed_seq_params=PackedSeqParams(
+            qkv_format="thd",
+            cu_seqlens_q=micro_batch.cu_seqlens,
+            cu_seqlens_kv=micro_batch.cu_seqlens,
+            cu_seqlens_q_padded=micro_batch.cu_seqlens,
+            cu_seqlens_kv_padded=micro_batch.cu_seqlens,
+            max_seqlen_q=micro_batch.max_seqlen,
+            max_seqlen_kv=micro_batch.max_seqlen,
+            **shared,
+        ),
+    )
+
+
+def _context_group(parallel_state: Any, size: int) -> dist.ProcessGroup:
+    """This rank's group of `size` neighbours, by either name that Megatron has given it."""
+    name = "get_dynamic_data_context_parallel_groups"
+    if not hasattr(parallel_state, name):
+        name = "get_hybrid_data_context_parallel_groups"
+    return getattr(parallel_state, name)(group_size=size)
+
+
+class _MicroBatch(NamedTuple):
+    """A micro-batch's rows end to end, as it goes from the rank that reads to its peers."""
+
+    values: torch.Tensor
+    """Of each key that the pipeline stage needs: int64 [keys, T]."""
+    cu_seqlens: torch.Tensor
+    """int32 [s + 1]."""
+    max_seqlen: int
+    cp_size: int = 0
+    """Of this micro-batch under dynamic context parallelism, else 0."""
+
+    @classmethod
+    def of_shared_bin(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
+        return cls(
+            values=torch.stack([batch[key].to(torch.int64) for key in keys]),
+            cu_seqlens=batch["cu_seqlens_padded"],
+            max_seqlen=int(batch["max_seqlen"]),
+            cp_size=int(batch["local_cp_size"]),
+        )
+
+    @classmethod
+    def of_rows(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
+        num_rows, row_tokens = batch["tokens"].shape
+        ends = torch.arange(num_rows, dtype=torch.int32, device=batch["cu_seqlens"].device) * row_tokens
+        # A row repeats its end, which is the next one's beginning, up to the row with the most segments. Without
+        # repeats no segment is empty: multi-token prediction under context parallelism takes each one's last token.
+        offsets = torch.unique_consecutive((batch["cu_seqlens"] + ends[:, None]).flatten())
+        values = [batch[key].reshape(-1).to(torch.int64) for key in keys]
+        return cls(
+            values=torch.stack(values),
+            cu_seqlens=offsets,
+            max_seqlen=int(batch["max_seqlen"].max()),
+        )
+
+    def send(self, group: dist.ProcessGroup) -> None:
+        """Sends it to the peers of the group's first rank: its sizes, then everything in one piece."""
+        if dist.get_world_size(group) == 1:
+            return
+        device = _device_of(group)
+        sizes = [self.values.shape[1], len(self.cu_seqlens), self.max_seqlen, self.cp_size]
+        _broadcast(torch.tensor(sizes, dtype=torch.int64, device=device), group)
+        _broadcast(torch.cat([self.values.flatten(), self.cu_seqlens.to(torch.int64)]).to(device), group)
+
+    @classmethod
+    def receive(cls, group: dist.ProcessGroup, num_keys: int) -> "_MicroBatch":
+        """Receives what the group's first rank sends; `num_keys` as many keys as there."""
+        device = _device_of(group)
+        num_tokens, num_offsets, max_seqlen, cp_size = _broadcast(
+            torch.empty(4, dtype=torch.int64, device=device), group
+        ).tolist()
+        piece = torch.empty(num_keys * num_tokens + num_offsets, dtype=torch.int64, device=device)
+        values, offsets = torch.split(_broadcast(piece, group), [num_keys * num_tokens, num_offsets])
+        return cls(values.view(num_keys, num_tokens), offsets.to(torch.int32), max_seqlen, cp_size)
+
+
+def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    dist.broadcast(tensor, dist.get_global_rank(group, 0), group=group)
+    return tensor
+
+
+def _device_of(group: dist.ProcessGroup) -> torch.device:
+    is_gpu = "nccl" in dist.get_backend(group)
+    return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")

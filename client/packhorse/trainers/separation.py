@@ -1,0 +1,103 @@
+"""Tests whether a model separates packed sequences, before you train it.
+
+Owns the question; leaves the refusal to each trainer. Some models of transformers make their mask without
+`position_ids` (gpt-oss, OPT, BLOOM, Falcon, MPT), and some layers go on from token to token (Mamba). Such a model
+trains on packed rows without an error, and every sequence sees those before it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from packhorse.client import BatchAssembler, BinBlock, PackedBatch, get_preset
+from packhorse.client.batches import Media
+from packhorse.client.presets import Preset
+from packhorse.client.sources import IndexableSource
+
+_LENGTH = 8
+"""Tokens of each of the two sequences that the model is asked about."""
+
+
+def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media | None = None) -> bool:
+    """Returns whether a model's packed sequences see each other, by one small forward and backward pass.
+
+    Two sequences of eight tokens are packed into a row. Where the second one's logits have a gradient in the first
+    one's embeddings, it was seen; a token that attention leaves out has a gradient of exactly 0 in every dtype. The
+    model's weights, gradients and modes stay as they are.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 32}
+        >>> sees_other_sequences(LlamaForCausalLM(LlamaConfig(**sizes, intermediate_size=8)))
+        False
+        >>> sees_other_sequences(OPTForCausalLM(OPTConfig(**sizes, ffn_dim=8, word_embed_proj_dim=8)))
+        True
+
+    Args:
+        model: a model with `get_input_embeddings` and an output with `logits` [B, L, V], like those of transformers.
+            Its weights must be complete, on one device.
+        preset: the preset that it will train with: `rows`, or `padding-free` with FlashAttention.
+        media: the images of batches, for a model whose position ids depend on them. No image is loaded.
+
+    Raises:
+        ValueError: the model has no input embeddings, or its output no logits; or the model refuses packed sequences,
+            as models of transformers with linear attention do without their kernels.
+    """
+    preset = get_preset(preset) if isinstance(preset, str) else preset
+    if not hasattr(model, "get_input_embeddings"):
+        raise ValueError(
+            f"{type(model).__name__} has no get_input_embeddings: give a model as transformers makes them, before "
+            "DDP or another wrapper takes it"
+        )
+    embeddings = model.get_input_embeddings()
+    device = next(embeddings.parameters()).device
+    inputs: dict[str, Any] = {
+        name: value.to(device) if isinstance(value, torch.Tensor) else value
+        for name, value in preset.convert(_two_sequences(preset, media)).items()
+        if name != "labels"
+    }
+    seen: list[torch.Tensor] = []
+
+    def watch(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+        seen.append(output.detach().requires_grad_())
+        return seen[-1]
+
+    hook = embeddings.register_forward_hook(watch)
+    try:
+        with _evaluating(model), torch.enable_grad():
+            logits = getattr(model(**inputs, use_cache=False), "logits", None)
+            if logits is None:
+                raise ValueError(f"the output of {type(model).__name__} has no logits")
+            [gradient] = torch.autograd.grad(logits[:, _LENGTH:].float().square().sum(), seen[:1])
+    finally:
+        hook.remove()
+    return bool(gradient[:, :_LENGTH].any())
+
+
+def _two_sequences(preset: Preset, media: Media | None) -> PackedBatch:
+    """A batch of one full row: two sequences of equal length, of text."""
+    block = BinBlock(
+        ids=np.arange(2), lengths=np.full(2, _LENGTH, np.int32), bin_ends=np.array([2]), positions=np.zeros(1, np.int64)
+    )
+    pad, *tokens = [token for token in range(_LENGTH + 2) if media is None or token != media.image_token_id]
+    assembler = BatchAssembler(
+        2 * _LENGTH, flatten=preset.flatten, shift_labels=preset.shift_labels, pad_token_id=pad, media=media
+    )
+    tokens = tokens[:_LENGTH]
+    return assembler.assemble(block, IndexableSource([tokens, tokens]))
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Has a model without dropout for a while, and gives each of its modules the mode that it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,97 @@
+"""torchdata: its StatefulDataLoader, resumable under any topology, and packed batches as a source of its node graphs.
+
+Leaves how a state is read to `packhorse.client.streams`, and batches and workers to `PackedDataLoader`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from packhorse.client import PackedBatch, PackedDataLoader
+
+try:
+    from torchdata.nodes import BaseNode
+    from torchdata.stateful_dataloader import StatefulDataLoader
+except ModuleNotFoundError:
+    raise ImportError("packhorse.trainers.torchdata needs torchdata: install torchdata") from None
+
+
+class PackedStatefulDataLoader(StatefulDataLoader):
+    """A StatefulDataLoader over a PackedDataset, instead of torchdata's own.
+
+    `state_dict()` is torchdata's. `load_state_dict` takes it, or a batch's cursor, under another world size, batch size
+    or number of workers too, where torchdata asks for as many workers as saved it.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
+        >>> loader = PackedStatefulDataLoader(dataset, batch_size=None)
+        >>> next(iter(loader))["ids"].tolist()
+        [3, 2]
+        >>> again = PackedStatefulDataLoader(dataset, batch_size=None, num_workers=2)
+        >>> again.load_state_dict(loader.state_dict())
+        >>> [batch["ids"].tolist() for batch in again]
+        [[0, 1]]
+    """
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues after the last batch that the saved loader returned.
+
+        Raises:
+            ValueError: it is no such state, or of another seed.
+        """
+        super().load_state_dict({})  # an iteration that was begun is left
+        if state_dict:
+            self.dataset.load_state_dict(state_dict)
+
+
+class PackedNode(BaseNode):
+    """A source for `torchdata.nodes`: the batches of a loader, its state a cursor.
+
+    ```
+    loader = create_packed_dataloader("127.0.0.1:50051", "corpus", "corpus.idx", batch_size=8, seed=1)
+    node = Prefetcher(PackedNode(loader), prefetch_factor=4)
+    graph = Loader(node)
+    for epoch in range(3):
+        for batch in graph:
+            ...
+    ```
+
+    A graph that comes to an epoch's end goes on with the next epoch; one that is left early begins its epoch again, as
+    graphs do. The state of the graph resumes under any world size, batch size and number of workers, where the nodes
+    after this one hand on batch by batch; what they have fetched ahead does not count.
+
+    Example:
+        >>> from packhorse.client import create_packed_dataloader
+        >>> from torchdata.nodes import Loader, Prefetcher
+        >>> loader = create_packed_dataloader(
+        ...     "embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1, num_workers=0, device="cpu"
+        ... )
+        >>> graph = Loader(Prefetcher(PackedNode(loader), prefetch_factor=2))
+        >>> [batch["ids"].tolist() for batch in graph]
+        [[3, 2], [0, 1]]
+
+    Args:
+        loader: whose batches; made by `create_packed_dataloader`, and used by this node alone.
+    """
+
+    def __init__(self, loader: PackedDataLoader) -> None:
+        super().__init__()
+        self._loader = loader
+        self._batches: Iterator[PackedBatch] = iter(())
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        """Begins the epoch, or continues after a state; torchdata calls it."""
+        super().reset(initial_state)
+        if initial_state is not None:
+            self._loader.load_state_dict(initial_state)
+        else:
+            self._loader.set_epoch(self._loader.epoch)
+        self._batches = iter(self._loader)
+
+    def next(self) -> PackedBatch:
+        """Returns the next batch."""
+        return next(self._batches)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the cursor of the last returned batch."""
+        return self._loader.state_dict()

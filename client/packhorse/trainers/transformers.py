@@ -1,0 +1,426 @@
+"""`PackedTrainer`: Hugging Face's Trainer over packed batches, resumable under any number of processes.
+
+Owns what the Trainer counts (epochs, steps, the learning rate's schedule) and where it keeps the cursor; leaves the
+batches to `packhorse.client.loading` and their keys to `packhorse.client.presets`. `PackedTrainerMixin` does it for
+other trainers of that family.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from packhorse.client import LoaderOptions, PackedDataLoader
+from packhorse.client.batches import Media
+from packhorse.client.presets import Preset, PresetName
+from packhorse.topology import StreamMode
+from packhorse.trainers import sees_other_sequences
+from packhorse.trainers._data import PackedData, ValidationBatches
+
+try:
+    from torch.optim.lr_scheduler import LambdaLR
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_callback import ExportableState
+    from transformers.trainer_utils import get_last_checkpoint
+except ModuleNotFoundError as error:
+    raise ImportError(f"PackedTrainer needs {error.name}: install packhorse[transformers]") from None
+
+STATE_FILE = "trainer_state.json"
+
+_LOG = logging.getLogger(__name__)
+
+
+class PackhorseCursor(TrainerCallback, ExportableState):
+    """Keeps the cursor of the last step that was trained, within the Trainer's own checkpoints.
+
+    It is in `trainer_state.json`, below `stateful_callbacks` by this class's name, and so is written, copied and
+    deleted with the rest.
+    """
+
+    def __init__(self) -> None:
+        self.cursor: dict[str, Any] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Takes the cursor where training begins."""
+        self.cursor = kwargs["train_dataloader"].state_dict()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Takes the cursor of the step's last batch, and says how much of the whole epoch is done."""
+        batches: TrainingBatches = kwargs["train_dataloader"]
+        self.cursor = batches.state_dict()
+        state.epoch = batches.share_of_epoch(state.epoch)
+
+    def state(self) -> dict[str, Any]:
+        """Returns what the Trainer writes down."""
+        return {"args": {}, "attributes": {"cursor": self.cursor}}
+
+
+def cursor_of_checkpoint(checkpoint: str | Path) -> dict[str, Any]:
+    """Reads the cursor that a checkpoint of a PackedTrainer holds, for any loader's `load_state_dict`.
+
+    Example:
+        >>> cursor_of_checkpoint("output/checkpoint-500")["position"]  # doctest: +SKIP
+        4000
+
+    Args:
+        checkpoint: folder that the Trainer saved, `checkpoint-500` for example.
+
+    Raises:
+        ValueError: the checkpoint holds no cursor.
+    """
+    path = Path(checkpoint) / STATE_FILE
+    if not path.exists():
+        raise ValueError(f"{checkpoint} is no checkpoint of a Trainer: it has no {STATE_FILE}")
+    saved = json.loads(path.read_text()).get("stateful_callbacks", {}).get(PackhorseCursor.__name__, {})
+    if not (cursor := saved.get("attributes", {}).get("cursor")):
+        raise ValueError(
+            f"{checkpoint} holds no cursor, so it does not say which sequences were trained on; resume from a "
+            "checkpoint that a PackedTrainer saved, or load this one's weights as the model and train without "
+            "resume_from_checkpoint"
+        )
+    return cursor
+
+
+_AnyTrainer: Any = object  # a mixin's superclass, to a type checker
+
+
+class PackedTrainerMixin(_AnyTrainer):
+    """Makes a subclass of Hugging Face's Trainer packed and resumable: put it before the class.
+
+    `class MyPackedTrainer(PackedTrainerMixin, MyTrainer)` takes `PackedData` as `train_dataset`, and as `eval_dataset`
+    or as values of its dict. Everything else stays as the trainer has it.
+
+    - **Batches** come from the service as they are: `data_collator`, samplers and accelerate have no part in them.
+      Batch size, seed, ranks, device and workers are those of the TrainingArguments; PackedData's options come first.
+    - **Their form** is `padding-free` where the model runs FlashAttention, else `rows`, whose attention costs less.
+    - **Checkpoints** hold the cursor. `train(resume_from_checkpoint=…)` continues after it, under any number of
+      processes, batch size and accumulation. Steps are counted on, and epochs end when they are done. With
+      `num_train_epochs` the learning rate goes on at the share of the run that is done, with `max_steps` at the step.
+    - **eval_loss** is the mean over all targets, each sequence once, whatever was packed with what.
+    - **A model** whose packed sequences see each other is refused before the first step, by `sees_other_sequences`.
+      A subclass that wants such a model anyway sets `may_see_other_sequences = True`.
+
+    Example:
+        >>> trainer = PackedTrainer(
+        ...     model=model,
+        ...     args=TrainingArguments("output"),
+        ...     train_dataset=PackedData("127.0.0.1:50051", "corpus", "corpus.idx"),
+        ... )  # doctest: +SKIP
+        >>> trainer.train(resume_from_checkpoint=get_last_checkpoint("output"))  # doctest: +SKIP
+
+    Args:
+        model: as the trainer takes it.
+        args: the trainer's TrainingArguments.
+        train_dataset: the training data; None to evaluate only.
+        eval_dataset: PackedData, any dataset of the trainer, or a dict of both.
+        options: the trainer's own.
+
+    Raises:
+        ValueError: an option contradicts packed data.
+    """
+
+    may_see_other_sequences: bool = False
+    """Whether a model is trained even if its packed sequences see each other."""
+    train_dataset: PackedData | None
+    eval_dataset: Any
+    _batches: "TrainingBatches | None" = None
+    _resumed: dict[str, Any] | None = None
+    _steps_done: int | None = None  # that the schedule counts, where it is one over epochs
+    _sums: torch.Tensor | None = None  # of the losses and of the targets of an evaluation
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: Any = None,
+        *,
+        train_dataset: PackedData | None = None,
+        eval_dataset: Any = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(train_dataset, PackedData | None):
+            raise TypeError(
+                f"train_dataset must be PackedData, got {type(train_dataset).__name__}; the trainer without packing "
+                "takes others"
+            )
+        if options.get("data_collator") is not None:
+            raise ValueError("data_collator has no part in packed batches; leave it out, or give PackedData a preset")
+        self._of_validation: dict[int, ValidationBatches] = {}
+        self._presets_asked: set[str] = set()
+        stand_in = self._stand_in()
+        super().__init__(
+            model,
+            args,
+            train_dataset=stand_in,
+            eval_dataset=_replaced(eval_dataset, stand_in),
+            **options,
+        )
+        given: Any = self.eval_dataset  # as the trainer prepared it
+        if isinstance(eval_dataset, dict):
+            given = given | {name: data for name, data in eval_dataset.items() if isinstance(data, PackedData)}
+        elif isinstance(eval_dataset, PackedData):
+            given = eval_dataset
+        self.eval_dataset = given
+        self.train_dataset = train_dataset
+        self._refuse_what_cuts_rows()
+        self.add_callback(PackhorseCursor())
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
+        """Trains as the trainer does; `resume_from_checkpoint` continues after the checkpoint's cursor."""
+        checkpoint = resume_from_checkpoint or None
+        if checkpoint is True:
+            checkpoint = get_last_checkpoint(self.args.output_dir)
+            if checkpoint is None:
+                raise ValueError(f"there is no checkpoint in {self.args.output_dir} to resume from")
+        self._resumed = None if checkpoint is None else cursor_of_checkpoint(checkpoint)
+        try:
+            return super().train(resume_from_checkpoint=checkpoint, **options)
+        finally:
+            self._close()
+
+    def get_train_dataloader(self) -> "TrainingBatches":
+        """Returns this process's batches; accelerate does not divide them again."""
+        if self.train_dataset is None:
+            raise ValueError("training wants train_dataset=PackedData(…)")
+        if self._batches is not None:
+            self._batches.close()
+        self._batches = TrainingBatches(self._loader(self.train_dataset, self._train_batch_size))
+        if self._resumed is not None:
+            self._batches.resume(self._resumed)
+        return self._batches
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Returns the batches of a validation set, the same each time."""
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(data, str):
+            data = self.eval_dataset[data]
+        if not isinstance(data, PackedData):
+            return super().get_eval_dataloader(eval_dataset)
+        if id(data) not in self._of_validation:
+            loader = self._loader(data, self.args.per_device_eval_batch_size)
+            self._of_validation[id(data)] = ValidationBatches(loader)
+        return _WithoutCursor(self._of_validation[id(data)])
+
+    def evaluation_loop(self, dataloader: Any, *options: Any, metric_key_prefix: str = "eval", **more: Any) -> Any:
+        """Evaluates. For packed data, the loss is the mean over all targets of all processes."""
+        if not isinstance(dataloader, _WithoutCursor):
+            return super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
+        self._sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
+        output = super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
+        losses, num_targets = self.accelerator.reduce(self._sums, "sum").tolist()
+        output.metrics[f"{metric_key_prefix}_loss"] = losses / max(num_targets, 1)
+        self._sums = None
+        return output
+
+    def prediction_step(self, model: Any, inputs: Any, *options: Any, **more: Any) -> Any:
+        """Sums the losses of packed batches, each times its number of targets."""
+        loss, logits, labels = super().prediction_step(model, inputs, *options, **more)
+        if self._sums is not None and loss is not None:
+            num_targets = inputs["labels"].ne(-100).sum().to(self._sums.device)
+            if num_targets:
+                self._sums += torch.stack([loss.detach().double() * num_targets, num_targets.double()])
+        return loss, logits, labels
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """Returns the trainer's planned values; after a resume, `max_steps` get enough epochs."""
+        num_epochs, *others = super().set_initial_training_values(args, dataloader)
+        if args.max_steps > 0 and self._resumed is not None:
+            num_epochs += dataloader.epoch + 1
+        return num_epochs, *others
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *options: Any
+    ) -> tuple[int, int]:
+        """Begins in the cursor's epoch, and counts from the checkpoint's step to the last that remains."""
+        super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *options)
+        if self._resumed is None:
+            return 0, 0
+        batches = self._batches
+        assert batches is not None
+        if self.args.max_steps <= 0:
+            done = (batches.epoch + 1) * num_update_steps_per_epoch - self._updates(batches.num_left)
+            self._steps_done = min(done, max_steps)
+            self.state.max_steps = self.state.global_step + max_steps - self._steps_done
+        return batches.epoch, 0
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self._steps_done not in (None, self.state.global_step) and isinstance(self.lr_scheduler, LambdaLR):
+            _move(self.lr_scheduler, self._steps_done)
+
+    def _run_epoch(self, *, epoch: int, steps_in_epoch: int, num_update_steps_per_epoch: int, **options: Any) -> None:
+        """Goes through the rest of an epoch, in optimizer steps that begin where the rest begins."""
+        assert self._batches is not None
+        self._batches.set_epoch(epoch)
+        num_left = self._batches.num_left
+        super()._run_epoch(
+            epoch=epoch, steps_in_epoch=num_left, num_update_steps_per_epoch=self._updates(num_left), **options
+        )
+
+    def _updates(self, num_batches: int) -> int:
+        """How many optimizer steps this number of batches of this process makes."""
+        return -(-num_batches // self.args.gradient_accumulation_steps)
+
+    def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
+        args = self.args
+        attention = str(getattr(getattr(self.model, "config", None), "_attn_implementation", ""))
+        preset: PresetName = "padding-free" if "flash" in attention else "rows"
+        options = LoaderOptions(
+            num_workers=args.dataloader_num_workers or LoaderOptions().num_workers,
+            prefetch_factor=args.dataloader_prefetch_factor or LoaderOptions().prefetch_factor,
+            device=args.device,
+            rank=getattr(self.accelerator.state, "device_mesh", None),
+        )
+        data.refuse_schedule("a Trainer counts every epoch by its own batch size; loop over a loader yourself")
+        self._refuse_model_that_sees_others(data.own_preset or preset, data.media)
+        loader = data.open(
+            batch_size=batch_size,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+            preset=preset,
+            accumulation=args.gradient_accumulation_steps,
+            loader=options,
+        )
+        if loader.dataset.topology.mode is StreamMode.INDEPENDENT:
+            raise ValueError("mode 'independent' gives an epoch no length, by which a Trainer counts; leave it out")
+        return loader
+
+    def _stand_in(self) -> Any:
+        """What the trainer's constructor is given for PackedData; None where it takes none."""
+        return None
+
+    def _refuse_what_cuts_rows(self) -> None:
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"one process sees {self.args.n_gpu} GPUs, over which nn.DataParallel would cut packed rows; start a "
+                "process for each with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one"
+            )
+        if self.get_cp_size() > 1 or self.get_sp_size() > 1:
+            raise ValueError(
+                "context and sequence parallelism of accelerate attend over whole rows, across the sequences packed "
+                "there; train with cp_size=1 and sp_size=1, or on sequences that are not packed"
+            )
+
+    def _refuse_model_that_sees_others(self, preset: str | Preset | None, media: Media | None) -> None:
+        """Asks the model once for each form of batches; one that gives no answer is trained, and the log says why."""
+        if self.may_see_other_sequences or preset is None:
+            return
+        name = preset if isinstance(preset, str) else preset.name
+        if name in self._presets_asked:
+            return
+        self._presets_asked.add(name)
+        model = type(self.model).__name__
+        try:
+            sees = sees_other_sequences(self.model, preset, media)
+        except Exception as error:  # whatever a model of the user's may raise
+            _LOG.warning("%s could not be asked whether packed sequences see each other: %s", model, error)
+            return
+        if sees:
+            raise ValueError(
+                f"packed sequences would see each other in {model} with attn_implementation="
+                f"{self.model.config._attn_implementation!r}: it does not find their borders in preset {name!r}. "
+                "Take FlashAttention if the model has it (attn_implementation='flash_attention_2'), or "
+                "PackedData(preset='padding-free') if it has linear attention, or give a loop of your own "
+                "attention_mask=build_packing_attention_bias(…); a subclass of the trainer with "
+                "may_see_other_sequences = True trains it as it is"
+            )
+
+    def _close(self) -> None:
+        """Ends the workers of all loaders."""
+        if self._batches is not None:
+            self._batches.close()
+        for batches in self._of_validation.values():
+            batches.close()
+
+
+class PackedTrainer(PackedTrainerMixin, Trainer):
+    """Hugging Face's Trainer on packed data; see `PackedTrainerMixin`.
+
+    Example:
+        >>> data = PackedData("127.0.0.1:50051", "corpus", "corpus.idx")
+        >>> PackedTrainer(model, TrainingArguments("output"), train_dataset=data).train()  # doctest: +SKIP
+    """
+
+
+class TrainingBatches:
+    """A loader as the Trainer iterates it: batches without cursors, and of each epoch only the rest."""
+
+    epoch: int
+    """The epoch that is gone through."""
+    num_left: int
+    """Batches of it from where it was begun or resumed."""
+
+    def __init__(self, loader: PackedDataLoader) -> None:
+        self._loader = loader
+        self._length = len(loader)
+        self.set_epoch(loader.epoch)
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(_without_cursor, self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses an epoch; the one that is resumed keeps its position."""
+        self._loader.set_epoch(epoch)
+        self.epoch, self.num_left = epoch, len(self._loader)
+
+    def resume(self, cursor: Mapping[str, Any]) -> None:
+        """Continues after a cursor; after the last batch of an epoch, with the next epoch."""
+        self._loader.load_state_dict(cursor)
+        self.set_epoch(self._loader.epoch)
+        if self.num_left == 0:
+            self.set_epoch(self.epoch + 1)
+
+    def share_of_epoch(self, counted: float) -> float:
+        """Returns the epochs done; the Trainer counts the rest of an epoch as a whole one."""
+        left = self.num_left / max(self._length, self.num_left)
+        return self.epoch + 1 - left * (self.epoch + 1 - counted)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the cursor of the last returned batch."""
+        return self._loader.state_dict()
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._loader.close()
+
+
+class _WithoutCursor:
+    """Batches of a validation set without their cursors, which models do not take."""
+
+    def __init__(self, batches: ValidationBatches) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(_without_cursor, self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+def _without_cursor(batch: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in batch.items() if name != "cursor"}
+
+
+def _replaced(eval_dataset: Any, stand_in: Any) -> Any:
+    """An eval_dataset as the trainer's constructor can take it."""
+    if stand_in is None:
+        return eval_dataset
+    if isinstance(eval_dataset, dict):
+        return {name: stand_in if isinstance(data, PackedData) else data for name, data in eval_dataset.items()}
+    return stand_in if isinstance(eval_dataset, PackedData) else eval_dataset
+
+
+def _move(scheduler: LambdaLR, num_steps: int) -> None:
+    """Sets a schedule to its state after this number of steps."""
+    scheduler.last_epoch = num_steps
+    rates = [base * of(num_steps) for base, of in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)]
+    for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    scheduler._last_lr = rates

@@ -1,0 +1,75 @@
+"""`PackedSFTTrainer`: TRL's SFTTrainer over packed batches, resumable under any number of processes.
+
+Owns what SFTTrainer asks for beyond a Trainer; leaves the rest to `transformers`.
+"""
+
+from typing import Any
+
+from packhorse.client import PackedDataLoader
+from packhorse.trainers._data import PackedData
+from packhorse.trainers.transformers import PackedTrainerMixin
+
+try:
+    from datasets import Dataset
+    from transformers import Trainer
+    from trl import SFTTrainer
+except ModuleNotFoundError as error:
+    raise ImportError(f"PackedSFTTrainer needs {error.name}: install packhorse[trl]") from None
+
+_SAID_BY_DATA = ("assistant_only_loss", "completion_only_loss")
+
+
+class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
+    """TRL's SFTTrainer on packed data; see `PackedTrainerMixin`.
+
+    TRL does not tokenize, truncate or pack it again: `max_length`, `packing` and `padding_free` have no say. Which
+    tokens are trained is said by `PackedData(…, batch=BatchFormat(loss_mask=…))`.
+
+    Example:
+        >>> with_mask = BatchFormat(loss_mask="sft.loss_mask.idx")  # doctest: +SKIP
+        >>> trainer = PackedSFTTrainer(
+        ...     "my-model",
+        ...     SFTConfig("output"),
+        ...     train_dataset=PackedData("127.0.0.1:50051", "sft", "sft.idx", batch=with_mask),
+        ... )  # doctest: +SKIP
+        >>> trainer.train()  # doctest: +SKIP
+
+    Raises:
+        ValueError: an option contradicts packed data.
+    """
+
+    _total_train_tokens: int
+
+    def __init__(self, model: Any, args: Any = None, **options: Any) -> None:
+        for name in _SAID_BY_DATA:
+            if getattr(args, name, None):
+                raise ValueError(
+                    f"{name} has no say over packed data; `packhorse tokenize` writes a loss mask beside the tokens: "
+                    "give it as PackedData(…, batch=BatchFormat(loss_mask=…))"
+                )
+        super().__init__(model, args, **options)
+
+    def evaluate(self, eval_dataset: Any = None, *options: Any, **more: Any) -> Any:
+        """Evaluates; packed data is not prepared once more."""
+        if isinstance(eval_dataset, PackedData):
+            return Trainer.evaluate(self, eval_dataset, *options, **more)
+        return super().evaluate(eval_dataset, *options, **more)
+
+    def compute_loss(self, model: Any, inputs: Any, *options: Any, **more: Any) -> Any:
+        """Computes the loss; TRL counts one row of a batch in `num_tokens`, here every row counts."""
+        before, num_rows = self._total_train_tokens, len(inputs["input_ids"])
+        loss = super().compute_loss(model, inputs, *options, **more)
+        self._total_train_tokens = before + (self._total_train_tokens - before) * num_rows
+        self._metrics["train" if self.model.training else "eval"]["num_tokens"] = [self._total_train_tokens]
+        return loss
+
+    def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
+        if data.media is not None:
+            raise ValueError(
+                "PackedSFTTrainer takes no media, since TRL counts tokens by position ids; use PackedTrainer"
+            )
+        return super()._loader(data, batch_size)
+
+    def _stand_in(self) -> Dataset:
+        """SFTTrainer looks at the first row of its dataset: a row that is ready, and is trained on by nobody."""
+        return Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]]})

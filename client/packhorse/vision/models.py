@@ -1,0 +1,144 @@
+"""Vision-language models of transformers: the image tensors that each takes, and `media_of`, which looks them up.
+
+Owns the models' keys, how many placeholders an image has, and their positions; leaves images in a batch to
+`packhorse.client.batches`.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.batches import Media
+from packhorse.client.batches.row_format import Load
+
+_Tensors = Mapping[str, torch.Tensor]
+
+
+def media_of(config: Any, load: Load | Mapping[str, Load], *, on_error: Literal["fail", "mask"] = "fail") -> Media:
+    """Returns the Media of a transformers model: Qwen2-VL to Qwen3-VL, InternVL or LLaVA-OneVision.
+
+    Example:
+        >>> from transformers import InternVLConfig
+        >>> media = media_of(InternVLConfig(), load=lambda ids: {})
+        >>> media.keys, media.grids({"pixel_values": torch.zeros(2, 3, 448, 448)}).tolist()
+        (('pixel_values',), [[1, 16, 16], [1, 16, 16]])
+
+    Args:
+        config: the model's.
+        load: function from a list of sequence ids to {id: tensors}: the processor's output for the sequence's images,
+            in order. For a mixture {NAME: load}.
+        on_error: see `Media.on_error`.
+
+    Raises:
+        ValueError: the model is of another type.
+    """
+    model_type = getattr(config, "model_type", None)
+    if model_type not in _MODELS:
+        raise ValueError(
+            f"media_of knows models of the types {', '.join(sorted(_MODELS))}, not {model_type!r}; describe yours as "
+            "Media(load=…, image_token_id=…, keys=…, grids=…)"
+        )
+    return Media(load=load, image_token_id=config.image_token_id, on_error=on_error, **_MODELS[model_type](config))
+
+
+def grid_positions(length: int, starts: NDArray[np.int64], grids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the three position ids of Qwen's tokens, as its `get_rope_index`: int64 [3, length].
+
+    Text counts on by 1 in all three. An image's tokens have their frame, row and column, counted from there, and what
+    follows goes on after the longer side.
+
+    Example:
+        >>> grid_positions(7, np.array([1]), np.array([[1, 2, 2]])).tolist()
+        [[0, 1, 1, 1, 1, 3, 4], [0, 1, 1, 2, 2, 3, 4], [0, 1, 2, 1, 2, 3, 4]]
+
+    Args:
+        length: of the sequence, in tokens.
+        starts: index of each image's first token: int64 [images], ascending.
+        grids: each image's frames, height and width in tokens: int64 [images, 3].
+    """
+    positions = np.tile(np.arange(length), (3, 1))
+    for start, grid in zip(starts.tolist(), grids.tolist(), strict=True):
+        end = start + math.prod(grid)
+        positions[:, start:end] = positions[:, start : start + 1] + np.indices(grid).reshape(3, -1)
+        positions[:, end:] -= end - start - max(grid[1:])
+    return positions
+
+
+def _qwen(config: Any) -> dict[str, Any]:
+    grids = partial(_qwen_grids, merge_size=config.vision_config.spatial_merge_size)
+    return {"keys": ("pixel_values", "image_grid_thw"), "grids": grids, "positions": grid_positions}
+
+
+def _qwen_grids(tensors: _Tensors, *, merge_size: int) -> NDArray[np.int64]:
+    patches = tensors["image_grid_thw"].numpy().reshape(-1, 3)
+    if len(tensors["pixel_values"]) != patches.prod(1).sum():
+        raise ValueError(
+            f"pixel_values has {len(tensors['pixel_values'])} patches, but image_grid_thw {patches.tolist()} says "
+            f"{patches.prod(1).sum()}"
+        )
+    return patches // np.array([1, merge_size, merge_size])
+
+
+def _internvl(config: Any) -> dict[str, Any]:
+    vision = config.vision_config
+    side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
+    return {"keys": ("pixel_values",), "grids": partial(_tiles, side=side)}
+
+
+def _tiles(tensors: _Tensors, *, side: int) -> NDArray[np.int64]:
+    return np.tile(np.array([1, side, side]), (len(tensors["pixel_values"]), 1))
+
+
+def _llava_onevision(config: Any) -> dict[str, Any]:
+    grids = partial(
+        _llava_grids,
+        image_size=config.vision_config.image_size,
+        side=config.vision_config.image_size // config.vision_config.patch_size,
+        pinpoints=config.image_grid_pinpoints,
+        most_tiles=int(config.vision_aspect_ratio.removeprefix("anyres_max_")),
+    )
+    return {"keys": ("pixel_values", "image_sizes", "batch_num_images"), "grids": grids, "pads": True}
+
+
+def _llava_grids(
+    tensors: _Tensors, *, image_size: int, side: int, pinpoints: list[list[int]], most_tiles: int
+) -> NDArray[np.int64]:
+    """Returns each image as one row of placeholders: the whole image, then its tiles without borders, with line ends.
+
+    Only an image that is alone in its sequence has tiles.
+    """
+    from transformers.image_processing_utils import select_best_resolution
+
+    sizes = tensors["image_sizes"].tolist()
+    if tensors["batch_num_images"].tolist() != [len(sizes)]:
+        raise ValueError(
+            f"batch_num_images must be [{len(sizes)}], the images of the sequence, got "
+            f"{tensors['batch_num_images'].tolist()}; give the processor all images of a sequence as one list"
+        )
+    if len(sizes) > 1:
+        return np.tile(np.array([1, 1, side**2 + 1]), (len(sizes), 1))
+    height, width = (side * (size // image_size) for size in select_best_resolution(sizes[0], pinpoints))
+    own_height, own_width = sizes[0]
+    if own_width / own_height > width / height:
+        height -= (height - int(round(own_height * (width / own_width), 7))) // 2 * 2
+    else:
+        width -= (width - int(round(own_width * (height / own_height), 7))) // 2 * 2
+    ratio = math.sqrt(height * width / (most_tiles * side**2))
+    if ratio > 1.1:
+        height, width = int(height // ratio), int(width // ratio)
+    return np.array([[1, 1, side**2 + height * (width + 1)]])
+
+
+_MODELS = {
+    "internvl": _internvl,
+    "llava_onevision": _llava_onevision,
+    "qwen2_5_vl": _qwen,
+    "qwen2_vl": _qwen,
+    "qwen3_vl": _qwen,
+    "qwen3_vl_moe": _qwen,
+}

@@ -1,0 +1,41 @@
+"""The shelf: what stands beside the core and uses it. The core names it here only.
+
+Owns the table of what the core offers to do if a package of the shelf is there, and loading it. Commands have a table
+of their own, `packhorse.cli.COMMANDS`.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["HOOKS", "from_shelf"]
+
+HOOKS: Mapping[str, str] = {
+    "dataset_facts": "packhorse.analysis:dataset_facts",
+    "draw_batch": "packhorse.pictures:draw_batch",
+    "recorded_lines": "packhorse.tokenize:recorded_lines",
+    "status_page": "packhorse.analysis.status_page:StatusPage",
+}
+"""Hook → PACKAGE:NAME on the shelf."""
+
+
+def from_shelf(hook: str) -> Any:
+    """Returns what a package of the shelf offers to the core.
+
+    Example:
+        >>> from_shelf("draw_batch").__module__
+        'packhorse.pictures.picture'
+
+    Args:
+        hook: a key of `HOOKS`.
+
+    Raises:
+        ImportError: this installation lacks the package; the message names it.
+    """
+    package, _, name = HOOKS[hook].partition(":")
+    try:
+        return getattr(import_module(package), name)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ImportError(f"this installation has no {package}, which it needs for that") from None

@@ -1,0 +1,224 @@
+"""`packhorse inspect`: what a server serves, or what a prepared folder holds.
+
+Owns the columns of what is served. Leaves a folder's figures to `packhorse.analysis`, whose packages only a folder
+needs, and its tables to `reports`.
+"""
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packhorse.cli.shared.options import target_option
+from packhorse.cli.shared.printing import output_console, table
+from packhorse.cli.shared.service import access_of_command, asking, asking_for, is_path, timeout_option
+from packhorse.client import DatasetInfo, PackhorseError
+from packhorse.formats import require
+from packhorse.proof import ask_activity
+from packhorse.storage import replace_bytes
+from packhorse.topology import DEFAULT_COST_LINEAR, Topology
+
+
+@click.command("inspect", context_settings={"show_default": True})
+@click.argument("dataset", required=False)
+@target_option
+@timeout_option
+@click.option("--templates", "num_templates", default=10, type=click.IntRange(0), help="Templates to list.")
+@click.option("--world-size", type=click.IntRange(1), help="Ranks of your run: shows how long they wait.")
+@click.option("--batch-size", default=1, type=click.IntRange(1), help="Bins per rank and step.")
+@click.option("--accumulation", default=1, type=click.IntRange(1), help="Steps of one optimizer step.")
+@click.option(
+    "--cost-linear",
+    default=DEFAULT_COST_LINEAR,
+    type=click.IntRange(0),
+    help="Cost of a token without attention: a sequence of L tokens costs this times L, plus L².",
+)
+@click.option(
+    "--bandwidth",
+    type=click.FloatRange(0),
+    metavar="GB/S",
+    help="If ranks share bins: GB/s that a rank receives from others while it computes 400 TFLOP/s; 0 if "
+    "communication takes no time. By default 200.",
+)
+@click.option(
+    "--windows",
+    is_flag=True,
+    help='Compare locality windows (shuffle = "windowed(W)" of a mixture): how well they shuffle, and what they read '
+    "from disk. Reads every sequence.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Save lengths, fullness, waste by max_seq_len, waiting and windows as a PNG.",
+)
+@click.option(
+    "--report",
+    "report_path",
+    type=click.Path(path_type=Path),
+    help="Save the status page of this folder as one HTML file, which needs no server.",
+)
+@click.option(
+    "--prune",
+    "pruned",
+    multiple=True,
+    type=int,
+    metavar="N",
+    help="Remove version N of a dataset that was appended to; the current version always stays.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def command(
+    dataset: str | None,
+    target: str,
+    timeout_seconds: float | None,
+    num_templates: int,
+    world_size: int | None,
+    bandwidth: float | None,
+    windows: bool,
+    plot: Path | None,
+    report_path: Path | None,
+    pruned: tuple[int, ...],
+    as_json: bool,
+    **shape: Any,
+) -> None:
+    """Show a prepared folder: statistics, versions and waste without packing; or list what --target serves.
+
+    If DATASET is a folder, it also shows other context lengths. With --world-size it shows how much GPU
+    time ranks lose to waiting for each other, and which --balance helps.
+
+    Without DATASET, or if DATASET is a name, it lists the datasets of --target with their digests, sizes and streams.
+    """
+    if dataset is None or not (Path(dataset).exists() or is_path(dataset)):
+        _print_served(target, timeout_seconds, dataset, as_json=as_json)
+        return
+    if find_spec("numba") is None:
+        raise click.ClickException(
+            "`packhorse inspect` of a folder needs numba; install it with: pip install 'packhorse[server]'"
+        )
+    if pruned:
+        _prune(Path(dataset), pruned, as_json=as_json)
+        return
+    if report_path is not None:
+        _save_report(Path(dataset), report_path)
+        return
+    run = None if world_size is None else Topology(world_size=world_size, **shape)
+    _print_folder(Path(dataset), num_templates, run, plot, windows=windows, bandwidth=bandwidth, as_json=as_json)
+
+
+def _print_folder(
+    folder: Path,
+    num_templates: int,
+    run: Topology | None,
+    plot: Path | None,
+    *,
+    windows: bool,
+    bandwidth: float | None,
+    as_json: bool,
+) -> None:
+    from packhorse.analysis import BANDWIDTH, dataset_report
+    from packhorse.analysis.commands.reports import report_tables
+    from packhorse.analysis.commands.sentences import report_lines
+    from packhorse.dataset import open_prepared
+
+    if plot is not None:
+        require("matplotlib", "demo")  # fails before the work, not after it
+    report = dataset_report(
+        open_prepared(folder), run=run, windows=windows, bandwidth=BANDWIDTH if bandwidth is None else bandwidth
+    )
+    if as_json:
+        click.echo(json.dumps(report.facts(num_templates), indent=2))
+    else:
+        console = output_console()
+        for line in report_lines(report):
+            console.print(line, markup=False)
+        for part in report_tables(report, num_templates):
+            console.print(part)
+    if plot is not None:
+        from packhorse.analysis.plots import save_plot
+
+        save_plot(report, plot)
+        click.echo(f"plot: {plot}", err=True)
+
+
+def _save_report(folder: Path, path: Path) -> None:
+    """Saves the page of a folder's dataset."""
+    from packhorse.analysis import costly_facts, dataset_facts, html_report
+    from packhorse.dataset import open_prepared
+
+    dataset = open_prepared(folder)
+    page = html_report([dataset_facts(dataset) | {"costly": costly_facts(dataset)}])
+    replace_bytes(path, page.encode())
+    click.echo(f"report: {path}", err=True)
+
+
+def _prune(folder: Path, numbers: tuple[int, ...], *, as_json: bool) -> None:
+    """Removes versions of a dataset, and prints the others."""
+    from packhorse.analysis import version_facts
+    from packhorse.analysis.commands.sentences import version_line
+    from packhorse.dataset import prune_version, versions_of
+
+    for number in numbers:
+        prune_version(folder, number)
+    versions = versions_of(folder)
+    if as_json:
+        click.echo(json.dumps([version_facts(version) for version in versions], indent=2))
+    else:
+        click.echo("\n".join(map(version_line, versions)))
+
+
+def _print_served(target: str, timeout_seconds: float | None, dataset: str | None, *, as_json: bool) -> None:
+    """Prints the datasets of a target, or one of them, with their digests and sizes.
+
+    Older digests of a folder that was replaced while it was served follow: runs that began with one of them continue
+    with it. The number of streams of each is shown where the token grants GetActivity.
+    """
+    if dataset is None:
+        with asking(target, timeout_seconds) as client:
+            datasets = client.list_datasets()
+    else:
+        with asking_for(target, timeout_seconds, dataset) as (client, name):
+            datasets = [client.get_dataset(name)]
+    streams = _streams_by_digest(target)
+    if as_json:
+        facts = [
+            asdict(info) | {"open_streams": {digest: streams[info.name, digest] for digest in _digests_of(info)}}
+            if streams is not None
+            else asdict(info)
+            for info in datasets
+        ]
+        click.echo(json.dumps(facts, indent=2))
+        return
+    rows = []
+    for info in datasets:
+        sizes = (info.max_seq_len, info.num_sequences, info.num_bins, info.total_tokens)
+        numbers = (*(f"{size:,}" for size in sizes), f"{info.efficiency:.2%}")
+        for number, digest in enumerate(_digests_of(info)):
+            row = (info.name, digest, *numbers) if number == 0 else ("  older", digest, *("",) * len(numbers))
+            rows.append((*row, *(() if streams is None else (str(streams[info.name, digest]),))))
+    columns = ("dataset", "digest", "max_seq_len", "sequences", "bins", "tokens", "efficiency")
+    last = () if streams is None else ("streams",)
+    console = output_console()
+    console.print(table(*columns, *last, rows=rows, left=("digest",), is_plain=True))
+    for info in datasets:
+        if info.context_rule is not None:
+            console.print(f"{info.name}: {info.context_rule}", markup=False)
+
+
+def _digests_of(info: DatasetInfo) -> list[str]:
+    """Returns a dataset's digest, and those of its older versions, the newest first."""
+    return [info.digest, *reversed(info.older_digests)]
+
+
+def _streams_by_digest(target: str) -> Counter[tuple[str, str]] | None:
+    """Returns the number of open streams of each (dataset, digest); None where no server tells."""
+    if target.startswith("embedded:"):
+        return None
+    try:
+        servers = ask_activity(target, access=access_of_command())
+    except PackhorseError:
+        return None
+    streams = (stream for server in servers for stream in server.streams)
+    return Counter((stream.dataset, stream.digest.partition("+")[0]) for stream in streams)

@@ -1,0 +1,221 @@
+"""The tables that `inspect` and `plan` print of a prepared folder or a plan.
+
+Owns their columns. Leaves every figure to `packhorse.analysis`, wording to `sentences`, and layout to
+`packhorse.cli.shared.printing`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.table import Table
+
+from packhorse.analysis import (
+    ROWS_PER_BATCH,
+    ContextPlan,
+    DatasetReport,
+    PackerComparison,
+    Unpacked,
+    WaitingRow,
+    options_of,
+    price_of,
+)
+from packhorse.analysis.commands.sentences import advice, items_of, percent
+from packhorse.cli.shared.printing import table
+from packhorse.epoch import ShuffleQuality
+from packhorse.topology import Balance, Topology
+
+_MEANINGS = {
+    "padded": "one sequence a row, padded",
+    "sorted-batches": f"sorted by length, batches of {ROWS_PER_BATCH} padded to their longest",
+    "random-order": "rows filled in random order",
+    "concatenated": "concatenated and cut into rows",
+}
+_DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split", "drop": "dropped"}
+
+
+def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table | str]:
+    """Yields the tables that `inspect` prints of a prepared folder, and the advice after them."""
+    if num_templates:
+        yield _templates_table(report, num_templates)
+    yield _context_lengths_table(report)
+    yield unpacked_table(report.without_packing, report.dataset.manifest.total_capacity)
+    if any(each.cap is not None for each in report.dataset.manifest.resources):
+        yield "these rows know tokens only: without packing, a row may hold more of a resource than its cap"
+    if report.windows:
+        yield quality_table(report.windows)
+    own = report.own_waiting
+    if report.context_plan is not None:
+        yield shared_table(report.context_plan)
+        yield groups_table(report.context_plan)
+    elif report.run is None or own is None:
+        yield "waiting: give --world-size and --accumulation to see how much GPU time ranks lose to waiting"
+    else:
+        yield waiting_table(report.waiting, report.run)
+        yield advice(own, report.run)
+
+
+def _templates_table(report: DatasetReport, num_templates: int) -> Table:
+    rows = []
+    for template, multiplicity in report.dataset.templates.most_common(num_templates):
+        shown = ", ".join(map(str, template[:12])) + (f", … ({len(template)})" if len(template) > 12 else "")
+        share = multiplicity / report.stats.n_bins
+        rows.append((f"{multiplicity:,}", f"{share:.2%}", f"{sum(template):,}", shown))
+    columns = ("bins", "share", "tokens", "template")
+    return table(*columns, rows=rows, left=("template",), title="most used templates")
+
+
+def _context_lengths_table(report: DatasetReport) -> Table:
+    done = _DONE_TO_LONG[options_of(report.dataset).over_length]
+    columns = ("max_seq_len", "bins", "packed", "padded", f"{items_of(report)} {done}", "tokens lost")
+    rows = (
+        (
+            f"{choice.max_seq_len:,}",
+            f"{choice.bins:,}",
+            f"{choice.efficiency:.2%}",
+            f"{choice.padded_efficiency:.2%}",
+            f"{choice.sequences_cut:,}",
+            f"{choice.tokens_cut:,}",
+        )
+        for choice in report.context_lengths
+    )
+    return table(*columns, rows=rows, title="context lengths")
+
+
+def unpacked_table(ways: Sequence[Unpacked], packed_tokens: int) -> Table:
+    """Returns the table of ways without packing, compared with the tokens that a GPU computes with packing."""
+    rows = (
+        (
+            _MEANINGS[way.way],
+            f"{way.rows:,}",
+            f"{way.efficiency:.2%}",
+            f"{way.computed_tokens / packed_tokens:.3f}",
+            f"{way.sequences_cut:,}" + (f" ({way.sequences_cut / way.sequences:.1%})" if way.sequences_cut else ""),
+        )
+        for way in ways
+    )
+    columns = ("without packing", "rows", "efficiency", "computed tokens, packed = 1", "sequences cut apart")
+    return table(*columns, rows=rows)
+
+
+def packers_table(compared: PackerComparison) -> Table:
+    """Returns the table of packers; a star marks a plan that the time limit cut off."""
+    with_hours = compared.packers[0].gpu_hours is not None
+    rows = (
+        (
+            result.algorithm
+            + (f" ({result.made_by})" if result.made_by != result.algorithm else "")
+            + (" *" if result.cut_off else ""),
+            f"{result.bins:,}",
+            f"{result.efficiency:.3%}",
+            f"{result.gap:.4%}",
+            f"{result.seconds:.3f}",
+            f"{result.padding_tokens:,}",
+            f"{result.padding_ratio:.3%}",
+            f"{result.bin_mates_again:.1%}",
+            *(() if result.gpu_hours is None else (f"{result.gpu_hours:,.1f}",)),
+        )
+        for result in compared.packers
+    )
+    columns = ("packer", "bins", "efficiency", "gap", "seconds", "padding tokens", "GPU time on padding")
+    hours = ("GPU-hours on padding in your run",) if with_hours else ()
+    title = f"{compared.name}, max_seq_len {compared.options.max_seq_len:,}: at least {compared.lower_bound:,} bins"
+    return table(*columns, "bin-mates met again", *hours, rows=rows, title=f"{title} (proven)")
+
+
+def quality_table(qualities: Sequence[ShuffleQuality]) -> Table:
+    """Returns the table of locality windows."""
+    rows = (
+        (
+            "global" if each.num_windows == 1 else f"windowed({each.num_windows})",
+            f"{each.chi_square:,.2f}",
+            f"{each.neighbours:.2f}",
+            f"{each.return_epochs:.2f}",
+            f"{each.read:.2f}",
+            f"{each.read_globally:.2f}",
+        )
+        for each in qualities
+    )
+    columns = ("chi-square", "neighbours, by chance = 1", "soonest return, epochs", "read from disk, all tokens = 1")
+    title = "locality windows; the cache holds one"
+    return table("shuffle", *columns, "globally, as much cache", rows=rows, title=title)
+
+
+def shared_table(plan: ContextPlan) -> Table:
+    """Returns the table of what is computed on how many ranks, and what it costs to communicate."""
+    tokens, price = sum(each.tokens for each in plan.shared), price_of(plan.bandwidth)
+    rows = (
+        (
+            f"{each.num_ranks:,}",
+            f"{each.tokens / tokens:.1%}",
+            f"{each.num_received / each.tokens:,.0f}",
+            percent(price * each.num_received / each.cost),
+        )
+        for each in plan.shared
+    )
+    title = f"sequences by the number of ranks that share them, at {plan.bandwidth:g} GB/s"
+    columns = ("ranks", "tokens", "received for each token", "communication, of the work")
+    return table(*columns, rows=rows, title=title)
+
+
+def groups_table(plan: ContextPlan) -> Table:
+    """Returns the table of what ranks lose, by the number of context-parallel groups."""
+    rows = (
+        (
+            f"{groups:,}",
+            f"{groups * plan.rule.max_context_parallel:,}",
+            *(("too few bins", "") if lost is None or waiting is None else (percent(waiting), percent(lost))),
+        )
+        for groups, waiting in plan.waiting.items()
+        for lost in (plan.lost(groups),)
+    )
+    title = (
+        f"time that ranks lose, waiting at every micro-step, balance micro-step, accumulation {plan.accumulation}, at "
+        f"{plan.bandwidth:g} GB/s"
+    )
+    return table("context-parallel groups", "ranks", "waiting", "lost beyond the work", rows=rows, title=title)
+
+
+def context_plans_table(plans: Sequence[ContextPlan], name: str) -> Table:
+    """Returns the table of several rules for the same counts, the least time first."""
+    rows = (
+        (
+            f"{plan.rule.tokens_per_rank:,}",
+            f"{plan.rule.max_context_parallel:,}",
+            f"{plan.rule.cost_cap_percent} %",
+            f"{plan.num_bins:,}",
+            f"{plan.efficiency:.1%}",
+            f"{plan.parallel_share:.1%}",
+            percent(plan.communication),
+            *(("too few bins", "") if lost is None or waiting is None else (percent(waiting), percent(lost))),
+        )
+        for plan in plans
+        for [(groups, waiting)] in (plan.waiting.items(),)
+        for lost in (plan.lost(groups),)
+    )
+    columns = ("tokens a rank", "ranks of a bin", "cost cap", "bins", "efficiency", "tokens on several ranks")
+    more = ("communication", "waiting", "lost beyond the work")
+    title = f"{name}, max_seq_len {plans[0].rule.max_seq_len:,}, at {plans[0].bandwidth:g} GB/s"
+    return table(*columns, *more, rows=rows, title=title)
+
+
+def waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:
+    """Returns the table: for every row the share of GPU time that is lost to waiting, by balance."""
+    waits = ((Balance.NONE, True), (Balance.MICRO_STEP, True), (Balance.NONE, False), (Balance.OPTIMIZER_STEP, False))
+    cells = (
+        (
+            f"{row.max_seq_len:,}",
+            f"{row.world_size:,}",
+            *(_waiting_cell(row, balance, at_steps=at_steps) for balance, at_steps in waits),
+        )
+        for row in rows
+    )
+    columns = ("max_seq_len", "ranks", "every step", "micro-step", f"every {topology.accumulation}", "optimizer-step")
+    title = (
+        f"GPU time that ranks lose by waiting for each other\nbatch size {topology.batch_size}, accumulation "
+        f"{topology.accumulation}, cost_linear {topology.cost_linear:,}"
+    )
+    return table(*columns, rows=cells, title=title)
+
+
+def _waiting_cell(row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
+    idle = row.idle(balance, at_steps=at_steps)
+    return "too few" if idle is None else percent(idle)

@@ -1,0 +1,158 @@
+"""The status page for people, and its JSON document.
+
+Owns the page's paths and the document made of what each process says. Leaves what a process says to
+`packhorse.server.watching.own_status`, figures that take seconds to `figures`, and the others to `status`.
+"""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs
+
+from packhorse.analysis.figures import Figures
+from packhorse.analysis.status import activity_between, page_files
+from packhorse.server.watching.own_status import DOCUMENT, Look
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import WIRE_VERSION
+
+PAGE_FRESH_SECONDS = 1.0
+"""Rates are over at least this long; who asks earlier gets the same document."""
+
+_HEADERS = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+    ("Referrer-Policy", "no-referrer"),
+    (
+        "Content-Security-Policy",
+        "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+]
+
+
+class StatusPage:
+    """Makes the document of what processes tell. Safe to be used by many threads.
+
+    Args:
+        looks: asks every process that serves; the first also tells of the datasets.
+        data_root: the folder of the datasets.
+    """
+
+    def __init__(self, looks: Callable[[], Sequence[Look]], data_root: Path) -> None:
+        self._looks = looks
+        self._figures = Figures(data_root)
+        self._lock = threading.Lock()
+        self._before: Sequence[Any] = ()
+        self._asked_at = float("-inf")
+        self._made: dict[str, Any] | None = None
+        self._document = b""
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answers a path of the page, as a WSGI application."""
+        path, files = environ.get("PATH_INFO", ""), page_files()
+        status, more = "200 OK", []
+        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+            status, kind, content = "405 Method Not Allowed", "text/plain", b"the page changes nothing: GET it\n"
+        elif path == "/":
+            status, kind, content = "302 Found", "text/plain", b""
+            more = [("Location", "status")]  # relative, as all paths of the page: a proxy may put a prefix before it
+        elif path == DOCUMENT:
+            looked = parse_qs(environ.get("QUERY_STRING", "")).get("figures", [])
+            kind, content = "application/json", self.document(looked)
+            if not content:
+                status, kind, content = "503 Service Unavailable", "text/plain", b"no process serves yet\n"
+        else:
+            name = {"/status": "page.html", "/status.schema.json": "status.schema.json"}.get(path)
+            kind, content = files[name or path.removeprefix("/status/")]
+        headers = [("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(content)))]
+        start_response(status, [*headers, *more, *_HEADERS])
+        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [content]
+
+    @staticmethod
+    def has(path: str) -> bool:
+        """Whether the page has this path."""
+        return path in ("/", "/status", DOCUMENT, "/status.schema.json") or (
+            path.startswith("/status/") and path.removeprefix("/status/") in page_files()
+        )
+
+    def document(self, looked_at: Collection[str] = ()) -> bytes:
+        """Returns the document as JSON; empty if no process serves.
+
+        Args:
+            looked_at: names of datasets whose figures are to be made.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if is_old := now - self._asked_at >= PAGE_FRESH_SECONDS:
+                looks = self._looks()
+                self._made = self._of_looks(looks, now) if looks else None
+                self._asked_at = now
+            if self._made is None:
+                return b""
+            if self._add_figures(self._made["datasets"], looked_at) or is_old:
+                self._document = json.dumps(self._made).encode()
+            return self._document
+
+    def _add_figures(self, datasets: list[dict[str, Any]], looked_at: Collection[str]) -> bool:
+        """Adds what is made of each dataset to its facts; says whether anything is new."""
+        is_new = False
+        for facts in datasets:
+            name, digest = facts["name"], facts["digest"]
+            if name in looked_at and not facts["components"]:
+                self._figures.look(name, digest)
+            figures = self._figures.of(digest)
+            is_new = is_new or facts["costly"] is not figures
+            facts["costly"] = figures
+        self._figures.keep({facts["digest"] for facts in datasets})
+        return is_new
+
+    def _of_looks(self, looks: Sequence[Look], now: float) -> dict[str, Any]:
+        after = [_process(look.activity) for look in looks]
+        activity = activity_between(self._before, after, now - self._asked_at if self._before else 0.0)
+        self._before = after
+        for stream in activity["streams"]:
+            del stream["peer"]  # an address of a client is not for everybody who may see metrics
+        first = looks[0]
+        return {
+            "server": {
+                "host": socket.gethostname(),
+                "version": first.activity.server_version,
+                "wire_version": WIRE_VERSION,
+                "num_processes": first.activity.num_processes,
+                "is_serving": any(look.is_serving for look in looks),
+                "lanes": _summed({lane.name: lane.num_waiting for lane in look.activity.lanes} for look in looks),
+                "refused_calls": _summed(look.refused_calls for look in looks),
+                "certificate_days": first.certificate_days,
+                "waiting": list({str(row): row for look in looks for row in look.waiting}.values()),
+            },
+            "activity": activity,
+            "datasets": [facts | {"costly": None} for facts in first.datasets],
+        }
+
+
+def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _process(answer: pb.GetActivityResponse) -> Any:
+    """Returns an answer under the names that `activity_between` reads."""
+    process = answer.process_activity
+    return SimpleNamespace(
+        address="",
+        process=answer.process,
+        server_version=answer.server_version,
+        uptime_seconds=answer.uptime_seconds,
+        max_streams=answer.max_streams,
+        streams=answer.streams,
+        waiting_in_lanes={lane.name: lane.num_waiting for lane in answer.lanes},
+        sent={each.name: (each.num_bins, each.num_sequences, each.num_tokens) for each in answer.datasets},
+        **{field.name: getattr(process, field.name) for field in process.DESCRIPTOR.fields},
+    )

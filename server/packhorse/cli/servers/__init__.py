@@ -1,1 +1,0 @@
-"""Commands about running servers: diagnosis, activity and load."""

@@ -1,0 +1,443 @@
+"""`packhorse demo`: from text to training on this machine, with a server that is killed in the middle.
+
+Owns the course of the demo, the process of its server, and its text, which every machine has: the functions and classes
+of the installed Python's standard library.
+"""
+
+import ast
+import io
+import multiprocessing
+import os
+import queue
+import re
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import threading
+import time
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import IO, Any, Self
+
+import click
+import numpy as np
+from rich.console import Console
+
+from packhorse.analysis import dataset_report
+from packhorse.analysis.plots import save_plot
+from packhorse.cli import stopped_by_signals
+from packhorse.cli.shared.printing import output_console, table
+from packhorse.client import connect
+from packhorse.dataset import PreparedDataset, open_prepared
+from packhorse.demo.trainer import EpochCount, TrainerOptions, run_rank, token_checksum
+from packhorse.formats import MegatronTokens
+from packhorse.packing import PackingStats
+from packhorse.prepare import PlanOptions, prepare
+from packhorse.proof import EpochOfStreams
+from packhorse.storage import refuse_url
+from packhorse.tokenize import TokenizeSummary, tokenize_documents
+from packhorse.topology import Topology
+
+_EXCLUDED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__"})
+_TEST_FOLDERS = frozenset({"test", "tests", "idle_test"})
+_SMALL_CLASS_LINES = 40
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_COMPOUND = (ast.If, ast.Try, ast.TryStar, ast.With, ast.ExceptHandler)
+
+
+def python_corpus(limit_documents: int | None = None) -> Iterator[str]:
+    """Yields the source text of every function and class of the standard library, its tests included.
+
+    A function outside any function is a document, decorators included and functions inside it kept in place. A class
+    of at most 40 lines is one document; of a longer one every method and inner class is. No text is in two documents.
+    The library comes before its tests; within each the order is that of the files' paths, then of the lines. Files
+    that cannot be parsed are skipped.
+
+    Args:
+        limit_documents: the most documents; None for all of them.
+
+    Raises:
+        ValueError: limit_documents is negative.
+    """
+    if limit_documents is not None and limit_documents < 0:
+        raise ValueError(f"limit_documents is {limit_documents}; it must be at least 0, or None for no limit")
+    return islice(_corpus(Path(sysconfig.get_path("stdlib"))), limit_documents)
+
+
+def source_documents(source: bytes) -> Iterator[str]:
+    """Yields the functions and classes of one module, in its declared encoding, as `python_corpus` cuts them.
+
+    Raises:
+        SyntaxError: the text is not Python, or declares an unknown encoding.
+        UnicodeDecodeError: the text is not in its declared encoding.
+        ValueError: the text holds a null byte.
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(source)
+    # Lines of bytes: str.splitlines would also break at form feeds, which the parser's line numbers do not count.
+    lines = source.splitlines(keepends=True)
+    for node in _documents_in(tree.body):
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        yield textwrap.dedent(b"".join(lines[first - 1 : node.end_lineno]).decode(encoding))
+
+
+def _corpus(stdlib: Path) -> Iterator[str]:
+    for path in _source_files(stdlib):
+        try:
+            # Whole files only: a generator would already have given documents away when it fails.
+            documents = list(source_documents(path.read_bytes()))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            # For nesting that is too deep the parser raises MemoryError; the tests have such files on purpose.
+            continue
+        yield from documents
+
+
+def _source_files(stdlib: Path) -> list[Path]:
+    """Every .py file below a folder, tests last; folders of installed packages are skipped."""
+    keyed: list[tuple[bool, tuple[str, ...], Path]] = []
+    for folder, subfolders, names in os.walk(stdlib):
+        subfolders[:] = [name for name in subfolders if name not in _EXCLUDED_FOLDERS]
+        parts = Path(folder).relative_to(stdlib).parts
+        of_tests = not _TEST_FOLDERS.isdisjoint(parts)
+        keyed.extend((of_tests, (*parts, name), Path(folder, name)) for name in names if name.endswith(".py"))
+    return [path for _, _, path in sorted(keyed)]
+
+
+def _documents_in(body: Iterable[ast.AST]) -> Iterator[_Function | ast.ClassDef]:
+    for node in body:
+        if isinstance(node, _Function):
+            yield node
+        elif isinstance(node, ast.ClassDef):
+            if (node.end_lineno or node.lineno) - node.lineno < _SMALL_CLASS_LINES:
+                yield node
+            else:
+                yield from _documents_in(node.body)
+        elif isinstance(node, _COMPOUND):
+            yield from _documents_in(ast.iter_child_nodes(node))
+
+
+_DATASET = "python"
+_WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2
+_TRAIN_STEPS = 12
+_KILL_AT_STEP = 5
+_DRY_SECONDS = 2.0
+"""The server stays dead until the ranks have run out of bins, and made no step for this long."""
+_PATIENCE_SECONDS = 1800.0
+"""On a busy machine ranks need minutes to import torch; whoever sees nothing happen can stop the demo."""
+_START_SECONDS = 600.0
+_END_SECONDS = 10.0
+
+
+class DemoServer:
+    """`packhorse serve` on loopback.
+
+    Args:
+        data_root: folder of prepared datasets.
+        log: file that takes the server's output.
+    """
+
+    def __init__(self, data_root: Path, log: Path) -> None:
+        self._data_root = data_root
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+        self.target = "127.0.0.1:0"
+
+    def start(self) -> float:
+        """Starts the server, on the port that it had before, and returns the seconds until it listens.
+
+        Raises:
+            RuntimeError: it ended, or did not listen in time; the message holds what it said.
+        """
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "packhorse.cli", "serve", "--data-root", str(self._data_root)]
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [*command, "--listen", self.target], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        output = self._process.stdout
+        assert output is not None
+        self.target = self._announced(output)
+        return time.perf_counter() - started
+
+    def kill(self) -> None:
+        """Ends the server at once, as a crash would (SIGKILL)."""
+        self._end(kill=True)
+
+    def __enter__(self) -> Self:
+        """Starts the server."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the server."""
+        self._end(kill=False)
+
+    def _announced(self, output: IO[str]) -> str:
+        process = self._process
+        assert process is not None
+        watchdog = threading.Timer(_START_SECONDS, process.kill)
+        watchdog.start()
+        try:
+            for line in output:
+                if found := re.search(r"listening on (\S+)", line):
+                    return found[1]
+        finally:
+            watchdog.cancel()
+        self._end(kill=True)
+        raise RuntimeError(f"the server did not start; its log ends with: {self._log.read_text()[-2000:]}")
+
+    def _end(self, *, kill: bool) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill() if kill else process.terminate()
+        try:
+            process.wait(timeout=40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@click.command("demo", context_settings={"show_default": True})
+@click.option(
+    "--output",
+    default="demo-output",
+    type=click.Path(path_type=Path),
+    help="Folder for token files, the prepared dataset and the plot.",
+)
+@click.option("--documents", default=25_000, type=click.IntRange(100), help="Documents to take, at most.")
+@click.option("--max-seq-len", default=1024, type=click.IntRange(64), help="A bin's capacity in tokens.")
+@click.pass_context
+def command(context: click.Context, /, output: Path, documents: int, max_seq_len: int) -> None:
+    """Tokenize, prepare, serve, train and audit, on the Python standard library's source code.
+
+    Two ranks with two DataLoader workers each read two epochs over gRPC and train a small model; the server is killed
+    in the middle and started again. It exits with 1 if any token was lost or repeated.
+    """
+    refuse_url(output, "--output")
+    with stopped_by_signals(f"its server and its ranks have ended; what it made is in {output}"):
+        problems = _demonstrate(output_console(), output, documents, max_seq_len)
+    context.exit(1 if problems else 0)
+
+
+def _demonstrate(console: Console, output: Path, documents: int, max_seq_len: int) -> list[str]:
+    """Goes the whole way, and returns what is wrong."""
+    started = time.perf_counter()
+    output.mkdir(parents=True, exist_ok=True)
+    summary = _tokenize(console, output, documents)
+    dataset = _prepare(console, summary, output, max_seq_len)
+    with DemoServer(output / "datasets", output / "server.log") as server:
+        console.rule("serve and train")
+        counts = _train(console, server, summary, dataset, output)
+        problems = _audit(console, server, dataset, summary, counts)
+    plot = output / "packing.png"
+    save_plot(dataset_report(dataset), plot)
+    console.rule()
+    console.print(f"plot: {plot}    total: {time.perf_counter() - started:.0f} s")
+    for problem in problems:
+        console.print(f"[red]WRONG: {problem}")
+    return problems
+
+
+def _tokenize(console: Console, output: Path, documents: int) -> TokenizeSummary:
+    console.rule("tokenize")
+    started = time.perf_counter()
+    texts = list(python_corpus(documents))
+    summary = tokenize_documents(lambda _: texts, output / "corpus", vocab_size=8192, overwrite=True)
+    console.print(
+        f"{summary.documents:,} functions and classes of the standard library: {summary.tokens:,} tokens of a BPE "
+        f"vocabulary of {summary.vocab_size:,} trained on them, longest {summary.longest:,} "
+        f"({time.perf_counter() - started:.1f} s)"
+    )
+    return summary
+
+
+def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_len: int) -> PreparedDataset:
+    console.rule("prepare")
+    started = time.perf_counter()
+    folder = output / "datasets" / _DATASET
+    plan = PlanOptions(max_seq_len=max_seq_len, over_length="truncate")
+    prepare(summary.idx_path, output=folder, plan=plan, overwrite=True)
+    dataset = open_prepared(folder)
+    console.print(
+        repr(PackingStats.from_templates(dataset.templates, max_seq_len, proven_bound=dataset.manifest.lower_bound))
+    )
+    manifest = dataset.manifest
+    padded = manifest.total_tokens / (manifest.n_sequences * max_seq_len)
+    console.print(
+        f"one sequence a row would be {padded:.2%} efficient: packing needs {manifest.n_bins:,} rows instead of "
+        f"{manifest.n_sequences:,} ({time.perf_counter() - started:.1f} s)"
+    )
+    if manifest.over_length.sequences:
+        console.print(
+            f"{manifest.over_length.sequences:,} longer sequences were truncated, by {manifest.over_length.tokens:,} "
+            "tokens"
+        )
+    return dataset
+
+
+def _first_bin_seconds(target: str) -> float:
+    """Median time from a request for a new epoch to its first bin, of a server that is warm."""
+    with connect(target, timeout_seconds=_PATIENCE_SECONDS) as client:
+        seconds = []
+        for epoch in range(1000, 1020):
+            started = time.perf_counter()
+            with client.stream_bins(_DATASET, epoch=epoch) as stream:
+                next(stream)
+            seconds.append(time.perf_counter() - started)
+    return float(np.median(seconds))
+
+
+def _train(
+    console: Console, server: DemoServer, summary: TokenizeSummary, dataset: PreparedDataset, output: Path
+) -> list[list[EpochCount]]:
+    """Runs the ranks, kills the server on the way, and returns each rank's counts of each epoch."""
+    console.print(f"server on {server.target}; first bin after {_first_bin_seconds(server.target) * 1000:.1f} ms")
+    rendezvous = output / "rendezvous"
+    rendezvous.unlink(missing_ok=True)
+    options = TrainerOptions(
+        target=server.target,
+        dataset=_DATASET,
+        tokens=str(summary.idx_path),
+        world_size=_WORLD_SIZE,
+        num_workers=_WORKERS,
+        batch_size=_BATCH_SIZE,
+        epochs=_EPOCHS,
+        train_steps=_TRAIN_STEPS,
+        vocab_size=summary.vocab_size,
+        max_seq_len=dataset.manifest.max_seq_len,
+        rendezvous=str(rendezvous.resolve()),
+        timeout_seconds=_PATIENCE_SECONDS,
+    )
+    counts: list[list[EpochCount]] = [[] for _ in range(_WORLD_SIZE)]
+    alive, killed, steps_without = True, False, 0
+    with _ranks(options) as (events, ranks):
+        heard = time.monotonic()
+        while any(len(epochs) < _EPOCHS for epochs in counts):
+            try:
+                rank, kind, fact = events.get(timeout=_DRY_SECONDS)
+                heard = time.monotonic()
+            except queue.Empty:
+                if alive:
+                    _check_alive(ranks, silent_seconds=time.monotonic() - heard)
+                    continue
+                console.print(
+                    f"the ranks took {steps_without} more steps from prefetched bins, and now wait", highlight=False
+                )
+                console.print(f"[bold]server back[/] after {server.start():.1f} s, the ranks continue")
+                alive = True
+                continue
+            steps_without += kind == "step" and not alive
+            if kind == "failed":
+                raise RuntimeError(f"rank {rank} failed: {fact}")
+            if kind == "epoch":
+                counts[rank].append(fact)
+            elif fact == (0, _KILL_AT_STEP) and not killed:
+                server.kill()
+                alive, killed = False, True
+                console.print(f"[bold]server killed[/] after step {_KILL_AT_STEP} of epoch 0")
+    rendezvous.unlink(missing_ok=True)
+    return counts
+
+
+def _check_alive(ranks: list[SpawnProcess], *, silent_seconds: float) -> None:
+    """Raises a RuntimeError where a rank was ended, or none reported anything for too long."""
+    for rank, process in enumerate(ranks):
+        if process.exitcode:
+            raise RuntimeError(f"rank {rank} ended with status {process.exitcode}; see above")
+    if silent_seconds > _PATIENCE_SECONDS:
+        raise RuntimeError(f"no rank did anything for {_PATIENCE_SECONDS:.0f} s; see above")
+
+
+@contextmanager
+def _ranks(options: TrainerOptions) -> Iterator[tuple[Any, list[SpawnProcess]]]:
+    """Starts every rank, and yields the queue of their reports, and the processes."""
+    spawn = multiprocessing.get_context("spawn")
+    events = spawn.Queue()
+    ranks = [spawn.Process(target=run_rank, args=(rank, options, events)) for rank in range(options.world_size)]
+    for process in ranks:
+        process.start()
+    try:
+        yield events, ranks
+        for process in ranks:
+            process.join(timeout=60)
+    finally:
+        for process in ranks:
+            process.terminate()
+        ends = time.monotonic() + _END_SECONDS
+        for process in ranks:
+            process.join(timeout=max(0.0, ends - time.monotonic()))
+            process.kill()
+            process.join()
+
+
+def _audit(
+    console: Console,
+    server: DemoServer,
+    dataset: PreparedDataset,
+    summary: TokenizeSummary,
+    counts: list[list[EpochCount]],
+) -> list[str]:
+    """Compares what the ranks saw with the token file, reads the streams once more, and returns what is wrong."""
+    console.rule("audit")
+    problems = []
+    manifest = dataset.manifest
+    expected = (manifest.n_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
+    rows = []
+    for epoch in range(_EPOCHS):
+        ranks = [epochs[epoch] for epochs in counts]
+        seen = (
+            sum(count.sequences for count in ranks),
+            sum(count.tokens for count in ranks),
+            sum(count.checksum for count in ranks) % 2**64,
+        )
+        if seen != expected:
+            problems.append(f"epoch {epoch}: the ranks saw {seen}, the token file has {expected}")
+        rows.append(
+            (
+                str(epoch),
+                ", ".join(f"{count.steps:,}" for count in ranks),
+                f"{seen[0]:,}",
+                f"{seen[1]:,}",
+                f"{ranks[0].losses[0]:.2f} → {ranks[0].losses[-1]:.2f}",
+                f"{max(count.first_batch_seconds for count in ranks):.2f} s",
+                f"{seen[1] / max(count.seconds for count in ranks):,.0f}",
+            )
+        )
+        if len({count.steps for count in ranks}) != 1:
+            problems.append(f"epoch {epoch}: the ranks took different numbers of steps")
+    columns = ("epoch", "steps of each rank", "sequences", "tokens", "loss", "first batch", "tokens/s")
+    console.print(table(*columns, rows=rows))
+    topology = Topology(world_size=_WORLD_SIZE, workers_per_rank=_WORKERS, batch_size=_BATCH_SIZE)
+    with connect(server.target, timeout_seconds=_PATIENCE_SECONDS) as client:
+        info = client.get_dataset(_DATASET)
+        for epoch in range(_EPOCHS):
+            streams = EpochOfStreams(client=client, dataset=info, epoch=epoch, seed=17, topology=topology)
+            problems += streams.audit().problems
+    verdict = "[red]no" if problems else "[green]yes"
+    console.print(
+        f"every token of every sequence exactly once in each epoch, over {_WORLD_SIZE} ranks × {_WORKERS} workers "
+        f"and a killed server: {verdict}"
+    )
+    return problems
+
+
+def _file_checksum(summary: TokenizeSummary, max_seq_len: int) -> int:
+    """The checksum of the token file, to which those of the ranks must add up."""
+    tokens = MegatronTokens(summary.idx_path)
+    total = 0
+    for index in range(len(tokens)):
+        sequence = tokens.read(index)[:max_seq_len].astype(np.int64)
+        total += token_checksum(sequence, np.arange(len(sequence)), np.array([len(sequence)]))
+    return total % 2**64

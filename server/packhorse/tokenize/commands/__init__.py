@@ -1,0 +1,1 @@
+"""The command that turns text, chats and pairs into token files."""

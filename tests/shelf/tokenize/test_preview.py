@@ -1,0 +1,59 @@
+"""Rows as `--show` prints them, and sequences as `show --id` does: what is trained stands in [[ ]]."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+from tests.flat_words import prepare
+from tests.shelf.tokenize.small_tokenizers import byte_level, saved
+
+from packhorse.pictures import MarkedRange, MarkedSequence
+from packhorse.pictures.commands.show import command as show
+from packhorse.tokenize.commands.tokenize import command
+
+_TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+
+
+def _flags(tmp_path: Path) -> list[str]:
+    folder = saved(byte_level(), tmp_path / "tok", chat_template=_TEMPLATE)
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "fox"}]
+    rows = [{"messages": chat}, {"messages": 7}, {"messages": chat}]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["--input", str(tmp_path / "c.jsonl"), "--messages-column", "messages", "--tokenizer", str(folder)]
+
+
+def test_rows_are_shown_before_anything_is_written(tmp_path: Path) -> None:
+    flags = _flags(tmp_path)
+    there = sorted(tmp_path.iterdir())
+    told = CliRunner().invoke(command, [*flags, "--show", "2"])
+    assert told.exit_code == 0, told.output
+    assert sorted(tmp_path.iterdir()) == there
+    assert "user:hi</s>assistant:[[fox</s>]]" in told.output
+    assert "messages[1].content  'fox'" in told.output
+    assert "line 2: the messages are a number, not a list of messages" in told.output
+    assert "line 3" not in told.output
+    missing = CliRunner().invoke(command, flags)
+    assert missing.exit_code == 2
+    assert "--output" in missing.output
+
+
+def test_a_prepared_sequence_is_shown_with_its_mask(tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, [*_flags(tmp_path), "--on-bad-row", "skip", "--output", str(tmp_path / "x")])
+    assert done.exit_code == 0, done.output
+    prepare(tmp_path / "x.idx", max_seq_len=64, output=tmp_path / "set", progress=False)
+    flags = [str(tmp_path / "set"), "--id", "1", "--tokens", str(tmp_path / "x.idx")]
+    told = CliRunner().invoke(show, flags)
+    assert told.exit_code == 0, told.output
+    assert "user:hi</s>assistant:[[fox</s>]]" in told.output
+
+
+def test_a_notebook_shows_what_is_trained_in_colour() -> None:
+    stretches = (
+        MarkedRange(text="<a>", num_tokens=1, is_trained=False),
+        MarkedRange(text="b & c", num_tokens=2, is_trained=True, origin="response"),
+    )
+    page = MarkedSequence(title="row", ranges=stretches, notes=("not in the text: tools",))._repr_html_()
+    assert 'title="response" style=' in page
+    assert "b &amp; c" in page
+    assert "&lt;a&gt;" in page
+    assert "not in the text: tools" in page
