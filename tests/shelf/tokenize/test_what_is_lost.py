@@ -15,7 +15,7 @@ from packhorse.sft.unused import _WIRING
 from packhorse.tokenize.columns import _STANDARD, _VERDICTS
 from packhorse.tokenize.commands.tokenize import command
 
-GUIDE = Path(__file__).parents[2] / "client" / "guides" / "what-tokenizing-leaves-out.md"
+GUIDE = Path(__file__).parents[3] / "client" / "guides" / "what-tokenizing-leaves-out.md"
 TEMPLATE = (
     "{% for m in messages %}{% if m.role in ('user', 'assistant', 'system', 'tool') %}{{ m.role + ' ' + m.content }}"
     "{% for c in m.tool_calls or [] %}{{ ' ' + c.function.name + ' ' + (c.function.arguments | tojson) }}{% endfor %}"
