@@ -25,6 +25,7 @@ from packhorse.dataset import (
     verify_lengths,
     versions_of,
 )
+from packhorse.formats.left_out import left_out_text
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Progress, show_progress
 from packhorse.shelf import from_shelf
@@ -121,6 +122,7 @@ class _VersionResult:
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON can hold it."""
+        inputs = None if self.manifest is None else self.manifest.inputs
         return {
             "folder": str(self.folder),
             "version": None if self.manifest is None else self.manifest.version,
@@ -128,6 +130,7 @@ class _VersionResult:
             "ok": not self.wrong,
             "problems": self.wrong,
             "lengths": None if self.lengths is None else asdict(self.lengths),
+            "left_out": None if inputs is None else inputs.left_out,
             "compared": ["checksums"] if self.lengths is None else ["checksums", "lengths"],
         }
 
@@ -216,5 +219,7 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
     if tokens is not None and not is_url(tokens):
         for line in from_shelf("recorded_lines")(tokens):  # what the rows held and the tokens do not
             click.echo(line)
+    elif manifest is not None and manifest.inputs is not None and manifest.inputs.left_out:
+        click.echo(f"not in the tokens, as tokenize left it out: {left_out_text(manifest.inputs.left_out)}")
     for problem in result.wrong:
         click.echo(f"WRONG: {problem}", err=True)

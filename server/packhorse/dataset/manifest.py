@@ -173,6 +173,8 @@ class Inputs:
     """The first of them, in the order that numbers rows; inputs.jsonl names all where there are more."""
     skipped: SkippedRows = SkippedRows()
     """The rows that were left out, each for a reason."""
+    left_out: dict[str, int] | None = field(default=None, metadata=LATER)
+    """What `packhorse tokenize` left out of the token files → how many rows or turns; None if it says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,12 +423,7 @@ class Manifest(Facts):
         yield "over_length.tokens is at most source_tokens", ledger.tokens <= ledger.source_tokens
         yield "over_length.sequences is at most source_tokens", ledger.sequences <= ledger.source_tokens
         if self.inputs is not None:
-            files, skipped = self.inputs.num_files, self.inputs.skipped.rows
-            yield "inputs counts from 0", min(files, skipped, self.inputs.rows) >= 0
-            yield "inputs names the first files", len(self.inputs.files) == min(files, MOST_LISTED)
-            yield "inputs names the first rows skipped", len(self.inputs.skipped.first) == min(skipped, MOST_LISTED)
-            reasons = self.inputs.skipped.by_reason
-            yield "inputs has a reason for each row skipped", reasons is None or 0 < skipped == sum(reasons.values())
+            yield from _rules_of_inputs(self.inputs)
         if (groups := self.groups) is not None:
             yield "groups has n_groups in [1, n_sequences]", 1 <= groups.n_groups <= self.n_sequences
             yield "groups counts what it dropped from 0", 0 <= groups.n_dropped_listed <= groups.n_dropped
@@ -453,6 +450,16 @@ class Manifest(Facts):
             yield "a resource costs at least 0", each.cost >= 0
             yield "no sequence takes more than there is", 0 <= each.most <= each.total
             yield "no sequence takes more than a cap", each.cap is None or each.most <= each.cap
+
+
+def _rules_of_inputs(inputs: Inputs) -> Iterator[tuple[str, bool]]:
+    files, skipped, reasons = inputs.num_files, inputs.skipped.rows, inputs.skipped.by_reason
+    yield "inputs counts from 0", min(files, skipped, inputs.rows) >= 0
+    yield "inputs names the first files", len(inputs.files) == min(files, MOST_LISTED)
+    yield "inputs names the first rows skipped", len(inputs.skipped.first) == min(skipped, MOST_LISTED)
+    yield "inputs has a reason for each row skipped", reasons is None or 0 < skipped == sum(reasons.values())
+    counts = None if inputs.left_out is None else inputs.left_out.values()
+    yield "inputs counts what tokenizing left out", counts is None or min(counts, default=0) > 0
 
 
 def _inputs(content: dict[str, Any]) -> Inputs:

@@ -31,6 +31,7 @@ from packhorse.dataset import (
     write_records,
 )
 from packhorse.formats.files import absolute, as_path
+from packhorse.formats.left_out import left_out_of
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.jobs import Progress
 from packhorse.parameters import parameter
@@ -108,6 +109,10 @@ def write_inputs(
             for row, fault in rows.tolist():
                 yield SkippedRow(file=names.get(path, path), row=row, reason=Fault(fault).reason)
 
+    left_out = Counter(before.manifest.inputs.left_out if before and before.manifest.inputs else None)
+    if opened.kind in ("Megatron", "flat"):
+        for file in opened.files:
+            left_out += Counter({} if is_url(file.path) else left_out_of(file.path))
     by_reason = Counter(Fault(fault).reason for _, rows in skipped for fault in rows[:, 1].tolist())
     num_skipped = by_reason.total()
     num_rows = opened.num_rows
@@ -130,6 +135,7 @@ def write_inputs(
             first=tuple(islice(skipped_rows(), MOST_LISTED)),
             by_reason=dict(sorted(by_reason.items())) if num_skipped == by_reason.total() > 0 else None,
         ),
+        left_out=dict(sorted(left_out.items())) or None,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TextIO
 
-from packhorse.formats import megatron_paths
+from packhorse.formats.left_out import skipped_path
 from packhorse.storage import AtomicFiles
 
 Reason = Literal["bad", "empty", "undecodable", "no_targets", "too_long"]
@@ -17,14 +17,9 @@ Reason = Literal["bad", "empty", "undecodable", "no_targets", "too_long"]
 or it does not fit the cutoff."""
 
 
-def ledger_path(output: str | os.PathLike[str]) -> Path:
-    """Returns the path of the ledger beside token files `X.bin`, `X.idx`."""
-    return megatron_paths(output)[1].with_suffix(".skipped.jsonl")
-
-
 def open_ledger(output: str | os.PathLike[str]) -> TextIO:
     """Begins the ledger of a part."""
-    return ledger_path(output).open("w", encoding="utf-8", newline="\n")
+    return skipped_path(output).open("w", encoding="utf-8", newline="\n")
 
 
 def write_entry(ledger: TextIO, row: str, reason: Reason, why: str) -> None:
@@ -42,8 +37,8 @@ def join_ledgers(output: str | os.PathLike[str], parts: Sequence[str | os.PathLi
     Returns:
         The file; None if there is none.
     """
-    path = ledger_path(output)
-    written = [part for part in map(ledger_path, parts) if part.is_file() and part.stat().st_size]
+    path = skipped_path(output)
+    written = [part for part in map(skipped_path, parts) if part.is_file() and part.stat().st_size]
     if not written:
         path.unlink(missing_ok=True)
         return None

@@ -6,17 +6,11 @@ Owns the file. Leaves finding such fields to `columns` and `packhorse.sft`.
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from packhorse.formats import megatron_paths
+from packhorse.formats.left_out import left_out_of, left_out_text, unused_path
 from packhorse.storage import AtomicFiles
 from packhorse.tokenize._work import Tally
-
-
-def unused_path(output: str | os.PathLike[str]) -> Path:
-    """Returns the path of the file beside token files `X.bin`, `X.idx`."""
-    return megatron_paths(output)[1].with_suffix(".unused.json")
 
 
 def write_unused(output: str | os.PathLike[str], tally: Tally) -> None:
@@ -45,7 +39,7 @@ def unused_lines(unused: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def recorded_lines(output: str | os.PathLike[str]) -> list[str]:
-    """Returns what `X.unused.json` beside token files says, for people; nothing if there is no such file.
+    """Returns what `X.unused.json` and `X.skipped.jsonl` beside token files say, for people; nothing if there are none.
 
     Example:
         >>> recorded_lines("no-such-tokens")
@@ -54,9 +48,8 @@ def recorded_lines(output: str | os.PathLike[str]) -> list[str]:
     Args:
         output: the prefix X, or one of its files.
     """
+    counts = left_out_of(output)
     path = unused_path(output)
-    if not path.is_file():
-        return []
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    ends = [f"no end     {content['open_turns']:,} trained turns have no token that ends them"]
-    return [*unused_lines(content["unused"]), *(ends if content["open_turns"] else [])]
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"unused": {}}
+    rest = {name: count for name, count in counts.items() if not name.startswith("not used: ")}
+    return [*unused_lines(content["unused"]), *([f"left out   {left_out_text(rest)}"] if rest else [])]

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 from packhorse.formats import megatron_paths
 from packhorse.formats.files import FileStamp, absolute, as_path
 from packhorse.formats.keys import keys_path
+from packhorse.formats.left_out import unused_path
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, Progress, open_engine
@@ -59,7 +60,7 @@ def remove_stale(output: str | os.PathLike[str], *, keeps_mask: bool = False, ke
     Called after the new files appeared: tokens beside a mask of other lengths are refused, and tokens that lost their
     mask would be trained on as a whole.
     """
-    stale = [] if keeps_mask else [megatron_paths(output)[1].with_suffix(".unused.json"), *masked_paths(output)[:2]]
+    stale = [] if keeps_mask else [unused_path(output), *masked_paths(output)[:2]]
     for path in [*reversed(stale), *([] if keeps_keys else [keys_path(output)])]:
         path.unlink(missing_ok=True)
 

@@ -3,7 +3,10 @@
 import warnings
 from pathlib import Path
 
+import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from packhorse.client import (
@@ -72,6 +75,33 @@ def test_whoever_wants_no_mask_says_so_and_is_told_once(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         assert targets(path, loss_mask=given) == 3  # what is given counts
         assert targets(TOKENS) == ALL
+
+
+def test_tokens_of_chats_without_their_mask_are_told_once(tmp_path: Path) -> None:
+    path = write_chats(tmp_path / "sft.idx")
+    for ending in ("bin", "idx"):
+        (tmp_path / f"sft.loss_mask.{ending}").unlink()
+    assert targets(path) == ALL  # nothing says that they are chats
+    (tmp_path / "sft.unused.json").write_text("{}")
+    pq.write_table(pa.table({"input_ids": TOKENS, "assistant_masks": MASKS}), tmp_path / "sft.parquet")
+    said = r"every token of .*sft.bin is trained on, prompts too, although .*sft.unused.json says .* chats or pairs"
+    for name in (path, path.as_uri()):
+        with pytest.warns(UserWarning, match=said):
+            assert targets(name) == ALL
+    table = as_token_source(tmp_path / "sft.parquet", column="input_ids")
+    with pytest.warns(UserWarning, match=r"it has a column 'assistant_masks': give the mask as loss_mask="):
+        assert targets(table) == ALL
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert targets(path, loss_mask=None) == targets(table, loss_mask=None) == ALL
+
+
+def test_a_mask_lies_beside_tokens_in_an_object_store_too(tmp_path: Path) -> None:
+    write_chats(tmp_path / "sft.idx")
+    for file in tmp_path.iterdir():
+        fsspec.filesystem("memory").pipe_file(f"/beside/{file.name}", file.read_bytes())
+    assert targets("memory://beside/sft.idx") == TRAINED
+    assert targets("memory://beside/sft.bin") == TRAINED
 
 
 @pytest.mark.parametrize(

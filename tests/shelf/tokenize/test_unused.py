@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.flat_words import prepare
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from packhorse.cli import main
@@ -104,6 +105,25 @@ def test_nulls_that_arrow_invents_and_arguments_as_text_are_not_trained(
     status, printed, output = tokenized(model, tmp_path / "rows.parquet")
     assert status == 0, printed
     assert MegatronTokens(str(output)).read(0).tolist() == [1, 4, 3, 2, 6, 7, 8, 3]
+
+
+def test_verify_and_inspect_tell_later_what_was_left_out(model: Path, tmp_path: Path) -> None:
+    (model / "chat_template.jinja").write_text(TEMPLATE.replace(" <end> ", "\n"))
+    rows = [row(source="web"), {"messages": 5}, {"messages": []}, row(source="web")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    status, printed, output = tokenized(model, tmp_path / "rows.jsonl", "--on-bad-row", "skip")
+    assert status == 0, printed
+    prepare(output.with_suffix(".idx"), max_seq_len=16, output=tmp_path / "set", progress=False)
+    text = "column source of 2 rows; 2 rows (bad 1, empty 1); the end of 2 turns, which have none"
+    counts = {"not used: column source": 2, "skipped: bad": 1, "skipped: empty": 1, "turns without an end": 2}
+    for name in ("inspect", "verify"):
+        told = CliRunner().invoke(main, [name, str(tmp_path / "set")])
+        assert f"not in the tokens, as tokenize left it out: {text}" in " ".join(told.output.split())
+    facts = json.loads(CliRunner().invoke(main, ["verify", str(tmp_path / "set"), "--json"]).output)
+    assert facts["left_out"] == counts
+    told = CliRunner().invoke(main, ["verify", str(tmp_path / "set"), "--tokens", str(output.with_suffix(".idx"))])
+    assert "not used   column source, of 2 rows (2 values)" in told.output
+    assert "left out   2 rows (bad 1, empty 1); the end of 2 turns" in told.output
 
 
 def test_turns_without_an_end_are_counted_with_one_of_them(model: Path, tmp_path: Path) -> None:

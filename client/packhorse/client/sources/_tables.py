@@ -248,6 +248,10 @@ class RowLookup:
         return rows if self._order is None else self._order[rows].astype(np.int64)
 
 
+_MASK_COLUMNS = ("loss_mask", "assistant_masks", "assistant_mask", "completion_mask", "labels")
+"""What tables call the mask of their tokens."""
+
+
 class TableSource(TokenSource):
     """A source of a table's rows, which may have a column of ids."""
 
@@ -263,6 +267,11 @@ class TableSource(TokenSource):
     def __getstate__(self) -> dict[str, Any]:
         state: Any = super().__getstate__()
         return {**state, "_lookup": None}
+
+    def sign_of_mask(self) -> str:
+        """Names a column that is a mask of the tokens; see `TokenSource.sign_of_mask`."""
+        name = next(filter(self._has_column, _MASK_COLUMNS), None)
+        return "" if name is None else f"it has a column {name!r}"
 
     def for_ids(self, id_column: str) -> Self:
         """Returns a source that looks ids up in their column, where the data has it; see `TokenSource.for_ids`.

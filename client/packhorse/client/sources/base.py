@@ -100,6 +100,10 @@ class TokenSource(ABC):
         """
         return None
 
+    def sign_of_mask(self) -> str:
+        """Returns what says that some of the tokens are not to be predicted, though no mask is beside them."""
+        return ""
+
     def for_ids(self, id_column: str) -> "TokenSource":
         """Returns this source, or a similar one, for the ids of a dataset.
 

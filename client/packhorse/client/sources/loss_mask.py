@@ -48,6 +48,8 @@ def loss_mask_of(tokens: TokenSource, given: Any = AUTO) -> TokenSource | None:
         return mask.as_mask_of(tokens)  # says what is wrong
     if beside and isinstance(mask, TokenFileSource) and isinstance(tokens, TokenFileSource):
         _check_sequences(tokens, mask)  # nobody chose it; of a mask that is given, each batch's sequences are checked
+    if mask is None:
+        _warn_of_missing_mask(tokens)
     return mask
 
 
@@ -83,6 +85,19 @@ def _warn_of_every_token(tokens: TokenSource) -> None:
         warnings.warn(
             f"every token of {tokens.where} is trained on, also those that its loss mask {mask.where} leaves out: "
             "loss_mask=None was given; leave it out to use the mask",
+            stacklevel=2,  # always the same line, so that Python shows it once
+        )
+
+
+def _warn_of_missing_mask(tokens: TokenSource) -> None:
+    """Says once that prompts are trained on too, if something says that the tokens have a mask."""
+    sign = ""
+    with suppress(OSError, ValueError):  # nobody asked for the mask, so nothing fails because of it
+        sign = tokens.sign_of_mask()
+    if sign:
+        warnings.warn(
+            f"every token of {tokens.where} is trained on, prompts too, although {sign}: give the mask as loss_mask=, "
+            "or loss_mask=None if you mean it",
             stacklevel=2,  # always the same line, so that Python shows it once
         )
 

@@ -26,6 +26,7 @@ from packhorse.client.sources.base import MappedSource, Ranges, TokenSource, Tok
 from packhorse.formats import FlatTokens, MegatronIndex, MegatronTokens
 from packhorse.formats.files import TokenIndex, as_path, exists
 from packhorse.formats.flat import FlatBoundaries
+from packhorse.formats.left_out import unused_name
 from packhorse.formats.loss_mask import mask_files
 from packhorse.formats.object_store import StoredObject, StoreOptions, without_secrets
 
@@ -79,6 +80,11 @@ class TokenFileSource(MappedSource):
                 f"{without_secrets(missing)} is not; copy both, or give loss_mask=None to train on every token"
             )
         return self._opened_beside(files.megatron_index if megatron else files.flat_boundaries)
+
+    def sign_of_mask(self) -> str:
+        """Says that the tokens were made of chats or pairs; see `TokenSource.sign_of_mask`."""
+        name = unused_name(self._address)
+        return f"{without_secrets(name)} says that they are of chats or pairs" if exists(as_path(name)) else ""
 
     @property
     @abstractmethod

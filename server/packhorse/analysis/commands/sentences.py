@@ -11,6 +11,7 @@ from packhorse.analysis.counts import rule_of
 from packhorse.analysis.report import DatasetReport
 from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
 from packhorse.dataset import Inputs, Manifest, Version, versions_of
+from packhorse.formats.left_out import left_out_text
 from packhorse.topology import Balance, Topology
 from packhorse.types import skipped_text
 
@@ -70,6 +71,8 @@ def _origin_lines(manifest: Manifest) -> Iterator[str]:
         if skipped := manifest.inputs.skipped.rows:
             by_reason = manifest.inputs.skipped.by_reason
             yield f"skipped: {skipped_text(skipped, by_reason)}; manifest.json or skipped.jsonl names them"
+        if manifest.inputs.left_out:
+            yield f"not in the tokens, as tokenize left it out: {left_out_text(manifest.inputs.left_out)}"
 
 
 def _read_text(inputs: Inputs) -> str:

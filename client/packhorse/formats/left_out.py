@@ -1,0 +1,92 @@
+"""What tokenizing left out of token files: `X.unused.json` by field and `X.skipped.jsonl` by row, beside `X.bin`.
+
+Owns the names of the two files, and reading how much they hold. Leaves writing them to `packhorse.tokenize`.
+"""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+from packhorse.formats.megatron import megatron_paths
+
+_NOT_USED, _SKIPPED, _OPEN = "not used: ", "skipped: ", "turns without an end"
+
+
+def unused_name(tokens: str) -> str:
+    """Returns the path or URL of `unused_path` of a token file `X.bin`.
+
+    Example:
+        >>> unused_name("s3://bucket/sft.bin")
+        's3://bucket/sft.unused.json'
+    """
+    return tokens.removesuffix(".bin") + ".unused.json"
+
+
+def unused_path(tokens: str | os.PathLike[str]) -> Path:
+    """Returns the path of the fields that are not in the tokens `X`, `X.bin` or `X.idx`; only chats and pairs have it.
+
+    Example:
+        >>> unused_path("sft.idx").name
+        'sft.unused.json'
+    """
+    return Path(unused_name(str(megatron_paths(tokens)[0])))
+
+
+def skipped_path(tokens: str | os.PathLike[str]) -> Path:
+    """Returns the path of the rows that are not in the tokens `X`, `X.bin` or `X.idx`.
+
+    Example:
+        >>> skipped_path("sft.idx").name
+        'sft.skipped.jsonl'
+    """
+    return megatron_paths(tokens)[1].with_suffix(".skipped.jsonl")
+
+
+def left_out_of(tokens: str | os.PathLike[str]) -> dict[str, int]:
+    """Returns what tokenizing left out → how many rows, or turns; empty if nothing was, or nothing says so.
+
+    Example:
+        >>> left_out_of("no-such-tokens")
+        {}
+
+    Raises:
+        ValueError: one of the two files is damaged.
+    """
+    found: Counter[str] = Counter()
+    unused, skipped = unused_path(tokens), skipped_path(tokens)
+    try:
+        if unused.is_file():
+            content = json.loads(unused.read_text(encoding="utf-8"))
+            found.update({_NOT_USED + name: entry["rows"] for name, entry in content["unused"].items()})
+            found.update({_OPEN: content["open_turns"]})
+        if skipped.is_file():
+            with skipped.open(encoding="utf-8") as lines:
+                found.update(_SKIPPED + json.loads(line)["reason"] for line in lines)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{unused} or {skipped.name} is damaged: {error!r}; tokenize again, or remove it") from None
+    return {name: count for name, count in found.items() if count}
+
+
+def left_out_text(counts: dict[str, int]) -> str:
+    """Returns what tokenizing left out, for people.
+
+    Example:
+        >>> left_out_text({"not used: tools": 812, "skipped: bad": 2, "turns without an end": 5})
+        'tools of 812 rows; 2 rows (bad 2); the end of 5 turns, which have none'
+    """
+    fields, rows = (
+        {name.removeprefix(kind): count for name, count in counts.items() if name.startswith(kind)}
+        for kind in (_NOT_USED, _SKIPPED)
+    )
+    parts = [f"{name} of {_rows(count)}" for name, count in fields.items()]
+    if rows:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(rows.items()))
+        parts.append(f"{_rows(sum(rows.values()))} ({reasons})")
+    if turns := counts.get(_OPEN):
+        parts.append(f"the end of {turns:,} turn{'s' if turns != 1 else ''}, which have none")
+    return "; ".join(parts)
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'s' if count != 1 else ''}"
