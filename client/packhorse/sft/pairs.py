@@ -79,7 +79,7 @@ class PairEncoder:
         shared = min(len(one.ids), len(other.ids)) if shared is None else shared
         counts = range(min(shared, len(one.ids) - 1, len(other.ids) - 1), 0, -1)
         ends = [one.offsets[count - 1][1] for count in counts]
-        between_words = [end for end in ends if chosen[end : end + 1].isspace()]
+        between_words = [end for end in ends if chosen[end : end + 1].isspace() or chosen[end - 1].isspace()]
         for end in dict.fromkeys([*between_words, *ends]):
             if chosen[:end] != rejected[:end]:
                 continue
@@ -88,6 +88,15 @@ class PairEncoder:
             if all([*prompt.ids, *rest.ids] == whole.ids for rest, whole in zip(answers, (one, other), strict=True)):
                 return chosen[:end], chosen[end:], rejected[end:]
         raise ValueError(_NO_PROMPT)
+
+    def num_opening(self, ids: Sequence[int]) -> int:
+        """Returns how many tokens of a sequence begin it, such as BOS."""
+        count = len(self._tokenizer.opening)
+        return count if tuple(ids[:count]) == self._tokenizer.opening else 0
+
+    def num_closing(self, ids: Sequence[int]) -> int:
+        """Returns how many tokens of a sequence end it, such as EOS."""
+        return len(self._ending) if list(ids[-1:]) == self._ending else 0
 
     def _continued(self, responses: Sequence[str]) -> list[Any]:
         """Encodes texts that continue others."""

@@ -4,7 +4,7 @@ Owns the order of these; leaves each to `sft.fitting`, `sft.turns` and `sft.unus
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,14 @@ class RenderedChat:
     def ends_with_turn(self) -> bool:
         """Whether nothing but white space follows the last turn."""
         return bool(self.turns) and not self.text[self.turns[-1].end :].strip()
+
+    def own_texts(self) -> Iterator[str]:
+        """Yields the texts of the row in its text, without the template's words."""
+        end = 0
+        for run in self.runs:
+            end += run.length
+            if run.source is not None:
+                yield self.text[end - run.length : end]
 
     def again(self, conversation: Conversation) -> "RenderedChat":
         """Renders another conversation in the same way."""

@@ -12,10 +12,10 @@ from packhorse.tokenize.fine_tuning import (
     FineTuningSummary,
     NoTargets,
     columns_of,
-    preview_fine_tuning,
     tokenize_fine_tuning,
 )
 from packhorse.tokenize.joining import JoinSummary, is_token_file, join_token_files
+from packhorse.tokenize.preview import preview_fine_tuning, preview_text
 from packhorse.tokenize.text import TokenizeSummary, tokenize, tokenize_documents
 from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, SpecialTokens, train_tokenizer
 
@@ -41,6 +41,7 @@ __all__ = [
     "iterate_documents",
     "join_token_files",
     "preview_fine_tuning",
+    "preview_text",
     "recorded_lines",
     "tokenize",
     "tokenize_documents",

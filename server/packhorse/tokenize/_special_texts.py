@@ -60,17 +60,17 @@ class SpecialTexts:
 
         If special tokens are encoded as text, these two are left out of it, since they are put around it.
         """
-        if not self.texts or _pattern(self.texts).search(text) is None:
+        if not self.texts or special_pattern(self.texts).search(text) is None:
             return TakenText(text)
         first, last = self._inner(text)
-        for found in _pattern(self.texts).findall(text, first, last):
+        for found in special_pattern(self.texts).findall(text, first, last):
             counts[found] = counts.get(found, 0) + 1
         own_ends = (first > 0) + (last < len(text))
         return TakenText(text if self.treatment == "keep" else text[first:last], own_ends, True)
 
     def first_in(self, text: str) -> str | None:
         """Returns the first special token within a text; None if there is none."""
-        found = _pattern(self.texts).search(text, *self._inner(text)) if self.texts else None
+        found = special_pattern(self.texts).search(text, *self._inner(text)) if self.texts else None
         return None if found is None else found[0]
 
     def count(self, taken: TakenText, encoding: Any) -> int:
@@ -91,5 +91,6 @@ class SpecialTexts:
 
 
 @lru_cache(maxsize=4)
-def _pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, texts)))
+def special_pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """Returns a pattern that finds the longest of some texts."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))

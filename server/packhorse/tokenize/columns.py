@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from packhorse.parameters import parameter
 from packhorse.sft import (
@@ -25,6 +25,7 @@ from packhorse.sft.chat import TurnEnd
 from packhorse.sft.cutting import Cutoff
 from packhorse.sft.messages import FLAGS, Turns, as_messages, called, json_fault
 from packhorse.sft.pairs import check_pair, common_prompt, pair_messages
+from packhorse.tokenize._special_texts import special_pattern
 from packhorse.tokenize.tokenizers import end_of_sequence, load_tokenizer
 
 
@@ -48,6 +49,8 @@ class TemplateColumns:
     """What happens to rows beyond the cutoff: the oldest exchanges and the begin of the prompt go, or the row."""
     strict: bool = False
     """Whether a row of which something is not in its tokens is refused."""
+    special_in_text: Literal["keep", "error"] = "keep"
+    """What becomes of a special token that a row's text spells: the token, as in transformers, or a refused row."""
     ignore: tuple[str, ...] = ()
     """Columns, and fields of messages such as `messages.name`, that may be left out without a word."""
 
@@ -108,6 +111,8 @@ class _TextPair(NamedTuple):
 
     prompt: str
     response: str
+    names: tuple[str, str]
+    """The columns of the two."""
     unused: list[str]
     """What of the row is for messages only."""
 
@@ -224,6 +229,24 @@ class RowEncoder:
             )
         return found
 
+    def special_texts(self, items: Sequence[Any]) -> list[str]:
+        """Returns the special tokens that the texts of a row spell, each as often as it stands there.
+
+        Raises:
+            ValueError: there is one, and `special_in_text` refuses it.
+        """
+        texts = self._tokenizer.special_texts
+        if not texts:
+            return []
+        own = [text for item in items for text in (item[:2] if isinstance(item, _TextPair) else item.own_texts())]
+        found = [text for each in own for text in special_pattern(texts).findall(each)]
+        if found and self._columns.special_in_text == "error":
+            raise ValueError(
+                f"the row spells the special token {found[0]!r}; take it out, or write it as the token with "
+                + parameter("special_in_text", "keep")
+            )
+        return found
+
     def _items(self, cells: _Cells) -> list[Any]:
         raise NotImplementedError
 
@@ -245,19 +268,22 @@ class RowEncoder:
     def _explained_pair(self, pair: _TextPair) -> ExplainedSequence:
         """Returns a pair's sequence; what stays of its prompt is not trained on, and the rest is."""
         (encoded,) = self.pairs.encode([(pair.prompt, pair.response)])
-        cut = len(encoded) - int(encoded.loss_mask.sum())
+        ids = encoded.input_ids.tolist()
+        cut = len(ids) - int(encoded.loss_mask.sum())
+        begin = self.pairs.num_opening(ids)
+        end = len(ids) - self.pairs.num_closing(ids)
+        edges = ((0, begin, FROM_TOKENIZER), (begin, cut, pair.names[0]), (cut, end, pair.names[1]))
         stretches = [
             Stretch(
                 first=first,
-                end=end,
-                text=str(
-                    self._tokenizer.model.decode(encoded.input_ids[first:end].tolist(), skip_special_tokens=False)
-                ),
-                is_trained=is_trained,
+                end=last,
+                text=str(self._tokenizer.model.decode(ids[first:last], skip_special_tokens=False)),
+                is_trained=first >= cut,
                 message=None,
                 field=field,
             )
-            for first, end, is_trained, field in ((0, cut, False, "prompt"), (cut, len(encoded), True, "response"))
+            for first, last, field in (*edges, (end, len(ids), FROM_TOKENIZER))
+            if first < last
         ]
         return ExplainedSequence(
             text=pair.prompt + pair.response,
@@ -330,7 +356,10 @@ class RowEncoder:
                     + " are for lists of messages; leave them out"
                 )
             self.pairs  # noqa: B018 - fails here if nothing ends a sequence
-            return _TextPair(*check_pair(prompt, response), [f"column {kind}" for kind in _STANDARD if cells.get(kind)])
+            unused = [f"column {kind}" for kind in _STANDARD if cells.get(kind)]
+            return _TextPair(
+                *check_pair(prompt, response), (self._columns_of(names[0]), self._columns_of(names[1])), unused
+            )
         if is_chat != [True, True] or not all(isinstance(cell, list) for cell in (prompt, response)):
             kinds = [called(cell) for cell in (prompt, response)]
             raise ValueError(
@@ -341,6 +370,13 @@ class RowEncoder:
             raise ValueError("the chat template ends the turns of messages; leave out eos")
         return self._rendered(pair_messages(prompt, response), cells)
 
+    def _columns_of(self, name: str) -> str:
+        """The columns that a part of a pair is from."""
+        return self._own.get(name.removesuffix(" answer"), name)
+
+
+FROM_TOKENIZER = "tokenizer"
+"""The origin of what the tokenizer puts around a text."""
 
 _STANDARD = ("tools", "system", "developer", "chat_template_kwargs")
 """Columns that belong to a conversation, by their standard names."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
@@ -19,7 +19,6 @@ from packhorse.parameters import message_of, parameter
 from packhorse.sft import (
     ChatTokenizer,
     EncodedSequence,
-    ExplainedSequence,
     MaskedTokenWriter,
     NoTargetsError,
     load_chat_tokenizer,
@@ -108,6 +107,8 @@ class FineTuningSummary:
     """The first few rows with such turns."""
     unused: Mapping[str, Mapping[str, Any]]
     """Column or field of messages → "rows", "values" and "first" row of which something is not in the tokens."""
+    special_in_text: Mapping[str, int]
+    """Special token → how often the rows' own texts spell it; each became the token."""
     skipped_empty: int
     """Rows without messages, or without prompt or response."""
     skipped_undecodable: int
@@ -253,56 +254,6 @@ def tokenize_fine_tuning(
     return _summary(target, recipe, writer, tally, found, ledger)
 
 
-def preview_fine_tuning(
-    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    columns: AnyColumns,
-    *,
-    tokenizer: str | os.PathLike[str],
-    num_rows: int = 3,
-    cutoff_len: int | None = None,
-) -> list[tuple[str, ExplainedSequence | str]]:
-    """Encodes the first rows and writes nothing.
-
-    Example:
-        >>> import tempfile
-        >>> from packhorse.tokenize import PairColumns, train_tokenizer
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     here = Path(folder)
-        ...     train_tokenizer(["2 + 2 = 4"], vocab_size=300).save(str(here / "tokenizer.json"))
-        ...     _ = (here / "sums.jsonl").write_text('{"question": "2 + 2 =", "answer": " 4"}')
-        ...     columns = PairColumns(prompt="question", response="answer", eos="<|endoftext|>")
-        ...     ((_, row),) = preview_fine_tuning(here / "sums.jsonl", columns, tokenizer=here)
-        >>> row.text
-        '2 + 2 = 4'
-
-    Args:
-        inputs: as in `tokenize_fine_tuning`.
-        columns: as in `tokenize_fine_tuning`.
-        tokenizer: as in `tokenize_fine_tuning`.
-        num_rows: how many rows.
-        cutoff_len: as in `tokenize_fine_tuning`.
-
-    Returns:
-        (File and line, what the row becomes) for each sequence; for a row that is refused, why.
-
-    Raises:
-        FileNotFoundError, ImportError, ValueError: as `tokenize_fine_tuning`, if it is not about a single row.
-    """
-    path = Path(tokenizer).absolute()
-    reader = row_encoder(columns, load_chat_tokenizer(path), tokenizer_json_path(path), cutoff_len)
-    skipped = Skipped()
-    check = TextCheck("skip", skipped, "skip")
-    files = whole_files(row_files(listed(inputs)).files)
-    rows = chain.from_iterable(rows_of(file.range, reader.required, reader.optional, check, set()) for file in files)
-    found: list[tuple[str, ExplainedSequence | str]] = []
-    for row in islice(rows, num_rows):
-        try:
-            found += [(str(row.origin), explained) for explained in reader.explain(*row.values)]
-        except ValueError as error:
-            found.append((str(row.origin), message_of(error)))
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
     """Where the tokenizer is, and where it is kept."""
@@ -366,6 +317,7 @@ def _summary(
         open_turns=tally.open_turns,
         open_named=tuple(tally.open_named),
         unused=tally.unused,
+        special_in_text=tally.special,
         skipped_empty=tally.empty,
         skipped_undecodable=tally.undecodable,
         undecodable_named=tuple(tally.undecodable_named),
@@ -475,11 +427,14 @@ class _Recipe:
             try:
                 items = self._read(reader, row)
                 unused = _naming(row.origin, reader.unused, items, row.others)
+                special = _naming(row.origin, reader.special_texts, items)
             except NoTargetsError:
                 raise
             except ValueError as error:
                 check.bad(row.origin, message_of(error))
                 continue
+            for text in special:
+                tally.special[text] = tally.special.get(text, 0) + 1
             for name, count in unused.items():
                 if name in tally.unused:
                     tally.note_unused(name, 1, count, "")

@@ -349,6 +349,11 @@ class Encoder:
             tally.tokens += int(lengths.sum())
             tally.longest = max(tally.longest, int(lengths.max()))
 
+    def sequence(self, text: str) -> list[int]:
+        """Returns the ids of one document."""
+        (ids,) = self._sequences([text], Tally())
+        return ids
+
     def _sequences(self, batch: Sequence[str], tally: Tally) -> list[list[int]]:
         """Returns the ids of each document, and none for one without text; counts what is special or unknown."""
         taken = [self.special.take(text, tally.special) for text in batch]

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from tests.flat_words import prepare
 from tests.shelf.tokenize.small_tokenizers import byte_level, saved
@@ -35,6 +36,27 @@ def test_rows_are_shown_before_anything_is_written(tmp_path: Path) -> None:
     missing = CliRunner().invoke(command, flags)
     assert missing.exit_code == 2
     assert "--output" in missing.output
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"prompt": "see the ", "completion": "fox"}, {"prompt": "see the ", "completion": "fox"}),
+        ({"instruction": "see", "input": "the", "output": "fox"}, {"instruction": "see\nthe", "output": "fox"}),
+        ({"text": "the fox"}, {"text": "the fox"}),
+    ],
+)
+def test_pairs_and_text_show_their_columns(tmp_path: Path, row: dict[str, str], shown: dict[str, str]) -> None:
+    folder = saved(byte_level(), tmp_path / "tok")
+    (tmp_path / "c.jsonl").write_text(json.dumps(row))
+    flags = ["--input", str(tmp_path / "c.jsonl"), "--tokenizer", str(folder), "--show", "1", "--json"]
+    told = json.loads(CliRunner().invoke(command, flags).output)
+    begin, *own, end = [(each["text"], each["origin"]) for each in told["ranges"]]
+    assert (begin, end) == (("<s>", "tokenizer"), ("</s>", "tokenizer"))
+    assert {origin: text for text, origin in own} == shown
+    num_trained = 3 if "text" in row else 2  # a response and its end
+    assert [each["is_trained"] for each in told["ranges"]][-num_trained:] == [True] * num_trained
+    assert sum(each["is_trained"] for each in told["ranges"]) == num_trained
 
 
 def test_a_prepared_sequence_is_shown_with_its_mask(tmp_path: Path) -> None:

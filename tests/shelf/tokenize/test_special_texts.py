@@ -194,3 +194,25 @@ def test_other_encodings_are_named(tmp_path: Path, encoding: str) -> None:
         for split in ("file", "line"):
             with pytest.raises(ValueError, match=rf"1 undecodable .*x\.txt \({name}\)"):
                 tokenize(tmp_path / "x.txt", tmp_path / "x", tokenizer=folder, documents=split)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": "user", "content": "a <|eot|>"}, {"role": "assistant", "content": "see </s> <|eot|>"}]},
+        {"prompt": "a <|eot|>", "completion": "see </s> <|eot|>"},
+    ],
+)
+def test_special_tokens_in_rows_are_counted_or_refused(tmp_path: Path, row: dict[str, Any]) -> None:
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+    folder = saved(byte_level(), tmp_path / "tok", chat_template=template)
+    (tmp_path / "c.jsonl").write_text(json.dumps(row))
+    flags = ["--input", str(tmp_path / "c.jsonl"), "--tokenizer", str(folder), "--output", str(tmp_path / "x")]
+    told = CliRunner().invoke(command, [*flags, "--json"])
+    assert json.loads(told.stdout)["special_in_text"] == {"<|eot|>": 2, "</s>": 1}
+    told = CliRunner().invoke(command, [*flags, "--overwrite"])
+    assert "3 (<|eot|> 2, </s> 1); all became tokens" in told.output
+    told = CliRunner().invoke(command, [*flags, "--overwrite", "--special-in-text", "error"])
+    assert "line 1: the row spells the special token '<|eot|>'" in str(told.exception)
+    told = CliRunner().invoke(command, [*flags, "--overwrite", "--special-in-text", "text"])
+    assert (told.exit_code, "is for plain text" in told.output) == (2, True)

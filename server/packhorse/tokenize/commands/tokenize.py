@@ -35,6 +35,7 @@ from packhorse.tokenize import (
     is_token_file,
     join_token_files,
     preview_fine_tuning,
+    preview_text,
     tokenize,
     tokenize_fine_tuning,
     unused_lines,
@@ -68,7 +69,7 @@ _KEPT = "finished parts are kept for --resume"
     "num_shown",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="Print the first N chats or pairs with what is trained in [[ ]] or in colour, and where each part comes "
+    help="Print the first N rows or documents with what is trained in [[ ]] or in colour, and where each part comes "
     "from. Without --output nothing is written.",
 )
 @click.option(
@@ -122,8 +123,8 @@ _KEPT = "finished parts are kept for --resume"
 @click.option(
     "--special-in-text",
     type=click.Choice(["text", "keep", "error"]),
-    help="What becomes of special tokens that a plain text spells out: its characters, the token, or an error. They "
-    "are counted.  [default: text]",
+    help="What becomes of special tokens that a text spells out: its characters, the token, or an error. They are "
+    "counted.  [default: text; of chats and pairs keep]",
 )
 @click.option(
     "--bos", metavar="TOKEN", help="Token that begins every sequence, if the tokenizer does not add it itself."
@@ -256,10 +257,7 @@ def command(
     shared: dict[str, Any] = {"execution": execution, "overwrite": overwrite}
     shared |= {name: given[name] for name in ("undecodable", "on_bad_row")}
     if num_shown is not None:
-        if form is None:
-            raise click.UsageError("--show is for chats, pairs and preferences; of plain text everything is trained.")
-        columns, options = _columns(form, given), _row_options(given)
-        _show(preview_fine_tuning(inputs, columns, num_rows=num_shown, **_preview_options(options)), as_json=as_json)
+        _show(_preview(inputs, form, given, num_shown), as_json=as_json)
     if output is None:
         return
     if form is None:
@@ -292,8 +290,19 @@ def _set_standard_columns(inputs: Sequence[str], train_tokenizer: bool, given: d
         given[f"{name}_column"] = getattr(columns, name, None)
 
 
-def _preview_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("tokenizer", "cutoff_len")}
+def _preview(
+    inputs: Sequence[str], form: _Form | None, given: dict[str, Any], num_rows: int
+) -> Sequence[tuple[str, Any]]:
+    """Returns what the first rows become."""
+    if form is not None:
+        columns, options = _columns(form, given), _row_options(given)
+        chosen = {name: options[name] for name in ("tokenizer", "cutoff_len")}
+        return preview_fine_tuning(inputs, columns, num_rows=num_rows, **chosen)
+    options = _text_options(given)
+    if options["tokenizer"] is None:
+        raise click.UsageError("--show needs a --tokenizer; one that is trained is not there yet.")
+    chosen = {name: options[name] for name in ("tokenizer", "documents", "special")}
+    return preview_text(inputs, num_rows=num_rows, **chosen)
 
 
 def _show(rows: Sequence[tuple[str, Any]], *, as_json: bool) -> None:
@@ -392,6 +401,7 @@ def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | Pr
         "turn_end": given["turn_end"] or "template",
         "cutoff": given["cutoff"] or "oldest",
         "strict": given["strict"],
+        "special_in_text": given["special_in_text"] or "keep",
         "ignore": given["ignore"],
     }
     if is_chat:
@@ -402,8 +412,11 @@ def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | Pr
 
 def _row_options(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the keywords of `tokenize_fine_tuning`; refuses flags of plain text."""
-    if given["special_in_text"] is not None:
-        raise click.UsageError("--special-in-text is for plain text.")
+    if given["special_in_text"] == "text":
+        raise click.UsageError(
+            "--special-in-text text is for plain text: in chats and pairs a special token's text becomes the token, as "
+            "in transformers. --special-in-text error refuses such rows."
+        )
     if given["bos"] is not None:
         raise click.UsageError("--bos is for plain text; for prompts the tokenizer adds its own beginning.")
     if any(given[name] is not None for name in ("text_column", "id_column", "documents", "glob")):
@@ -503,13 +516,14 @@ def _facts_of_text(summary: TokenizeSummary) -> _Facts:
     return rows, paths, _named(summary)
 
 
-def _special(summary: TokenizeSummary) -> str:
+def _special(summary: TokenizeSummary | FineTuningSummary) -> str:
     counts = sorted(summary.special_in_text.items(), key=lambda item: -item[1])
     total = sum(count for _, count in counts)
     some = ", ".join(f"{escape(text)} {count:,}" for text, count in counts[:3]) + (", …" if len(counts) > 3 else "")
-    kept = "all became tokens" if summary.special_kept == total else "written as text"
-    if 0 < summary.special_kept < total:
-        kept = f"{summary.special_kept:,} became tokens"
+    num_kept = summary.special_kept if isinstance(summary, TokenizeSummary) else total
+    kept = "all became tokens" if num_kept == total else "written as text"
+    if 0 < num_kept < total:
+        kept = f"{num_kept:,} became tokens"
     return f"{total:,} ({some}); {kept}"
 
 
@@ -525,6 +539,7 @@ def _facts_of_rows(summary: FineTuningSummary) -> _Facts:
         "cut": f"{summary.cut_sequences:,} sequences, by {summary.cut_tokens:,} tokens",
         "dropped, no targets": f"{summary.dropped_no_targets:,}",
         "dropped, too long": f"{summary.dropped_too_long:,}",
+        **({"special tokens in text": _special(summary)} if summary.special_in_text else {}),
         **_skipped(summary),
     }
     paths = {

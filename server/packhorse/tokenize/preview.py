@@ -1,0 +1,146 @@
+"""The first rows as they would be tokenized: what is trained, and where each part comes from. Writes nothing.
+
+Owns both kinds of rows. Leaves encoding to `columns` and `tokenizers`, and printing to whoever prints.
+"""
+
+import os
+from collections.abc import Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+
+from packhorse.parameters import message_of
+from packhorse.sft import ExplainedSequence, Stretch, load_chat_tokenizer
+from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.tokenize._parts import listed, whole_files
+from packhorse.tokenize._rows import Skipped, TextCheck, row_files, rows_of
+from packhorse.tokenize.columns import FROM_TOKENIZER, AnyColumns, row_encoder
+from packhorse.tokenize.documents import DocumentOptions, documents_of, files_of
+from packhorse.tokenize.tokenizers import Encoder, SpecialTokens
+
+
+def preview_fine_tuning(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    columns: AnyColumns,
+    *,
+    tokenizer: str | os.PathLike[str],
+    num_rows: int = 3,
+    cutoff_len: int | None = None,
+) -> list[tuple[str, ExplainedSequence | str]]:
+    """Encodes the first rows and writes nothing.
+
+    Example:
+        >>> import tempfile
+        >>> from packhorse.tokenize import PairColumns, train_tokenizer
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     here = Path(folder)
+        ...     train_tokenizer(["2 + 2 = 4"], vocab_size=300).save(str(here / "tokenizer.json"))
+        ...     _ = (here / "sums.jsonl").write_text('{"question": "2 + 2 =", "answer": " 4"}')
+        ...     columns = PairColumns(prompt="question", response="answer", eos="<|endoftext|>")
+        ...     ((_, row),) = preview_fine_tuning(here / "sums.jsonl", columns, tokenizer=here)
+        >>> row.text
+        '2 + 2 = 4'
+
+    Args:
+        inputs: as in `tokenize_fine_tuning`.
+        columns: as in `tokenize_fine_tuning`.
+        tokenizer: as in `tokenize_fine_tuning`.
+        num_rows: how many rows.
+        cutoff_len: as in `tokenize_fine_tuning`.
+
+    Returns:
+        (File and line, what the row becomes) for each sequence; for a row that is refused, why.
+
+    Raises:
+        FileNotFoundError, ImportError, ValueError: as `tokenize_fine_tuning`, if it is not about a single row.
+    """
+    path = Path(tokenizer).absolute()
+    reader = row_encoder(columns, load_chat_tokenizer(path), tokenizer_json_path(path), cutoff_len)
+    skipped = Skipped()
+    check = TextCheck("skip", skipped, "skip")
+    files = whole_files(row_files(listed(inputs)).files)
+    rows = chain.from_iterable(rows_of(file.range, reader.required, reader.optional, check, set()) for file in files)
+    found: list[tuple[str, ExplainedSequence | str]] = []
+    for row in islice(rows, num_rows):
+        try:
+            found += [(str(row.origin), explained) for explained in reader.explain(*row.values)]
+        except ValueError as error:
+            found.append((str(row.origin), message_of(error)))
+    return found
+
+
+def preview_text(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    tokenizer: str | os.PathLike[str],
+    num_rows: int = 3,
+    documents: DocumentOptions | None = None,
+    special: SpecialTokens | None = None,
+) -> list[tuple[str, ExplainedSequence | str]]:
+    """Encodes the first documents and writes nothing; every token of text is trained on.
+
+    Example:
+        >>> import tempfile
+        >>> from packhorse.tokenize import train_tokenizer
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     here = Path(folder)
+        ...     train_tokenizer(["2 + 2 = 4"], vocab_size=300).save(str(here / "tokenizer.json"))
+        ...     _ = (here / "sums.txt").write_text("2 + 2 = 4")
+        ...     special = SpecialTokens(eos="<|endoftext|>")
+        ...     ((_, row),) = preview_text(here / "sums.txt", tokenizer=here, special=special)
+        >>> [(stretch.text, stretch.field) for stretch in row.stretches]
+        [('2 + 2 = 4', 'text'), ('<|endoftext|>', 'tokenizer')]
+
+    Args:
+        inputs: as in `tokenize`.
+        tokenizer: as in `tokenize`.
+        num_rows: how many documents.
+        documents: as in `tokenize`.
+        special: as in `tokenize`.
+
+    Returns:
+        (Its number, what the document becomes) for each; a document that is refused ends the list, with its reason.
+
+    Raises:
+        FileNotFoundError, ImportError, ValueError: as `tokenize`, if it is not about a single document.
+    """
+    options = documents or DocumentOptions()
+    encoder = Encoder.made(
+        tokenizer_json_path(Path(tokenizer).absolute()), special or SpecialTokens(), is_trained=False
+    )
+    skipped = Skipped()
+    files = whole_files(files_of(listed(inputs), options).files)
+    texts = chain.from_iterable(documents_of(file.range, options, skipped, encoder.refused) for file in files)
+    found: list[tuple[str, ExplainedSequence | str]] = []
+    try:
+        for text in islice(texts, num_rows):
+            found.append((f"document {len(found)}", _explained(encoder, text, options.text_column or "text")))
+    except ValueError as error:
+        found.append((f"document {len(found)}", message_of(error)))
+    return found + [("a document", fault) for fault in skipped.bad_named if len(found) < num_rows]
+
+
+def _explained(encoder: Encoder, text: str, column: str) -> ExplainedSequence:
+    ids = encoder.sequence(text)
+    around = {encoder.first_id, encoder.last_id, encoder.special.begin_id, encoder.special.end_id}
+    begin, end = int(ids[:1] != [] and ids[0] in around), len(ids) - int(len(ids) > 1 and ids[-1] in around)
+    edges = ((0, begin, FROM_TOKENIZER), (begin, end, column), (end, len(ids), FROM_TOKENIZER))
+    decode = encoder.model.decode
+    return ExplainedSequence(
+        text=text,
+        input_ids=np.array(ids, dtype=np.int32),
+        loss_mask=np.ones(len(ids), dtype=np.bool_),
+        stretches=tuple(
+            Stretch(
+                first=first,
+                end=last,
+                text=str(decode(ids[first:last], skip_special_tokens=False)),
+                is_trained=True,
+                message=None,
+                field=field,
+            )
+            for first, last, field in edges
+            if first < last
+        ),
+    )
