@@ -213,3 +213,23 @@ def test_help_lists_every_reader() -> None:
     shown = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     for reader in READERS:
         assert f"{reader.kind} {reader.takes}" in shown
+
+
+def test_bare_tokens_named_npy_are_told_how_to_say_where_documents_end(tmp_path: Path) -> None:
+    np.arange(10, dtype="<u2").tofile(tmp_path / "raw.npy")
+    with pytest.raises(ValueError, match=r"raw.npy has no header of NumPy.*rename it to X.bin .* X.bin.boundaries"):
+        run(tmp_path / "raw.npy", tmp_path / "d")
+    (tmp_path / "raw.npy").rename(tmp_path / "x.bin")
+    np.array([4, 10], dtype="<i8").tofile(tmp_path / "x.bin.boundaries")
+    assert run(tmp_path / "x.bin", tmp_path / "d") == {4: [0], 6: [1]}
+
+
+def test_the_index_of_datatrove_is_linked_as_boundaries(tmp_path: Path) -> None:
+    np.arange(10, dtype="<u2").tofile(tmp_path / "raw.ds")
+    with pytest.raises(ValueError, match=r"raw.ds is not recognised"):
+        run(tmp_path / "raw.ds", tmp_path / "d")
+    np.array([4, 10], dtype="<u8").tofile(tmp_path / "raw.ds.index")
+    with pytest.raises(ValueError, match=r"is of datatrove.*`ln -s raw.ds.index .*raw.ds.boundaries`"):
+        run(tmp_path / "raw.ds", tmp_path / "d")
+    (tmp_path / "raw.ds.boundaries").symlink_to("raw.ds.index")
+    assert run(tmp_path / "raw.ds", tmp_path / "d") == {4: [0], 6: [1]}
