@@ -158,7 +158,10 @@ class ChatEncoder:
             )
             if shorter is None:
                 break
-            chat = chat.again(shorter)
+            try:
+                chat = chat.again(shorter)
+            except ValueError:  # the template refuses the rest, as where a call answers what is gone
+                break
             (encoding,) = self._tokenizer.encode([chat.text])
             encoded = self._mask(chat, encoding)
         num_cut = num_tokens - len(encoded)

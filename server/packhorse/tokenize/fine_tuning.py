@@ -69,6 +69,8 @@ NoTargets = Literal["error", "drop"]
 _Result = TypeVar("_Result")
 
 _BATCH_ROWS = 256
+_BEYOND = "tokens beyond the cutoff"
+"""What a cut row lost, by the name under which it is counted."""
 _PAIR = 2
 """Sequences of a row of preferences."""
 
@@ -399,6 +401,8 @@ class _Recipe:
                     tally.longest = max(tally.longest, len(encoded))
                     tally.cut_sequences += encoded.num_cut_tokens > 0
                     tally.cut_tokens += encoded.num_cut_tokens
+                    if encoded.num_cut_tokens:
+                        tally.note_unused(_BEYOND, 1, encoded.num_cut_tokens, str(origin))
             if self.on_bad_row == "error":
                 skipped.refuse_bad()
             tally.sequences, tally.tokens = len(writer), writer.num_tokens

@@ -62,3 +62,11 @@ def test_an_answer_is_never_cut(fast: PreTrainedTokenizerFast, unmarked: Source)
     assert encoded.is_too_long
     with pytest.raises(ValueError, match="cutoff is 'middle'; choose one of oldest, drop"):
         ChatEncoder(fast, chat_template=template, cutoff="middle")  # type: ignore[arg-type]
+
+
+def test_what_the_template_does_not_render_shorter_is_too_long(fast: PreTrainedTokenizerFast, unmarked: Source) -> None:
+    template = "{% if messages | length < 5 %}{{ raise_exception('short') }}{% endif %}" + unmarked("chatml")
+    encoder = ChatEncoder(fast, chat_template=template, max_tokens=20)
+    (encoded,) = encoder.encode([encoder.render(chat(("Hello", "Good"), ("Sum?", "42")))])
+    assert encoded.is_too_long
+    assert encoded.num_cut_tokens == 0

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.shelf.sft import oracle
 from transformers import PreTrainedTokenizerFast
 
-from packhorse.sft import ChatEncoder
+from packhorse.sft import ChatEncoder, EncodedSequence
 from packhorse.sft.rendering import RenderedChat
 
 shapes = pytest.mark.parametrize("shape", oracle.SHAPES)
@@ -20,6 +21,34 @@ def _rendered(encoder: ChatEncoder, chat: dict[str, Any]) -> RenderedChat | None
         if chat["messages"][0]["role"] != "assistant" or "model's turn in message 0" not in str(error):
             raise
         return None
+
+
+def _trained(encoded: EncodedSequence) -> list[list[int]]:
+    """The ids of each trained stretch."""
+    edges = np.flatnonzero(np.diff(encoded.loss_mask.astype(np.int8), prepend=0, append=0))
+    return [encoded.input_ids[first:end].tolist() for first, end in edges.reshape(-1, 2)]
+
+
+@shapes
+@pytest.mark.parametrize("share", [0.4, 0.7])
+def test_a_cut_chat_trains_on_its_last_answers_whole(exact: PreTrainedTokenizerFast, shape: str, share: float) -> None:
+    template = oracle.without_blocks(oracle.source(shape))
+    num_fitting = 0
+    for seed in range(12):
+        chat = oracle.random_chat(shape, seed)
+        whole = ChatEncoder(exact, chat_template=template)
+        rendered = _rendered(whole, chat)
+        assert rendered is not None
+        (uncut,) = whole.encode([rendered])
+        room = max(2, int(share * len(uncut)))
+        cutting = ChatEncoder(exact, chat_template=template, max_tokens=room)
+        (cut,) = cutting.encode([cutting.render(chat["messages"], chat.get("tools"))])
+        answers, kept = _trained(uncut), _trained(cut)
+        assert kept == answers[len(answers) - len(kept) :], (seed, chat)
+        assert cut.num_cut_tokens == len(uncut) - len(cut)
+        assert cut.is_too_long == (len(cut) > room)
+        num_fitting += not cut.is_too_long
+    assert num_fitting
 
 
 @shapes
