@@ -116,6 +116,12 @@ class ChatEncoder:
             )
         variables = {**(named or {}), **given, "tools": tools}
         rendered = render_chat(template, chat, variables, self._marks, self._turn_end)
+        if dropped := self._tokenizer.dropped_in(rendered.text):
+            raise ValueError(
+                f"the tokenizer does not know {', '.join(map(repr, dict.fromkeys(dropped[:9])))} and leaves them out, "
+                "so that nothing says where the tokens of an answer are; take them out, or use a tokenizer that has a "
+                "token for what it does not know"
+            )
         unread = {f"chat_template_kwargs.{name}": 1 for name in options or () if name not in template.words}
         unread |= {f"template option {name}": 1 for name in self._options if name not in template.words}
         return replace(rendered, unused={**rendered.unused, **unread}) if unread else rendered

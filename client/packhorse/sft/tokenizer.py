@@ -51,6 +51,8 @@ class ChatTokenizer:
     """Texts of its special tokens."""
     added_texts: tuple[str, ...] = ()
     """Texts of all tokens that it finds before it cuts a text."""
+    known: frozenset[str] | None = None
+    """The characters that it knows, if it leaves others out without a token; None if each character has one."""
     special_tokens: Mapping[str, str] | None = None
     """Name in templates ("eos_token") → text; None if unknown."""
     chat_templates: Mapping[str, str] | None = None
@@ -62,6 +64,10 @@ class ChatTokenizer:
         special = {*self.special_texts, *filter(None, [(self.special_tokens or {}).get("eos_token")])}
         added = special | {text for text in self.added_texts if text.strip()}
         return Marks(*(tuple(sorted(texts, key=len, reverse=True)) for texts in (special, added)))
+
+    def dropped_in(self, text: str) -> list[str]:
+        """Returns the characters of a text that leave no token, white space apart."""
+        return [] if self.known is None else dropped_characters(self.model, self.known, text)
 
     def num_tokens(self, text: str) -> int:
         """Returns how many tokens a text has by itself."""
@@ -148,6 +154,26 @@ def load_chat_tokenizer(source: Any) -> ChatTokenizer:
         f"{type(source).__name__} is not a tokenizer that can be read; give a fast tokenizer of transformers, "
         "a tokenizers.Tokenizer, or the path of a tokenizer.json or of the folder that holds it"
     )
+
+
+def known_characters(model: Any) -> frozenset[str] | None:
+    """Returns the characters that a `tokenizers.Tokenizer` knows if it leaves others out; None if it does not."""
+    if type(model.model).__name__ != "BPE" or model.model.unk_token is not None or model.model.byte_fallback:
+        return None
+    parts = (part for part in (model.pre_tokenizer, model.normalizer) if part is not None)
+    if any('"ByteLevel"' in json.dumps(json.loads(part.__getstate__())) for part in parts):
+        return None
+    return frozenset(token for token in model.get_vocab(with_added_tokens=False) if len(token) == 1)
+
+
+def dropped_characters(model: Any, known: frozenset[str], text: str) -> list[str]:
+    """Returns the characters of a text that are not known, white space apart."""
+    if known.issuperset(text):
+        return []
+    for token in model.get_added_tokens_decoder().values():
+        text = text.replace(token.content, " ")
+    normal = text if model.normalizer is None else model.normalizer.normalize_str(text)
+    return [each for each in normal if each not in known and not each.isspace() and each != "\u2581"]
 
 
 def tokenizer_json_path(path: Path) -> Path:
@@ -255,4 +281,5 @@ def _prepared(model: Any) -> ChatTokenizer:
         closing=tuple(ids[last:]),
         special_texts=tuple(token.content for token in added_tokens if token.special),
         added_texts=tuple(token.content for token in added_tokens),
+        known=known_characters(model),
     )

@@ -15,6 +15,10 @@ _GENERIC = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersB
 """Classes that take a `tokenizer.json` as it is, also where the settings speak of a blank."""
 
 
+_LLAMA = ("LlamaTokenizer", "LlamaTokenizerFast")
+"""Classes that transformers builds anew from the vocabulary alone, with SentencePiece's blanks."""
+
+
 def with_settings(model: Any, config: Mapping[str, Any], path: Path) -> tuple[Any, bool]:
     """Returns a `tokenizers.Tokenizer` as its settings want it, and whether they changed it.
 
@@ -28,7 +32,10 @@ def with_settings(model: Any, config: Mapping[str, Any], path: Path) -> tuple[An
     """
     is_changed = False
     prefix = config.get("add_prefix_space")
-    if isinstance(prefix, bool) and config.get("tokenizer_class") not in _GENERIC:
+    if config.get("tokenizer_class") in _LLAMA:
+        changed = _as_llama(model, prefix, is_legacy=config.get("legacy") is True)
+        model, is_changed = changed, changed is not model
+    elif isinstance(prefix, bool) and config.get("tokenizer_class") not in _GENERIC:
         changed = with_prefix_space(model, prefix)
         model, is_changed = changed, changed is not model
     library = require("tokenizers", "sft")
@@ -65,6 +72,17 @@ def with_prefix_space(model: Any, wanted: bool) -> Any:
     if blanks and not wanted:
         state["normalizer"], is_changed = _without(state["normalizer"], blanks), True
     return type(model).from_str(json.dumps(state)) if is_changed else model
+
+
+def _as_llama(model: Any, prefix: bool | None, *, is_legacy: bool) -> Any:
+    """Returns a tokenizer with the blanks of Llama's class: before a text, or if legacy before each stretch of it."""
+    state = json.loads(model.to_str())
+    if any(part["type"] == "ByteLevel" for part in _parts(state.get("pre_tokenizer"))):
+        return model
+    scheme = "never" if prefix is False else "always" if is_legacy else "first"
+    blanks = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}
+    changed = {**state, "normalizer": None, "pre_tokenizer": blanks}
+    return model if changed == state else type(model).from_str(json.dumps(changed))
 
 
 def _parts(node: Any) -> Iterator[dict[str, Any]]:

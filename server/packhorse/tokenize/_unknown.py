@@ -1,10 +1,9 @@
 """Characters that a tokenizer does not know: dropped where it has no unknown token, or written as that token."""
 
-import json
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
+from packhorse.sft.tokenizer import dropped_characters, known_characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,27 +12,18 @@ class UnknownCharacters:
 
     unknown_id: int | None
     """Its unknown token; None if it has none."""
-    are_dropped: bool
-    """Whether they leave no token, so that only the offsets of the others show them."""
+    known: frozenset[str] | None
+    """The characters that it knows, if others leave no token."""
 
     @classmethod
     def of(cls, model: Any) -> Self:
         """Reads it off a `tokenizers.Tokenizer`."""
-        kind, unknown = type(model.model).__name__, getattr(model.model, "unk_token", None)
+        unknown = getattr(model.model, "unk_token", None)
         unknown_id = model.token_to_id(unknown) if unknown else getattr(model.model, "unk_id", None)
-        is_lossless = getattr(model.model, "byte_fallback", False) or any(
-            part is not None and '"ByteLevel"' in json.dumps(json.loads(part.__getstate__()))
-            for part in (model.pre_tokenizer, model.normalizer)
-        )
-        return cls(unknown_id, kind == "BPE" and unknown_id is None and not is_lossless)
+        return cls(unknown_id, known_characters(model))
 
-    def count(self, text: str, encoding: Any) -> int:
+    def count(self, model: Any, text: str, ids: list[int]) -> int:
         """Returns the unknown characters of a text, white space apart, or its unknown tokens."""
-        if not self.are_dropped:
-            return 0 if self.unknown_id is None else encoding.ids.count(self.unknown_id)
-        changes = np.zeros(len(text) + 1, dtype=np.int64)
-        for begin, end in encoding.offsets:
-            changes[begin] += 1
-            changes[end] -= 1
-        missing = np.flatnonzero(np.cumsum(changes[:-1]) == 0)
-        return sum(not text[at].isspace() for at in missing.tolist())
+        if self.known is not None:
+            return len(dropped_characters(model, self.known, text))
+        return 0 if self.unknown_id is None else ids.count(self.unknown_id)

@@ -26,6 +26,7 @@ from packhorse.sft.cutting import Cutoff
 from packhorse.sft.messages import FLAGS, Turns, as_messages, called, json_fault
 from packhorse.sft.pairs import check_pair, common_prompt, pair_messages
 from packhorse.tokenize._special_texts import special_pattern
+from packhorse.tokenize._unknown import UnknownCharacters
 from packhorse.tokenize.tokenizers import end_of_sequence, load_tokenizer
 
 
@@ -257,6 +258,18 @@ class RowEncoder:
         of_pairs = iter(self.pairs.encode(pairs) if pairs else ())
         of_chats = iter(self.chats.encode(chats) if chats else ())
         return [next(of_pairs if isinstance(item, _TextPair) else of_chats) for item in items]
+
+    def num_unknown(self, items: Sequence[Any], sequences: Sequence[EncodedSequence]) -> int:
+        """Returns how many characters of a row the tokenizer does not know, or its unknown tokens."""
+        if self._unknown.known is not None:  # a chat with such a character is refused
+            pairs = [item for item in items if isinstance(item, _TextPair)]
+            return sum(len(self._tokenizer.dropped_in(text)) for pair in pairs for text in pair[:2])
+        number = self._unknown.unknown_id
+        return 0 if number is None else sum(int((each.input_ids == number).sum()) for each in sequences)
+
+    @cached_property
+    def _unknown(self) -> UnknownCharacters:
+        return UnknownCharacters.of(self._tokenizer.model)
 
     def explain(self, *cells: Any) -> list[ExplainedSequence]:
         """Returns the sequences of a row, with the origin of each stretch; arguments and errors are those of `read`."""

@@ -111,6 +111,8 @@ class FineTuningSummary:
     """Column or field of messages → "rows", "values" and "first" row of which something is not in the tokens."""
     special_in_text: Mapping[str, int]
     """Special token → how often the rows' own texts spell it; each became the token."""
+    unknown_characters: int
+    """Characters that the tokenizer does not know, dropped or written as its unknown token."""
     skipped_empty: int
     """Rows without messages, or without prompt or response."""
     skipped_undecodable: int
@@ -320,6 +322,7 @@ def _summary(
         open_named=tuple(tally.open_named),
         unused=tally.unused,
         special_in_text=tally.special,
+        unknown_characters=tally.unknown,
         skipped_empty=tally.empty,
         skipped_undecodable=tally.undecodable,
         undecodable_named=tuple(tally.undecodable_named),
@@ -446,9 +449,9 @@ class _Recipe:
                     tally.note_unused(name, 1, count, str(row.origin))
             batch.append((row.origin, items))
             if len(batch) >= _BATCH_ROWS:
-                yield from _encoded_batch(reader, batch)
+                yield from _encoded_batch(reader, batch, tally)
                 batch = []
-        yield from _encoded_batch(reader, batch)
+        yield from _encoded_batch(reader, batch, tally)
 
 
 @lru_cache(maxsize=1)
@@ -457,9 +460,12 @@ def _loaded(path: Path, *stamps: FileStamp) -> ChatTokenizer:
 
 
 def _encoded_batch(
-    reader: RowEncoder, batch: Sequence[tuple[object, list[Any]]]
+    reader: RowEncoder, batch: Sequence[tuple[object, list[Any]]], tally: Tally
 ) -> Iterator[tuple[object, list[EncodedSequence]]]:
-    encoded = iter(reader.encode([item for _, items in batch for item in items]))
+    items = [item for _, items in batch for item in items]
+    sequences = reader.encode(items)
+    tally.unknown += reader.num_unknown(items, sequences)
+    encoded = iter(sequences)
     return ((origin, [next(encoded) for _ in items]) for origin, items in batch)
 
 

@@ -359,12 +359,12 @@ class Encoder:
         taken = [self.special.take(text, tally.special) for text in batch]
         texts = [text.text for text in taken]
         model = self.model
-        encodings = model.encode_batch(texts) if self.unknown.are_dropped else model.encode_batch_fast(texts)
+        encodings = model.encode_batch_fast(texts)
         sequences: list[list[int]] = []
         for text, encoding in zip(taken, encodings, strict=True):
             ids: list[int] = encoding.ids if text.text.strip() else []
             if ids:
-                tally.unknown += self.unknown.count(text.text, encoding)
+                tally.unknown += self.unknown.count(model, text.text, ids)
                 tally.own_ends += text.own_ends
                 tally.special_ids += self.special.count(text, encoding)
                 self._begin_and_end(ids)

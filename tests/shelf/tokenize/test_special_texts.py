@@ -14,7 +14,7 @@ from tests.shelf.tokenize.small_tokenizers import byte_level, saved, sentence_pi
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
-from packhorse.sft import encode_prompt_response
+from packhorse.sft import encode_chat, encode_prompt_response, load_chat_tokenizer
 from packhorse.tokenize import SpecialTokens
 from packhorse.tokenize.commands.tokenize import command
 
@@ -159,6 +159,18 @@ def test_a_prefix_space_of_the_settings_is_that_of_transformers(
     assert sequences(tmp_path / "x") == [_ids(folder, text) for text in texts]
 
 
+@pytest.mark.parametrize("form", ["metaspace", "prepend"])
+@pytest.mark.parametrize("settings", [{}, {"legacy": True}, {"add_prefix_space": True}, {"add_prefix_space": False}])
+def test_blanks_after_special_tokens_are_those_of_the_llama_class(
+    tmp_path: Path, form: str, settings: dict[str, Any]
+) -> None:
+    folder = saved(FORMS[form](), tmp_path / "tok", tokenizer_class="LlamaTokenizer", **settings)
+    loaded, own = AutoTokenizer.from_pretrained(folder), load_chat_tokenizer(folder)
+    for text in ("<s>The fox</s>The fox", " The fox", "</s> the  lazy\n dog <|eot|>\nasks"):
+        (encoding,) = own.encode([text])
+        assert encoding.ids == loaded(text, add_special_tokens=False)["input_ids"], text
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_response_gets_no_blank_of_its_own(tmp_path: Path, form: str) -> None:
     folder = saved(FORMS[form](), tmp_path / "tok")
@@ -216,3 +228,28 @@ def test_special_tokens_in_rows_are_counted_or_refused(tmp_path: Path, row: dict
     assert "line 1: the row spells the special token '<|eot|>'" in str(told.exception)
     told = CliRunner().invoke(command, [*flags, "--overwrite", "--special-in-text", "text"])
     assert (told.exit_code, "is for plain text" in told.output) == (2, True)
+
+
+def _of_few_letters(folder: Path, unknown: str | None) -> Path:
+    model = Tokenizer(models.BPE({letter: number for number, letter in enumerate("ab :?.")}, [], unk_token=unknown))
+    template = "{% for m in messages %}{{ 'a:' if m.role == 'user' else 'b:' }}{{ m.content }} {% endfor %}"
+    return saved(model, folder, chat_template=template, bos_token=None, eos_token=".")
+
+
+@pytest.mark.parametrize("unknown", [None, "?"])
+def test_unknown_characters_of_rows_are_counted(tmp_path: Path, unknown: str | None) -> None:
+    folder = _of_few_letters(tmp_path / "tok", unknown)
+    (tmp_path / "c.jsonl").write_text(json.dumps({"prompt": "aß", "completion": "b ä"}))
+    flags = ["--input", str(tmp_path / "c.jsonl"), "--tokenizer", str(folder), "--output", str(tmp_path / "x")]
+    told = CliRunner().invoke(command, [*flags, "--json"])
+    assert json.loads(told.stdout)["unknown_characters"] == 2
+    assert "2, which the tokenizer does not know" in CliRunner().invoke(command, [*flags, "--overwrite"]).output
+
+
+def test_a_chat_with_a_character_that_leaves_no_token_is_refused(tmp_path: Path) -> None:
+    """The library's offsets are wrong after it, so the mask would be."""
+    chat = [{"role": "user", "content": "ä"}, {"role": "assistant", "content": "bb"}]
+    with pytest.raises(ValueError, match="does not know 'ä' and leaves them out, so that nothing says where"):
+        encode_chat(chat, _of_few_letters(tmp_path / "tok", None))
+    encoded = encode_chat(chat, _of_few_letters(tmp_path / "unk", "?"))
+    assert encoded.loss_mask.tolist() == [False] * 6 + [True] * 3

@@ -508,12 +508,17 @@ def _facts_of_text(summary: TokenizeSummary) -> _Facts:
     }
     if summary.own_ends:
         rows["begins and ends kept"] = f"{summary.own_ends:,} that documents had already, not put there twice"
-    if summary.special_in_text:
-        rows["special tokens in text"] = _special(summary)
-    if summary.unknown_characters:
-        rows["unknown characters"] = f"{summary.unknown_characters:,}, which the tokenizer does not know"
+    rows |= _spelled(summary)
     paths = {"index": summary.idx_path, "tokenizer": summary.tokenizer_path, "skipped": summary.skipped_path}
     return rows, paths, _named(summary)
+
+
+def _spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
+    """What texts spell that is no usual text, if they do."""
+    rows = {"special tokens in text": _special(summary)} if summary.special_in_text else {}
+    if summary.unknown_characters:
+        rows["unknown characters"] = f"{summary.unknown_characters:,}, which the tokenizer does not know"
+    return rows
 
 
 def _special(summary: TokenizeSummary | FineTuningSummary) -> str:
@@ -539,7 +544,7 @@ def _facts_of_rows(summary: FineTuningSummary) -> _Facts:
         "cut": f"{summary.cut_sequences:,} sequences, by {summary.cut_tokens:,} tokens",
         "dropped, no targets": f"{summary.dropped_no_targets:,}",
         "dropped, too long": f"{summary.dropped_too_long:,}",
-        **({"special tokens in text": _special(summary)} if summary.special_in_text else {}),
+        **_spelled(summary),
         **_skipped(summary),
     }
     paths = {
