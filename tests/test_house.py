@@ -1,4 +1,4 @@
-"""What would tire a reader of the house: crowded folders, long functions, many parameters, circles of imports.
+"""What would tire a reader of the house: crowded folders and files, long functions, many parameters, circles.
 
 Owns what can be counted and hurts whoever reads; the size of the whole is nobody's limit.
 """
@@ -19,10 +19,31 @@ MOST_LINES_OF_A_FUNCTION = 60
 """Its docstring left out."""
 MOST_EXPORTED = 40
 
+MOST_CLUSTERS_OF_A_FILE = 2
+LEAST_LINES_OF_A_CLUSTER = 15
+
 LONG = {
     "packhorse/prepare/kernels.py:add_lists": 75,
 }
 """Function → lines, where there are still more."""
+
+CLUSTERED = {
+    "packhorse/epoch/plan_kernels.py": "the compiled loops over one plan",
+    "packhorse/packing/_list_kernels.py": "the compiled loops of one family of packers",
+    "packhorse/prepare/kernels.py": "the compiled loops of one pass over rows",
+    "packhorse/packing/reference.py": "published packers, each a function",
+    "packhorse/packing/list_packers.py": "functions under the names of one published package",
+    "packhorse/packing/lengths.py": "what is done to lengths before they are packed: checked, and rounded up to rooms",
+    "packhorse/packing/vectors.py": "classes of sizes, their packer and its bound, which nothing else needs",
+    "packhorse/packing/optimal/_rounding.py": "ways from fractions to whole bins, tried one after the other",
+    "packhorse/prepare/_merging.py": "ranges, and the duplicates that only show when they are merged",
+    "packhorse/prepare/input/_whole_files.py": "what readers of whole files share",
+    "packhorse/tokenize/fine_tuning.py": "the same rows, tokenized or shown",
+    "packhorse/dataset/files/toml_files.py": "text, fields and lines of one kind of file",
+    "packhorse/client/sources/_tables.py": "a table, its columns and its ids",
+    "packhorse/formats/arrow.py": "a file, its batches and its columns",
+}
+"""File → why more than two clusters of its definitions, of which none uses another, are one idea."""
 
 
 @cache
@@ -99,3 +120,45 @@ def test_no_circles() -> None:
     while leaves := {name for name, targets in arrows.items() if not targets & arrows.keys()}:
         arrows = {name: targets for name, targets in arrows.items() if name not in leaves}
     assert not arrows, f"these modules import each other: {sorted(arrows)}"
+
+
+def clusters_of(path: Path) -> list[set[str]]:
+    """Definitions of a module that use each other, directly or over others; each cluster of at least fifteen lines."""
+    defined: dict[str, ast.stmt] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                defined[name] = node
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                defined[name] = node
+    cluster = {name: {name} for name in defined}
+    for name, node in defined.items():
+        for inner in ast.walk(node):
+            used = inner.id if isinstance(inner, ast.Name) else inner.value if isinstance(inner, ast.Constant) else None
+            if isinstance(used, str) and used in defined and cluster[used] is not cluster[name]:
+                cluster[name] |= cluster[used]
+                for each in cluster[used]:
+                    cluster[each] = cluster[name]
+    distinct = {id(names): names for names in cluster.values()}.values()
+    lines = {name: (node.end_lineno or 0) - node.lineno + 1 for name, node in defined.items()}
+    return [names for names in distinct if sum(lines[name] for name in names) >= LEAST_LINES_OF_A_CLUSTER]
+
+
+def test_a_file_holds_one_idea_or_two() -> None:
+    found = {
+        "/".join(path.relative_to(REPOSITORY).parts[1:]): clusters_of(path)
+        for path in files()
+        if path.stem != "__init__"
+    }
+    many = {name: clusters for name, clusters in found.items() if len(clusters) > MOST_CLUSTERS_OF_A_FILE}
+    assert {name: clusters for name, clusters in many.items() if name not in CLUSTERED} == {}
+    assert CLUSTERED.keys() <= many.keys(), "a file holds fewer ideas now: take its entry away"
+
+
+def test_clusters_are_told_apart(tmp_path: Path) -> None:
+    lines = "\n".join("    x = 1" for _ in range(20))
+    file = tmp_path / "file.py"
+    file.write_text(
+        f"LIMIT = 3\ndef a():\n{lines}\n    b()\ndef b():\n    return LIMIT\ndef c():\n{lines}\ndef d(): ...\n"
+    )
+    assert sorted(sorted(names) for names in clusters_of(file)) == [["LIMIT", "a", "b"], ["c"]]

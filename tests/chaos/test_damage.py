@@ -13,7 +13,7 @@ from packhorse.client.streams import blocks as blocks_module
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.transport import grpc_channels as transport
 from packhorse.client.transport import retries
-from packhorse.client.transport.requests import STREAM_BINS
+from packhorse.client.transport.methods import STREAM_BINS
 from packhorse.server.methods import open_stream
 from packhorse.topology import Topology
 from packhorse.v1 import packing_pb2 as pb

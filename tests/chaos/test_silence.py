@@ -20,7 +20,7 @@ from packhorse.client import RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.client.transport import grpc_channels as transport
 from packhorse.client.transport.access import Credentials
-from packhorse.client.transport.requests import STREAM_BINS
+from packhorse.client.transport.methods import STREAM_BINS
 from packhorse.v1 import packing_pb2 as pb
 
 pytestmark = pytest.mark.realtime

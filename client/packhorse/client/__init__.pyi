@@ -8,6 +8,7 @@ from .batches.packed_batch import PackedBatch as PackedBatch
 from .batches.row_format import Separators as Separators
 from .connecting import Server as Server
 from .connecting import connect as connect
+from .costs import cost_linear_of as cost_linear_of
 from .errors import DigestMismatchError as DigestMismatchError
 from .errors import PackhorseError as PackhorseError
 from .errors import StreamInterruptedError as StreamInterruptedError
@@ -24,7 +25,6 @@ from .options import Run as Run
 from .options import Skips as Skips
 from .options import StreamMode as StreamMode
 from .options import Topology as Topology
-from .options import cost_linear_of as cost_linear_of
 from .presets import BatchFormat as BatchFormat
 from .presets import get_preset as get_preset
 from .presets import list_presets as list_presets

@@ -14,22 +14,17 @@ from packhorse.client.options import NO_SKIPS
 from packhorse.client.packing import PackingClient
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.stream import BinStream
-from packhorse.client.transport.one_dataset import OneDataset, run_id_of
-from packhorse.client.transport.requests import (
+from packhorse.client.transport.answers import SequenceLocation, read_locations
+from packhorse.client.transport.methods import (
     APPEND_STAGE,
     GET_BINS,
     GET_DATASET,
     LIST_DATASETS,
     LOCATE_SEQUENCES,
-    SequenceLocation,
     Transport,
-    integers,
-    message,
-    read_locations,
-    skip_message,
-    texts,
-    topology_message,
 )
+from packhorse.client.transport.one_dataset import OneDataset, run_id_of
+from packhorse.client.transport.requests import integers, message, skip_message, texts, topology_message
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Skips, Topology
 from packhorse.types import DatasetInfo

@@ -20,7 +20,8 @@ from packhorse.client.api import Client
 from packhorse.client.transport.access import NO_ACCESS, Access, hosts_of
 from packhorse.client.transport.embedded import PREFIX, EmbeddedTransport, MemoryDatasets, MemoryTransport
 from packhorse.client.transport.grpc_channels import GrpcTransport, has_used_grpc
-from packhorse.client.transport.requests import Transport, invalid, shortened
+from packhorse.client.transport.methods import Transport
+from packhorse.client.transport.requests import invalid, shortened
 from packhorse.client.transport.retries import policy_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.parameters import parameter

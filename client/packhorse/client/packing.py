@@ -14,17 +14,15 @@ from numpy.typing import NDArray
 from packhorse.client.errors import PackhorseError
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
 from packhorse.client.streams.pack_stream import PackStream
+from packhorse.client.transport.answers import read_packing
+from packhorse.client.transport.methods import PACK_SEQUENCES, Method, Transport
 from packhorse.client.transport.requests import (
     NO_RESOURCES,
-    PACK_SEQUENCES,
-    Method,
     Resources,
-    Transport,
     balance_message,
     budget_messages,
     integers,
     message,
-    read_packing,
 )
 from packhorse.client.transport.retries import with_retries
 from packhorse.formats.retry_policy import RetryPolicy

@@ -1,28 +1,18 @@
-"""Arrow IPC files, folders of them that Hugging Face `datasets` saves, and columns of Arrow data.
+"""Arrow IPC files: opening them, their batches, and their columns.
 
-Owns which files a path names, in the order that numbers their rows, opening them, and which column holds tokens: one
-rule for preparing and for training. pyarrow is imported when a file is opened.
+pyarrow is imported when a file is opened. Leaves which files a path names to `arrow_folders`, and streams to
+`arrow_streams`.
 """
 
-import json
 import os
-import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats.extras import require
-from packhorse.formats.files import find_files, is_file, open_binary
-from packhorse.formats.object_store import TokenStoreError, find_objects, without_secrets
-
-SUFFIXES = (".arrow", ".ipc", ".feather")
-SAVED_STATE = "state.json"
-"""In a folder of `Dataset.save_to_disk`, beside its Arrow files."""
-SAVED_SPLITS = "dataset_dict.json"
-"""In a folder of `DatasetDict.save_to_disk`, beside a folder for each split."""
+from packhorse.formats.object_store import TokenStoreError, without_secrets
 
 _MOST_NAMES = 6
 
@@ -30,67 +20,6 @@ USUAL_COLUMNS = ("input_ids", "tokens")
 """Usual names of a column of tokens."""
 
 _FILE_MAGIC = b"ARROW1"
-_FRAME_BYTES = 1 << 12
-"""How much of a message is read to find its size; most metadata fit."""
-_RECORD_BATCH = 3
-"""The type of a message that is a record batch."""
-
-
-def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
-    """Finds the Arrow files that one path names, in the order that numbers their rows.
-
-    Args:
-        source: an Arrow file, a folder of `*.arrow` at any depth, a glob pattern, or a folder that
-            `Dataset.save_to_disk` wrote.
-
-    Returns:
-        At least one path.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: a saved dataset has no files, or rows selected as only an old `datasets` does.
-    """
-    folder = Path(source)
-    if not (folder / SAVED_STATE).is_file():
-        return find_files(source, ".arrow")
-    try:
-        state = (folder / SAVED_STATE).read_text(encoding="utf-8")
-    except ValueError as error:
-        raise ValueError(f"{folder / SAVED_STATE} is not what `datasets` writes: {error!r}") from None
-    return [folder / name for name in _saved_names(state, str(folder))]
-
-
-def arrow_objects(url: str) -> list[str]:
-    """Finds the Arrow files that one URL names, as `arrow_files` finds those of a path."""
-    state_url = f"{url.rstrip('/')}/{SAVED_STATE}"
-    if without_secrets(url).endswith(SUFFIXES) or not is_file(state_url):
-        return find_objects(url, ".arrow")
-    with open_binary(state_url) as file:
-        names = _saved_names(file.read().decode(), without_secrets(url))
-    return [f"{url.rstrip('/')}/{name}" for name in names]
-
-
-def saved_splits(folder: Path) -> list[str]:
-    """Returns the splits of a folder that `DatasetDict.save_to_disk` wrote, sorted; [] for other folders."""
-    if not (folder / SAVED_SPLITS).is_file():
-        return []
-    return sorted(state.parent.name for state in folder.glob(f"*/{SAVED_STATE}"))
-
-
-def _saved_names(text: str, folder: str) -> list[str]:
-    """Returns the Arrow files that a saved dataset's state names."""
-    path = f"{folder}/{SAVED_STATE}"
-    try:
-        state = json.loads(text)
-        is_selected = bool(state.get("_indices_data_files") or state.get("_indices_files"))
-        names = [str(entry["filename"]) for entry in state.get("_data_files") or []]
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not what `datasets` writes: {error!r}") from None
-    if is_selected:
-        raise ValueError(f"{folder} was saved with rows selected by an old `datasets`; save it with a newer one")
-    if not names:
-        raise ValueError(f"{path} names no Arrow file, so the dataset is empty or not whole")
-    return names
 
 
 def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = None) -> tuple[Any, Any]:
@@ -172,63 +101,6 @@ def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, en
         raise
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{without_secrets(os.fspath(path))} cannot be read as an Arrow IPC file: {error}") from None
-
-
-class StreamedBatch(NamedTuple):
-    """Where a record batch is in a file of the stream format."""
-
-    begin: int
-    """First byte of its message."""
-    end: int
-    """One past its last byte."""
-    num_rows: int
-
-
-def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: str) -> list[StreamedBatch]:
-    """Finds the record batches of a file of the stream format, from the frames of its messages alone.
-
-    A message: 0xFFFFFFFF, the size of its metadata as int32, the metadata (a flatbuffer, padded), and its body.
-
-    Args:
-        read: returns bytes [begin, end) of the file.
-        size_bytes: of the file.
-        where: its path or URL, for messages.
-
-    Raises:
-        ValueError: it is not such a stream.
-    """
-    found: list[StreamedBatch] = []
-    begin = 0
-    try:
-        while begin + 8 <= size_bytes:
-            frame = read(begin, min(begin + _FRAME_BYTES, size_bytes))
-            mark, metadata_bytes = struct.unpack_from("<Ii", frame)
-            if mark != 0xFFFFFFFF:
-                raise ValueError("a message does not begin with 0xFFFFFFFF")
-            if metadata_bytes == 0:
-                break
-            if 8 + metadata_bytes > len(frame):
-                frame = read(begin, min(begin + 8 + metadata_bytes, size_bytes))
-            message = frame[8:]
-            table = struct.unpack_from("<I", message)[0]
-            kind, header, body = (_field(message, table, slot, form) for slot, form in ((1, "B"), (2, "I"), (3, "q")))
-            end = begin + 8 + metadata_bytes + (body[1] if body else 0)
-            if kind and header and kind[1] == _RECORD_BATCH:
-                rows = _field(message, header[0] + header[1], 0, "q")
-                found.append(StreamedBatch(begin, end, rows[1] if rows else 0))
-            begin = end
-    except (struct.error, ValueError) as error:
-        raise ValueError(f"{where} cannot be read as an Arrow IPC stream at byte {begin}: {error}") from None
-    return found
-
-
-def _field(message: bytes, table: int, slot: int, form: str) -> tuple[int, int] | None:
-    """Returns the offset and the value of a field of a flatbuffer's table; None where it has its default."""
-    vtable = table - struct.unpack_from("<i", message, table)[0]
-    if 4 + 2 * slot >= struct.unpack_from("<H", message, vtable)[0]:
-        return None
-    offset = struct.unpack_from("<H", message, vtable + 4 + 2 * slot)[0]
-    return (table + offset, struct.unpack_from(f"<{form}", message, table + offset)[0]) if offset else None
 
 
 def evident_column(fitting: Sequence[str]) -> str | None:

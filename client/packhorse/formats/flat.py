@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from packhorse.formats.files import MappedTokens, first_descent, map_file
+from packhorse.formats.files import first_descent
+from packhorse.formats.mapping import MappedTokens, map_file
 from packhorse.storage import AtomicFiles
 
 _DTYPES = (np.dtype("<u2"), np.dtype("<u4"))

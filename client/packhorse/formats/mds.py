@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.files import check_index, map_file, open_binary
+from packhorse.formats.files import open_binary
+from packhorse.formats.mapping import check_index, map_file
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import BoundedCache
 

@@ -294,7 +294,7 @@ class _Reader:
         planned = block.lengths.astype(np.int64)
         if self._tokens is None:
             return planned if rule.is_plain else None
-        from packhorse.client.batches.content import own_lengths
+        from packhorse.client.batches.labels import own_lengths
 
         component_ids = block.component_of_sequences()
         held = self._tokens.of_sequences(component_ids).lengths(block.ids)

@@ -29,7 +29,7 @@ from packhorse.client.transport.access import (
 )
 from packhorse.client.transport.grpc_channels import GrpcTransport
 from packhorse.client.transport.handshake import days_left, refusal_of
-from packhorse.client.transport.requests import LIST_DATASETS
+from packhorse.client.transport.methods import LIST_DATASETS
 from packhorse.client.transport.retries import exception_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.parameters import parameter

@@ -13,9 +13,9 @@ from packhorse.wire.checksums import (
     block_context,
     get_bins_context,
     header_checksum,
-    ids_sum,
     is_of_version_1,
 )
+from packhorse.wire.fingerprints import ids_sum
 from packhorse.wire.freed_memory import give_back_freed_memory, keep_freed_memory
 from packhorse.wire.streams import (
     ADDED_OFFSET,

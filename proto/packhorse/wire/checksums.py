@@ -1,18 +1,16 @@
-"""Checksums of messages, and fingerprints of sets of ids.
+"""Checksums of messages.
 
 A message's checksum is the XXH3-64 of its arrays, seeded with a hash of the request. It therefore also reveals a
 *request* that was altered on the way: the server seeds with what it received, the client with what it sent.
-Owns what is hashed, and in which order. Leaves what follows from a mismatch to the client.
+Owns what is hashed, and in which order. Leaves sets of ids to `fingerprints`, and what follows from a mismatch to the
+client.
 """
 
 import struct
 from array import array
 from collections.abc import Iterable
-from typing import Any
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from packhorse.v1 import packing_pb2 as pb
 
@@ -36,9 +34,6 @@ _LATER = ("group_ids", "redacted", "redacted_tokens", "rows")
 """Arrays that were added later. They are hashed only where they are not empty, so that other bins keep their earlier
 checksum."""
 
-_ID_KEYS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
-_START_KEY = np.uint64(0x8CB92BA72F3D8DD7)
-_CHUNK = 1 << 16
 
 _LOCATION = struct.Struct("<q?qqqq?qiii")
 """A SequenceLocation in the order of its fields, little-endian; its stream location comes last."""
@@ -304,35 +299,3 @@ def _hash(fields: Iterable[str | int]) -> int:
 
 def _lines(fields: Iterable[str | int]) -> str:
     return "\n".join(map(str, fields))
-
-
-def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None) -> tuple[int, int]:
-    """Returns two sums modulo 2^64 of hashes of the ids, each under a key of its own.
-
-    Sums of parts add up (modulo 2^64) to the sum of the whole, in any order. An id that is missing, repeated or altered
-    goes unnoticed with a probability of 2^-128.
-
-    Example:
-        >>> ids_sum(np.array([3, 1, 2])) == ids_sum(np.array([1, 2, 3])) != ids_sum(np.array([1, 2, 2]))
-        True
-
-    Args:
-        ids: integers [n].
-        starts: each piece's first token, where ids are those of pieces: integers [n]. Start 0 equals no start.
-    """
-    sums = [0, 0]
-    for first in range(0, len(ids), _CHUNK):
-        chunk = np.asarray(ids[first : first + _CHUNK], dtype=np.int64).view(np.uint64)
-        if starts is not None:
-            begins = np.asarray(starts[first : first + _CHUNK], dtype=np.int64).view(np.uint64)
-            chunk = chunk ^ np.where(begins == 0, np.uint64(0), _mixed(begins, _START_KEY))
-        for which, key in enumerate(_ID_KEYS):
-            sums[which] += int(np.sum(_mixed(chunk, key), dtype=np.uint64))
-    return sums[0] % 2**64, sums[1] % 2**64
-
-
-def _mixed(values: Any, key: np.uint64) -> Any:
-    values = values + key
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

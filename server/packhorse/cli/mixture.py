@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from packhorse.cli.shared.options import profile_option, target_option
+from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.printing import output_console, table
+from packhorse.cli.shared.profiles import profile_option
 from packhorse.cli.shared.service import asking, timeout_option
 from packhorse.client import DatasetInfo, PackhorseError
 from packhorse.dataset import MANIFEST, MIXTURE_SUFFIX, StageEntry, append_to_mixture

@@ -13,7 +13,8 @@ from pathlib import Path
 import click
 
 from packhorse.cli import in_flags, stopped_by_signals
-from packhorse.cli.shared.options import flags_of, store_timeout_option
+from packhorse.cli.shared.flags import flags_of
+from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
 from packhorse.dataset import (
     Inputs,

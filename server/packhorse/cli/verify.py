@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from packhorse.cli import stopped_by_signals
-from packhorse.cli.shared.options import open_tokens, store_timeout_option
+from packhorse.cli.shared.options import store_timeout_option
+from packhorse.cli.shared.tokens import open_tokens
 from packhorse.dataset import (
     LengthReport,
     LengthsOf,

@@ -43,6 +43,7 @@ from packhorse.dataset.layout import (
     datasets_below,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared
+from packhorse.dataset.locked import LOCK, locked
 from packhorse.dataset.manifest import (
     FORMAT_VERSION,
     MOST_LISTED,
@@ -62,7 +63,7 @@ from packhorse.dataset.manifest import (
     SkippedRows,
 )
 from packhorse.dataset.quality import stats_of
-from packhorse.dataset.replacing import LOCK, aside_of, left_aside, locked, refuse_holding, refuse_output, written_whole
+from packhorse.dataset.replacing import aside_of, left_aside, refuse_holding, refuse_output, written_whole
 from packhorse.dataset.seqpack_layout import (
     Loaded,
     is_seqpack_layout,

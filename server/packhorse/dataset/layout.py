@@ -1,7 +1,7 @@
-"""The prepared folder on disk: the names of its files, reading them safely, and the JSON files beside the pool.
+"""The prepared folder on disk: the names of its files, and reading them safely.
 
 Anything may have been put into a folder: only plain files are opened, so that nothing waits for a fifo. Leaves the
-manifest to `manifest`, arrays to `arrays`, and the folder as a whole to `load`.
+manifest to `manifest`, counts and templates to `_json_files`, arrays to `arrays`, and the folder as a whole to `load`.
 """
 
 import errno
@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -85,45 +84,6 @@ def render_counts(counts: Mapping[int, int]) -> bytes:
 def render_templates(templates: Mapping[Template, int]) -> bytes:
     """Returns templates.json: [[lengths], multiplicity] in canonical order."""
     return _json([[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)])
-
-
-def parse_counts(data: bytes) -> Counter[int]:
-    """Reads counts.json; a ValueError where it is something else."""
-    content = _parsed(data)
-    if not isinstance(content, dict) or not all(_is_count(count) for count in content.values()):
-        raise ValueError("not an object of length → count")
-    counts = Counter({int(length): count for length, count in content.items()})
-    if not all(_is_length(length) for length in counts):
-        raise ValueError("not every length is in [1, 2^31)")
-    return counts
-
-
-def parse_templates(data: bytes) -> Counter[Template]:
-    """Reads templates.json; a ValueError where it is something else."""
-    content = _parsed(data)
-    templates: Counter[Template] = Counter()
-    for entry in content if isinstance(content, list) else [None]:
-        match entry:
-            case [[*lengths], multiplicity] if all(map(_is_length, lengths)) and _is_count(multiplicity):
-                templates[tuple(lengths)] += multiplicity
-            case _:
-                raise ValueError("not a list of [[lengths], multiplicity]")
-    return templates
-
-
-def _is_length(value: object) -> bool:
-    return type(value) is int and 0 < value < 2**31
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _parsed(data: bytes) -> object:
-    try:
-        return json.loads(data)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def _json(content: object) -> bytes:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset._json_files import parse_counts, parse_templates
 from packhorse.dataset.arrays import map_array
 from packhorse.dataset.files.mixture_file import MIXTURE_SUFFIX
 from packhorse.dataset.keys import Keys
@@ -35,8 +36,6 @@ from packhorse.dataset.layout import (
     VERSIONS,
     PreparedDatasetError,
     named,
-    parse_counts,
-    parse_templates,
     read_file,
     sha256_of,
 )

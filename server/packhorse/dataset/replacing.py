@@ -1,7 +1,7 @@
-"""A folder that is locked while it is written, and takes its name, also from an older one, in one step or never.
+"""A folder takes its name, also from an older one, in one step or never.
 
-Owns the lock of whoever writes it, the order of writing beside, making durable and renaming, and which folders may be
-replaced. Leaves files by themselves to `packhorse.storage`.
+Owns the order of writing beside, making durable and renaming, and which folders may be replaced. Leaves the lock of
+whoever writes to `locked`, and files by themselves to `packhorse.storage`.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from packhorse.dataset.layout import (
@@ -29,10 +29,7 @@ from packhorse.dataset.layout import (
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
 from packhorse.jobs import held_signals
 from packhorse.parameters import parameter
-from packhorse.storage import LockHeldError, hold_lock, sync
-
-LOCK = "lock"
-"""The file of the work folder that is locked, and names the holder."""
+from packhorse.storage import sync
 
 _LOG = logging.getLogger(__name__)
 _ASIDE = ".replaced"
@@ -44,50 +41,6 @@ _SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
 _SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
 _VERSION = re.compile(r"[1-9][0-9]*")
 _SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
-
-
-@contextmanager
-def locked(output: Path) -> Iterator[Path]:
-    """Holds the lock of a folder to be written, and gives the hidden work folder beside it.
-
-    The system releases the lock when the process ends, however it ends. A work folder that is empty afterwards is
-    removed.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with locked(Path(folder, "set")) as work:
-        ...         work.name, [path.name for path in work.iterdir()]
-        ...     work.exists()
-        ('.set.work', ['lock'])
-        False
-
-    Args:
-        output: the folder to be; symbolic links are followed.
-
-    Raises:
-        BlockingIOError: another process holds it; the message says which, where, and since when.
-        OSError: of the work, such as a full disk; it names the output.
-    """
-    work = output.resolve()
-    work = work.with_name(f".{work.name}.work")
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(hold_lock(work / LOCK, wait_seconds=0))
-        except LockHeldError as error:
-            raise BlockingIOError(
-                f"{output} is being prepared already, by {error.holder}; wait until it is done, or give another output"
-            ) from None
-        try:
-            yield work
-        except OSError as error:  # such as of a full disk: users know the output, and not the folder beside it
-            if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
-                error.filename = str(output)
-            raise
-        finally:
-            with held_signals():
-                if os.listdir(work) == [LOCK]:
-                    shutil.rmtree(work)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset._json_files import parse_counts, parse_templates
 from packhorse.dataset.arrays import create_array
 from packhorse.dataset.layout import (
     COUNTS,
@@ -22,8 +23,6 @@ from packhorse.dataset.layout import (
     TEMPLATES,
     PreparedDatasetError,
     open_file,
-    parse_counts,
-    parse_templates,
     read_file,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared

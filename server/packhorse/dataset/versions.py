@@ -12,8 +12,8 @@ from pathlib import Path
 
 from packhorse.dataset.layout import FILES, MANIFEST, VERSIONS, PreparedDatasetError, named, read_file
 from packhorse.dataset.load import check_folder
+from packhorse.dataset.locked import locked
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
-from packhorse.dataset.replacing import locked
 from packhorse.jobs import held_signals
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from packhorse.formats import require
-from packhorse.formats.arrow import SAVED_SPLITS, SAVED_STATE, arrow_files, arrow_objects
+from packhorse.formats.arrow_folders import SAVED_SPLITS, SAVED_STATE, arrow_files, arrow_objects
 from packhorse.formats.files import FileStamp, as_path, exists, is_folder, named_files, open_binary
 from packhorse.formats.object_store import for_each, is_url, object_file, without_secrets
 from packhorse.parameters import parameter

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import FlatTokens, MegatronTokens, megatron_paths
-from packhorse.formats.files import MappedTokens
 from packhorse.formats.keys import keys_path
 from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX
+from packhorse.formats.mapping import MappedTokens
 from packhorse.formats.megatron_writer import masked_paths, write_index
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import AtomicFiles, refuse_existing

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packhorse.client.batches.batch import BatchAssembler
-from packhorse.client.batches.packed_batch import BatchBuffers
+from packhorse.client.batches.buffers import BatchBuffers
 from packhorse.client.batches.row_format import Separators
 from packhorse.client.sources import IndexableSource, TokenSourceError
 from packhorse.client.streams.blocks import BinBlock

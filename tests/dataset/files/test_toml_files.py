@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from packhorse.dataset.files import toml_files
-from packhorse.dataset.files.toml_files import loads_with_lists
+from packhorse.dataset.files import _long_lists
+from packhorse.dataset.files._long_lists import loads_with_lists
 
 
 def outcome(loads, text):
@@ -67,7 +67,9 @@ def test_every_text_is_read_as_tomllib_reads_it(before, items, separator, end, a
 @pytest.mark.parametrize("items", [[*range(5000)], ["a", 1] * 2500])
 def test_a_long_list_is_not_read_by_tomllib(items, monkeypatch):
     seen = []
-    monkeypatch.setattr(toml_files.tomllib, "loads", lambda text, loads=tomllib.loads: seen.append(text) or loads(text))
+    monkeypatch.setattr(
+        _long_lists.tomllib, "loads", lambda text, loads=tomllib.loads: seen.append(text) or loads(text)
+    )
     text = f"[[redact]]\nids = {items}\n\n[[redact]]\n  ids=[{', '.join(map(repr, items))}\n] # all\n".replace("'", '"')
     assert loads_with_lists(text, "ids") == {"redact": [{"ids": items}, {"ids": items}]}
     assert len(seen[0]) < 200

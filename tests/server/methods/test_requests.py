@@ -7,10 +7,12 @@ import pytest
 
 from packhorse.client.errors import InvalidRequestError, RequestTooLargeError
 from packhorse.client.transport.grpc_channels import exception_of
-from packhorse.client.transport.requests import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS, topology_message
+from packhorse.client.transport.methods import GET_BINS, LOCATE_SEQUENCES, STREAM_BINS
+from packhorse.client.transport.requests import topology_message
 from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP
 from packhorse.server.methods import requests
-from packhorse.server.methods.requests import MAX_SEQUENCES_PER_STEP, MAX_SKIPS
+from packhorse.server.methods.datasets import MAX_SKIPS
+from packhorse.server.methods.requests import MAX_SEQUENCES_PER_STEP
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

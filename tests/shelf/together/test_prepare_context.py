@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packhorse.cli.shared.options import field_texts
+from packhorse.cli.shared.flags import field_texts
 from packhorse.client import PackedDataset, Topology, connect
 from packhorse.dataset import PlanOptions, open_prepared
 from packhorse.parallel import context_batch

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.flat_words import dry_run, prepare
 
 from packhorse.analysis import context_lengths
-from packhorse.analysis.status import costly_facts
+from packhorse.analysis.facts import costly_facts
 from packhorse.cli import main
 from packhorse.client import connect
 from packhorse.dataset import MANIFEST, PreparedDatasetError, open_prepared, verify

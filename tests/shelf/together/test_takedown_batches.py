@@ -182,7 +182,7 @@ def test_audits_explanations_and_pictures_tell_of_it(root, kind):
 
 def test_a_wrong_batch_is_found_by_the_token_audit(root, files, monkeypatch):
     """One that does not heed what is taken away."""
-    from packhorse.client.batches.content import Content
+    from packhorse.client.batches._content import Content
 
     _take_away(root, "plain")
     monkeypatch.setattr(Content, "redacted", lambda self: [])

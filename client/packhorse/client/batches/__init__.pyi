@@ -1,13 +1,13 @@
 """The names of `packhorse.client.batches`, each loaded when it is first asked for."""
 
 from .batch import BatchAssembler as BatchAssembler
+from .buffers import BatchBuffers as BatchBuffers
+from .buffers import BatchTensors as BatchTensors
 from .layout import IGNORE_INDEX as IGNORE_INDEX
 from .layout import PackLayout as PackLayout
 from .layout import as_layout as as_layout
 from .media import MediaError as MediaError
 from .media import MediaLayout as MediaLayout
-from .packed_batch import BatchBuffers as BatchBuffers
-from .packed_batch import BatchTensors as BatchTensors
 from .packed_batch import PackedBatch as PackedBatch
 from .packed_batch import has_shifted_labels as has_shifted_labels
 from .row_format import Media as Media

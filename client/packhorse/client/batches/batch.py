@@ -1,7 +1,7 @@
 """Assembly of bins into the tensors that a training step takes, and of a mixture's joined bins into shorter rows.
 
 Owns the order of the steps from bins to a batch; leaves a batch's keys and memory to `packed_batch`, positions to
-`layout`, what is written there to `content`, images to `media`, and attention masks to `masks`.
+`layout`, what is written there to `_content`, images to `media`, and attention masks to `masks`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches.content import (
+from packhorse.client.batches._content import (
     Content,
     check_loss_mask,
     check_tokens,
     continue_positions,
     follow_prefixes,
-    own_lengths,
-    write_causal_labels,
     write_position_ids,
 )
+from packhorse.client.batches.buffers import BatchBuffers
+from packhorse.client.batches.labels import own_lengths, write_causal_labels
 from packhorse.client.batches.layout import OverfullRowError, PackLayout
 from packhorse.client.batches.media import read_images
-from packhorse.client.batches.packed_batch import BatchBuffers, PackedBatch
+from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.sources import TokenSource
 from packhorse.client.streams.blocks import BinBlock

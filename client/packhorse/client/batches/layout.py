@@ -1,7 +1,7 @@
 """The layout of a batch: the offsets of its sequences, from which every mask is made.
 
 Owns offsets in host memory, what follows from them alone (`cu_seqlens`, `sequence_ids`), and their form in files;
-leaves tokens to `content` and inputs of attention kernels to `masks`.
+leaves tokens to `_content` and inputs of attention kernels to `masks`.
 """
 
 from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client.batches.content import Content
+from packhorse.client.batches._content import Content
 from packhorse.client.batches.layout import PackLayout, reduced
 from packhorse.client.batches.row_format import Load, Media
 from packhorse.client.transport.requests import shortened

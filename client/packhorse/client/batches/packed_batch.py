@@ -1,16 +1,15 @@
-"""`PackedBatch`: one batch, as a training step takes it, and the memory of its large tensors.
+"""`PackedBatch`: one batch, as a training step takes it.
 
-Owns a batch's keys, its memory, its way between processes, devices and files, and how it prints; leaves what fills it
-to `batch` and its picture to `pictures`.
+Owns a batch's keys, its way between processes, devices and files, and how it prints; leaves the memory of its large
+tensors to `buffers`, what fills it to `batch` and its picture to `packhorse.pictures`.
 """
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
@@ -20,8 +19,6 @@ from packhorse.client.batches.summary import summarize
 from packhorse.shelf import from_shelf
 
 _ALIGNMENT_BYTES = 64
-_NUM_WIDE = 4
-"""Tensors of int64 in `BatchTensors`."""
 
 _View = tuple[str, torch.dtype, torch.Size, int]
 """A tensor's key, dtype, shape and first byte in the memory that all tensors share."""
@@ -146,80 +143,6 @@ class PackedBatch(dict[str, Any]):
             _view(memory, dtype, shape, start).copy_(self[name])
         rest = {name: None if is_laid[name] else value for name, value in self.items()}
         return _open, (type(self), memory, views, rest)
-
-
-class BatchTensors(NamedTuple):
-    """A batch's large tensors. Legend: B rows, L tokens in a row.
-
-    Example:
-        >>> tensors, arrays = BatchBuffers(num_tokens=8).tensors(num_rows=2, row_tokens=4)
-        >>> tensors.input_ids.shape, tensors.sequence_ids.dtype
-        (torch.Size([2, 4]), torch.int32)
-    """
-
-    input_ids: torch.Tensor
-    """int64 [B, L]."""
-    labels: torch.Tensor
-    """int64 [B, L]."""
-    position_ids: torch.Tensor
-    """int64 [B, L]."""
-    attention_mask: torch.Tensor
-    """int64 [B, L]."""
-    sequence_ids: torch.Tensor
-    """int32 [B, L]."""
-
-
-class BatchBuffers:
-    """Memory that each batch reuses, for trainers that know when they no longer need the last one.
-
-    Example:
-        >>> buffers = BatchBuffers(num_tokens=8)
-        >>> first, _ = buffers.tensors(num_rows=2, row_tokens=4)
-        >>> second, _ = buffers.tensors(num_rows=1, row_tokens=4)
-        >>> first.input_ids.data_ptr() == second.input_ids.data_ptr()  # the second batch is written over the first
-        True
-    """
-
-    def __init__(self, num_tokens: int, *, pin_memory: bool = False) -> None:
-        """Allocates the memory.
-
-        Args:
-            num_tokens: B·L of the largest batch.
-            pin_memory: whether it is page-locked, for asynchronous copies to a GPU; needs CUDA. PyTorch reuses
-                page-locked memory only after the copies from it are done.
-        """
-        self.num_tokens = num_tokens
-        self._wide = torch.empty(_NUM_WIDE * num_tokens, dtype=torch.int64, pin_memory=pin_memory)
-        self._narrow = torch.empty(num_tokens, dtype=torch.int32, pin_memory=pin_memory)
-
-    def __repr__(self) -> str:
-        pinned = ", pinned" if self._wide.is_pinned() else ""
-        return f"<BatchBuffers for {self.num_tokens:,} tokens{pinned}>"
-
-    def tensors(self, num_rows: int, row_tokens: int) -> tuple[BatchTensors, list[NDArray[Any]]]:
-        """Returns the tensors of a batch of B rows of L tokens, over the same memory each time.
-
-        Returns:
-            The tensors, and in their order the same memory as NumPy arrays, each [B · L].
-
-        Raises:
-            ValueError: the batch does not fit.
-        """
-        num_tokens = num_rows * row_tokens
-        if num_tokens > self.num_tokens:
-            raise ValueError(f"a batch of {num_tokens} tokens does not fit buffers for {self.num_tokens}")
-        wide, narrow = self._wide, self._narrow
-        if num_tokens < self.num_tokens:
-            wide, narrow = wide[: _NUM_WIDE * num_tokens], narrow[:num_tokens]
-        input_ids, labels, position_ids, attention_mask = wide.view(_NUM_WIDE, num_rows, row_tokens).unbind()
-        tensors = BatchTensors(
-            input_ids=input_ids,
-            labels=labels,
-            position_ids=position_ids,
-            attention_mask=attention_mask,
-            sequence_ids=narrow.view(num_rows, row_tokens),
-        )
-        return tensors, [*wide.numpy().reshape(_NUM_WIDE, num_tokens), narrow.numpy()]
 
 
 def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> bool:

@@ -10,13 +10,8 @@ from packhorse.client.masks.dense import (
     build_labelled_mask,
     build_packing_attention_bias,
 )
-from packhorse.client.masks.offsets import (
-    Unpadding,
-    VarlenOffsets,
-    build_packing_cu_seqlens,
-    build_unpadding,
-    build_varlen_offsets,
-)
+from packhorse.client.masks.offsets import VarlenOffsets, build_packing_cu_seqlens, build_varlen_offsets
+from packhorse.client.masks.unpadding import Unpadding, build_unpadding
 from packhorse.client.masks.varlen import build_block_diagonal_mask, varlen_attention
 
 __all__ = [

@@ -1,101 +1,19 @@
-"""Tables of sequences: which column holds tokens, which row an id is in, and lists of Arrow data as NumPy sees them.
+"""Tables of sequences: which column holds tokens, and which row an id is in.
 
-Owns what Arrow's list layouts mean, and refusing columns of other types; leaves where the data comes from to `arrow`,
-`parquet` and `sources.mds`.
+Leaves lists of Arrow data to `_list_columns`, and where the data comes from to `arrow`, `parquet` and `sources.mds`.
 """
 
 import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.sources.base import TokenSource, TokenSourceError
-from packhorse.formats import require
-from packhorse.formats.arrow import column_type, evident_column, is_token_list, nulls_of, values_of
+from packhorse.formats.arrow import evident_column, is_token_list, nulls_of, values_of
 from packhorse.parameters import parameter
-
-ARROW = "client,arrow"
-"""What installs pyarrow, which only some sources need."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Consecutive rows. Legend: R rows."""
-
-    offsets: Sequence[int]
-    """Where each begins in `values`, in tokens, and where the last ends: [R + 1], ascending."""
-    values: memoryview
-    """All tokens end to end, as bytes."""
-    is_null: NDArray[np.bool_] | None
-    """Rows that are null or hold a null: bool [R]; None without any."""
-
-
-class ListColumn:
-    """A list column in chunks, as views of Arrow's memory. Legend: N rows, S sequences."""
-
-    def __init__(
-        self, arrays: Iterable[Any], *, dtype: np.dtype[Any], where: str, column: str, nbytes: int = 0
-    ) -> None:
-        """Takes Arrow list arrays of one type, and the `nbytes` of memory that they keep, 0 where it is mapped.
-
-        `where` and `column` name the data in messages.
-        """
-        sizes: list[int] = []
-        self._chunks: list[_Chunk] = []
-        is_fixed = require("pyarrow", ARROW).types.is_fixed_size_list
-        for array in arrays:
-            if len(array):
-                sizes.append(len(array))
-                self._chunks.append(_view(array, dtype.itemsize, is_fixed=is_fixed(array.type)))
-        self._row_ends = np.cumsum(sizes, dtype=np.int64)
-        self.dtype = dtype
-        self.nbytes = nbytes
-        self._where = where
-        self._column = column
-
-    def __len__(self) -> int:
-        return int(self._row_ends[-1]) if len(self._row_ends) else 0
-
-    def locate(
-        self, rows: NDArray[np.int64], ids: NDArray[np.int64]
-    ) -> tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]:
-        """Finds the sequences in rows int64 [S], whose `ids` are for messages.
-
-        Returns:
-            The bytes that hold each [S]; where it begins there, and its length, both in tokens: int64 [S].
-
-        Raises:
-            TokenSourceError: one is null, or holds a null.
-        """
-        numbers = np.searchsorted(self._row_ends, rows, side="right")
-        begins = self._row_ends[numbers - 1]
-        begins[numbers == 0] = 0
-        buffers, firsts, stops = [], [], []
-        # One by one: shuffled sequences rarely share a chunk, and an array operation costs more than four of these.
-        for i, (number, row) in enumerate(zip(numbers.tolist(), (rows - begins).tolist(), strict=True)):
-            chunk = self._chunks[number]
-            if chunk.is_null is not None and chunk.is_null[row]:
-                raise TokenSourceError(
-                    f"sequence {ids[i]}: column {self._column!r} of {self._where} is null there, or holds a null; "
-                    "leave the row out, or fill it"
-                )
-            buffers.append(chunk.values)
-            firsts.append(chunk.offsets[row])
-            stops.append(chunk.offsets[row + 1])
-        first_tokens = np.array(firsts, dtype=np.int64)
-        return buffers, first_tokens, np.array(stops, dtype=np.int64) - first_tokens
-
-
-def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:
-    """Returns the type of a token; a TokenSourceError where the column is missing or holds no lists of integers."""
-    kind = _type_of(schema, column, where)
-    if not is_token_list(kind):
-        raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but tokens are lists of integers")
-    return np.dtype(kind.value_type.to_pandas_dtype())
 
 
 def choose_column(schema: Any, column: str | None, where: str) -> str:
@@ -130,16 +48,6 @@ def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: st
     )
 
 
-def check_id_type(schema: Any, column: str, where: str) -> None:
-    """Refuses an id column that is missing or holds no integers, with a TokenSourceError."""
-    kind = _type_of(schema, column, where)
-    if not require("pyarrow", ARROW).types.is_integer(kind):
-        raise TokenSourceError(
-            f"{where}: column {column!r} holds {kind}, but ids are integers; where it holds a dataset's "
-            "keys, ids are rows: leave " + parameter("id_column") + " out"
-        )
-
-
 def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDArray[np.int64]:
     """Returns the Arrow arrays of an id column as int64 [num_rows].
 
@@ -160,34 +68,6 @@ def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDA
         ids[row : row + len(values)] = values
         row += len(values)
     return ids
-
-
-def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
-    """Views of a list array's memory; the array may be a slice of a larger one."""
-    values = array.values  # all that the list array refers to, whatever its own slice is
-    buffer = values.buffers()[1]
-    data = memoryview(b"" if buffer is None else buffer).cast("B")[values.offset * itemsize :]
-    offsets: Sequence[int]
-    if is_fixed:
-        size = array.type.list_size
-        offsets = range(array.offset * size, (array.offset + len(array)) * size + 1, size)
-    else:
-        offsets = memoryview(values_of(array.offsets))
-    is_null = nulls_of(array) if array.null_count else None
-    if values.null_count:
-        nulls_before = np.zeros(len(values) + 1, dtype=np.int64)
-        np.cumsum(nulls_of(values), out=nulls_before[1:])
-        at = np.asarray(offsets)
-        holds_null = nulls_before[at[1:]] > nulls_before[at[:-1]]
-        is_null = holds_null if is_null is None else is_null | holds_null
-    return _Chunk(offsets, data, is_null)
-
-
-def _type_of(schema: Any, column: str, where: str) -> Any:
-    try:
-        return column_type(schema, column, where)
-    except ValueError as error:
-        raise TokenSourceError(str(error)) from None
 
 
 def refuse_row_numbers(where: str, id_column: str, why: str, way_out: str) -> NoReturn:

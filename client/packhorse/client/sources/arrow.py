@@ -13,30 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.sources._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
 from packhorse.client.sources._node_cache import CachedObject, StoreCache
-from packhorse.client.sources._tables import (
-    ARROW,
-    ListColumn,
-    RowLookup,
-    TableSource,
-    check_id_type,
-    choose_column,
-    ids_of,
-    token_dtype_of,
-)
+from packhorse.client.sources._tables import RowLookup, TableSource, choose_column, ids_of
 from packhorse.client.sources.base import MappedSource, Ranges, TokenSourceError
 from packhorse.client.sources.parquet import DEFAULT_KEPT_BYTES, RowGroupSource
 from packhorse.formats import require
-from packhorse.formats.arrow import (
-    StreamedBatch,
-    arrow_files,
-    arrow_objects,
-    open_arrow,
-    read_arrow,
-    record_batches,
-    streamed_batches,
-    values_of,
-)
+from packhorse.formats.arrow import open_arrow, read_arrow, record_batches, values_of
+from packhorse.formats.arrow_folders import arrow_files, arrow_objects
+from packhorse.formats.arrow_streams import StreamedBatch, streamed_batches
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import for_each, without_secrets
 

@@ -21,7 +21,7 @@ from packhorse.client.sources.mds import MdsSource
 from packhorse.client.sources.mixture import MixtureSource
 from packhorse.client.sources.parquet import ParquetSource
 from packhorse.client.sources.token_files import FlatSource, MegatronSource, RemoteSource
-from packhorse.formats.arrow import SAVED_STATE, SUFFIXES, saved_splits
+from packhorse.formats.arrow_folders import SAVED_STATE, SUFFIXES, saved_splits
 from packhorse.formats.files import as_path, is_file, is_folder
 from packhorse.formats.mds import INDEX
 from packhorse.formats.object_store import find_objects, is_url, without_secrets

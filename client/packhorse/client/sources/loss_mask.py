@@ -1,7 +1,7 @@
 """Which loss mask belongs to tokens: the one that is given, or the one that lies beside them.
 
 Owns that choice, and the check that a mask file is of these tokens. Leaves names to `packhorse.formats.loss_mask`, and
-a mask's values to `batches.content`.
+a mask's values to `batches._content`.
 """
 
 import warnings

@@ -12,17 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.client.sources._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
 from packhorse.client.sources._node_cache import CachedObject, FetchAhead, StoreCache
-from packhorse.client.sources._tables import (
-    ARROW,
-    ListColumn,
-    RowLookup,
-    TableSource,
-    check_id_type,
-    choose_column,
-    ids_of,
-    token_dtype_of,
-)
+from packhorse.client.sources._tables import RowLookup, TableSource, choose_column, ids_of
 from packhorse.client.sources.base import FetchSource, TokenSourceError
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp, as_path, named_files

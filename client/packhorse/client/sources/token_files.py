@@ -24,10 +24,11 @@ from packhorse.client.sources._node_cache import (
 from packhorse.client.sources._tables import RowLookup, refuse_row_numbers
 from packhorse.client.sources.base import MappedSource, Ranges, TokenSource, TokenSourceError
 from packhorse.formats import FlatTokens, MegatronIndex, MegatronTokens
-from packhorse.formats.files import TokenIndex, as_path, exists
+from packhorse.formats.files import as_path, exists
 from packhorse.formats.flat import FlatBoundaries
 from packhorse.formats.left_out import unused_name
 from packhorse.formats.loss_mask import mask_files
+from packhorse.formats.mapping import TokenIndex
 from packhorse.formats.object_store import StoredObject, StoreOptions, without_secrets
 
 

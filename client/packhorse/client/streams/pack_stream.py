@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import DamagedAnswerError, PackhorseError, ServerUnavailableError, TransientError
 from packhorse.client.streams.blocks import BinBlock, decode_bins
-from packhorse.client.transport.requests import PACK_STREAM, Transport, integers, invalid, too_old
+from packhorse.client.transport.methods import PACK_STREAM, Transport
+from packhorse.client.transport.requests import integers, invalid, too_old
 from packhorse.client.transport.retries import Attempts
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import RoomRule

@@ -15,8 +15,8 @@ from packhorse.client.errors import (
     TransientError,
 )
 from packhorse.client.streams.blocks import BinBlock, Templates, decode_bins
+from packhorse.client.transport.methods import STREAM_BINS, Transport
 from packhorse.client.transport.one_dataset import OneDataset
-from packhorse.client.transport.requests import STREAM_BINS, Transport
 from packhorse.client.transport.retries import Attempts
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.topology import Topology

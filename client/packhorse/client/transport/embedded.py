@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError, named_field
-from packhorse.client.transport.requests import Method, shortened, without_end
+from packhorse.client.transport.methods import Method, without_end
+from packhorse.client.transport.requests import shortened
 from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
 

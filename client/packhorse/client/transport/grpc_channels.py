@@ -41,7 +41,7 @@ from packhorse.client.transport.access import (
 )
 from packhorse.client.transport.embedded import SharedSet
 from packhorse.client.transport.handshake import refusal_of
-from packhorse.client.transport.requests import PACK_SEQUENCES, Method, without_end
+from packhorse.client.transport.methods import PACK_SEQUENCES, Method, without_end
 from packhorse.client.transport.retries import SHORTEST_ATTEMPT_SECONDS, exception_of
 from packhorse.wire import keep_freed_memory
 

@@ -10,16 +10,10 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from packhorse.cli.shared.options import (
-    dataset_argument,
-    open_tokens,
-    run_options,
-    target_option,
-    token_options,
-    topology_options,
-)
+from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
 from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import asking_for, timeout_option
+from packhorse.cli.shared.tokens import open_tokens, token_options
 from packhorse.client import Client, DatasetInfo
 from packhorse.formats.keys import ids_and_keys, shown_key
 from packhorse.formats.megatron_writer import masked_paths

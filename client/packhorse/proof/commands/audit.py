@@ -4,15 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.cli.shared.options import (
-    by_component,
-    dataset_argument,
-    open_tokens,
-    run_options,
-    target_option,
-    topology_options,
-)
+from packhorse.cli.shared.options import dataset_argument, run_options, target_option, topology_options
 from packhorse.cli.shared.service import asking_for, streams_shape, timeout_option
+from packhorse.cli.shared.tokens import by_component, open_tokens
 from packhorse.client import Client, DatasetInfo
 from packhorse.jobs import show_progress
 from packhorse.proof import AuditReport, ComponentReport, EpochOfStreams

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from packhorse.analysis import BANDWIDTH, compare_context_plans, compare_packers, options_for, read_histogram
-from packhorse.analysis.commands.reports import context_plans_table, packers_table, unpacked_table
+from packhorse.analysis.commands.plan_tables import context_plans_table, packers_table
+from packhorse.analysis.commands.reports import unpacked_table
 from packhorse.cli.shared.printing import output_console
 from packhorse.formats import require
 from packhorse.jobs import show_progress

@@ -1,7 +1,7 @@
-"""The tables that `inspect` and `plan` print of a prepared folder or a plan.
+"""The tables that `inspect` prints of a prepared folder.
 
-Owns their columns. Leaves every figure to `packhorse.analysis`, wording to `sentences`, and layout to
-`packhorse.cli.shared.printing`.
+Owns their columns. Leaves every figure to `packhorse.analysis`, wording to `sentences`, the tables of `plan` to
+`plan_tables`, and layout to `packhorse.cli.shared.printing`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,6 @@ from packhorse.analysis import (
     ROWS_PER_BATCH,
     ContextPlan,
     DatasetReport,
-    PackerComparison,
     Unpacked,
     WaitingRow,
     options_of,
@@ -96,31 +95,6 @@ def unpacked_table(ways: Sequence[Unpacked], packed_tokens: int) -> Table:
     return table(*columns, rows=rows)
 
 
-def packers_table(compared: PackerComparison) -> Table:
-    """Returns the table of packers; a star marks a plan that the time limit cut off."""
-    with_hours = compared.packers[0].gpu_hours is not None
-    rows = (
-        (
-            result.algorithm
-            + (f" ({result.made_by})" if result.made_by != result.algorithm else "")
-            + (" *" if result.cut_off else ""),
-            f"{result.bins:,}",
-            f"{result.efficiency:.3%}",
-            f"{result.gap:.4%}",
-            f"{result.seconds:.3f}",
-            f"{result.padding_tokens:,}",
-            f"{result.padding_ratio:.3%}",
-            f"{result.bin_mates_again:.1%}",
-            *(() if result.gpu_hours is None else (f"{result.gpu_hours:,.1f}",)),
-        )
-        for result in compared.packers
-    )
-    columns = ("packer", "bins", "efficiency", "gap", "seconds", "padding tokens", "GPU time on padding")
-    hours = ("GPU-hours on padding in your run",) if with_hours else ()
-    title = f"{compared.name}, max_seq_len {compared.options.max_seq_len:,}: at least {compared.lower_bound:,} bins"
-    return table(*columns, "bin-mates met again", *hours, rows=rows, title=f"{title} (proven)")
-
-
 def quality_table(qualities: Sequence[ShuffleQuality]) -> Table:
     """Returns the table of locality windows."""
     rows = (
@@ -172,29 +146,6 @@ def groups_table(plan: ContextPlan) -> Table:
         f"{plan.bandwidth:g} GB/s"
     )
     return table("context-parallel groups", "ranks", "waiting", "lost beyond the work", rows=rows, title=title)
-
-
-def context_plans_table(plans: Sequence[ContextPlan], name: str) -> Table:
-    """Returns the table of several rules for the same counts, the least time first."""
-    rows = (
-        (
-            f"{plan.rule.tokens_per_rank:,}",
-            f"{plan.rule.max_context_parallel:,}",
-            f"{plan.rule.cost_cap_percent} %",
-            f"{plan.num_bins:,}",
-            f"{plan.efficiency:.1%}",
-            f"{plan.parallel_share:.1%}",
-            percent(plan.communication),
-            *(("too few bins", "") if lost is None or waiting is None else (percent(waiting), percent(lost))),
-        )
-        for plan in plans
-        for [(groups, waiting)] in (plan.waiting.items(),)
-        for lost in (plan.lost(groups),)
-    )
-    columns = ("tokens a rank", "ranks of a bin", "cost cap", "bins", "efficiency", "tokens on several ranks")
-    more = ("communication", "waiting", "lost beyond the work")
-    title = f"{name}, max_seq_len {plans[0].rule.max_seq_len:,}, at {plans[0].bandwidth:g} GB/s"
-    return table(*columns, *more, rows=rows, title=title)
 
 
 def waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:

@@ -13,7 +13,8 @@ import click
 from click.core import ParameterSource
 from rich.file_proxy import FileProxy
 
-from packhorse.cli.shared.options import ACCESS_KEYS, PROFILE, remote_timeout_option
+from packhorse.cli.shared.options import remote_timeout_option
+from packhorse.cli.shared.profiles import ACCESS_KEYS, PROFILE
 from packhorse.client import Access, Client, RetryPolicy, connect
 from packhorse.client.errors import ServerUnavailableError
 from packhorse.topology.choices import counted

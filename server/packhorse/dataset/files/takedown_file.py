@@ -16,15 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.files.toml_files import (
-    FieldError,
-    array_header,
-    checked_field,
-    line_of,
-    loads_with_lists,
-    no_field,
-    text_of,
-)
+from packhorse.dataset.files._long_lists import loads_with_lists
+from packhorse.dataset.files.toml_files import FieldError, array_header, checked_field, line_of, no_field, text_of
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.dataset.write import fingerprint

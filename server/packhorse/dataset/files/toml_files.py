@@ -1,22 +1,18 @@
 """Reading TOML files that people write: their text, and which field on which line is wrong.
 
-Leaves what fields mean to `mixture_file` and `takedown_file`, and replacing a file to `packhorse.storage`.
+Leaves long lists to `_long_lists`, what fields mean to `mixture_file` and `takedown_file`, and replacing a file to
+`packhorse.storage`.
 """
 
-import json
 import re
-import secrets
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from packhorse.storage import read_plain
 
 _Value = TypeVar("_Value")
-
-_REST_OF_LINE = re.compile(r"[ \t]*(#.*)?$", re.MULTILINE)
 
 
 def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
@@ -44,58 +40,6 @@ def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
         raise error(f"{path.name} is not text in UTF-8: {caught}") from None
     except OSError as caught:
         raise error(f"{path.name} cannot be read: {caught.strerror}") from caught
-
-
-def loads_with_lists(text: str, field: str) -> dict[str, Any]:
-    r"""Returns what `tomllib.loads` does, and takes a tenth of the time if a field of its tables has long lists.
-
-    A list that JSON writes in the same way is read by its parser: tomllib takes 9 s for a million numbers.
-
-    Example:
-        >>> loads_with_lists('[[redact]]\nids = [17, "a"]', "ids")
-        {'redact': [{'ids': [17, 'a']}]}
-
-    Args:
-        text: TOML.
-        field: name of the field.
-
-    Raises:
-        tomllib.TOMLDecodeError: the text is not TOML.
-    """
-    lists: dict[str, list[Any]] = {}
-    mark, parts, begin = secrets.token_hex(16), list[str](), 0
-    decoder = json.JSONDecoder()
-    is_plain = not ('"""' in text or "'''" in text)  # else a line may begin within a text
-    for found in re.finditer(rf"^[ \t]*{field}[ \t]*=[ \t]*(?=\[)", text, re.MULTILINE) if is_plain else ():
-        try:
-            value, end = decoder.raw_decode(text, found.end())
-        except (ValueError, RecursionError):  # TOML of another form, or wrong
-            continue
-        is_same = _REST_OF_LINE.match(text, end) and text.find("\\", found.end(), end) < 0
-        if is_same and set(map(type, value)) <= {int, str}:
-            name = f"{mark}{len(lists)}"
-            lists[name] = value
-            lines = "\n" * text.count("\n", found.end(), end)
-            parts += [text[begin : found.end()], f'"{name}"{lines}']
-            begin = end
-    try:
-        content = tomllib.loads("".join([*parts, text[begin:]]))
-    except tomllib.TOMLDecodeError:
-        return tomllib.loads(text)  # which says where in the text itself it is wrong
-    _give_back(content, field, lists)
-    return content
-
-
-def _give_back(value: Any, field: str, lists: Mapping[str, list[Any]]) -> None:
-    """Puts lists into a field, of whatever table, instead of their names."""
-    if isinstance(value, dict):
-        for each in value.values():
-            _give_back(each, field, lists)
-        if isinstance(name := value.get(field), str):
-            value[field] = lists.get(name, name)
-    elif isinstance(value, list):
-        for each in value:
-            _give_back(each, field, lists)
 
 
 class FieldError(ValueError):

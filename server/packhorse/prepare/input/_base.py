@@ -12,11 +12,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from packhorse.formats import require
-from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
+from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._rows import MOST_RESOURCE, Batch, Fault, InputColumns, RawRows, as_int64, faults_of
-from packhorse.prepare.input._tables import KeyChunk, KeyColumn
+from packhorse.prepare.input._tables import KeyColumn
 
 BATCH_ROWS = 1 << 17
 RANGE_ROWS = 1 << 20
@@ -239,89 +239,10 @@ class Reader(Protocol):
         ...
 
 
-class WholeFiles:
-    """The plain answers of a reader whose input is the files that a path names."""
-
-    is_alone = False
-    suffixes: tuple[str, ...] = ()
-    """Suffixes of its files; a folder is searched for the first."""
-    magic: bytes | None = None
-    """First bytes of its files, whatever their names."""
-
-    def recognises(self, path: str) -> bool:
-        """See `Reader`."""
-        if without_secrets(path).endswith(self.suffixes):
-            return not is_folder(path)
-        return bool(self.magic and first_bytes(path, len(self.magic)) == self.magic)
-
-    def files(self, source: str) -> list[str]:
-        """See `Reader`."""
-        return named_files(source, self.suffixes[0])
-
-    def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """See `Reader`."""
-        return []
-
-
-def keys_of_files(
-    columns: InputColumns, paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]]
-) -> KeyColumn | None:
-    """Returns what reads the keys of files; None where no column has any.
-
-    Args:
-        columns: chosen.
-        paths: of the files, in order.
-        column_of: yields a column of one as Arrow arrays.
-    """
-    name = columns.key
-    if name is None:
-        return None
-
-    def chunks() -> Iterator[KeyChunk]:
-        for path in paths:
-            row = 0
-            for values in column_of(path, name):
-                yield KeyChunk(without_secrets(path), row, values)
-                row += len(values)
-
-    return KeyColumn.of_chunks(name, chunks)
-
-
 def is_wide(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
     """Whether a column of whole numbers in any of some files holds one that int64 cannot."""
     chunks = (values for path in paths for values in column_of(path, name))
     return any(int(require("pyarrow.compute").max(values).as_py() or 0) >= 2**63 for values in chunks)
-
-
-def first_bytes(path: str, size: int) -> bytes:
-    """Returns what a file or an object begins with; nothing of a folder or of what cannot be read."""
-    try:
-        with open_binary(path) as file:
-            return file.read(size)
-    except OSError:
-        return b""
-
-
-def refuse_columns(path: str, kind: str, columns: InputColumns) -> None:
-    """Refuses columns that were named for what has none; a ValueError."""
-    where = without_secrets(path)
-    if columns.group is not None:
-        raise ValueError(
-            f"{where} is {kind}, which has no columns: "
-            + parameter("group_size", "N")
-            + " makes groups of every N entries, and "
-            + parameter("groups", "FILE.npy")
-            + " names each entry's"
-        )
-    if columns.resources:
-        raise ValueError(f"{where} is {kind}, which has no columns, so none of resources: prepare from a table of both")
-    if columns.length is not None or columns.id is not None:
-        raise ValueError(
-            f"{where} is {kind}, which has no columns: leave out "
-            + parameter("length_column")
-            + "/"
-            + parameter("id_column")
-        )
 
 
 def cut(num_rows: int, size: int = RANGE_ROWS) -> Iterator[tuple[int, int]]:

@@ -15,19 +15,10 @@ from packhorse.formats.mds import INDEX, INTEGERS, array_type
 from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import for_each, is_url, without_secrets
 from packhorse.parameters import parameter
-from packhorse.prepare.input._base import (
-    BATCH_ROWS,
-    InputFile,
-    Opened,
-    RowRange,
-    WholeFiles,
-    changed,
-    first_bytes,
-    keys_of_files,
-    refuse_columns,
-)
+from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, changed
 from packhorse.prepare.input._rows import InputColumns, RawRows, as_amounts
 from packhorse.prepare.input._tables import KeyColumn
+from packhorse.prepare.input._whole_files import WholeFiles, first_bytes, keys_of_files, refuse_columns
 from packhorse.prepare.input.arrow import column_of
 
 _BOUNDARIES = ".boundaries"

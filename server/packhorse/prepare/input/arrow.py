@@ -8,22 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.formats import require
-from packhorse.formats.arrow import (
-    SAVED_STATE,
-    SUFFIXES,
-    arrow_files,
-    arrow_objects,
-    column_type,
-    open_arrow,
-    read_arrow,
-    record_batches,
-    saved_splits,
-)
+from packhorse.formats.arrow import column_type, open_arrow, read_arrow, record_batches
+from packhorse.formats.arrow_folders import SAVED_STATE, SUFFIXES, arrow_files, arrow_objects, saved_splits
 from packhorse.formats.files import FileStamp, is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, WholeFiles, is_wide, keys_of_files
+from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, is_wide
 from packhorse.prepare.input._rows import InputColumns, RawRows
 from packhorse.prepare.input._tables import arrow_rows, chosen_columns, refuse_other_ids
+from packhorse.prepare.input._whole_files import WholeFiles, keys_of_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

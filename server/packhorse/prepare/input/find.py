@@ -14,9 +14,10 @@ from pathlib import Path
 from packhorse.formats.files import exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import parameter
-from packhorse.prepare.input._base import Opened, Reader, WholeFiles, first_bytes
+from packhorse.prepare.input._base import Opened, Reader
 from packhorse.prepare.input._rows import InputColumns
 from packhorse.prepare.input._stored import FlatReader, MdsReader, MegatronReader
+from packhorse.prepare.input._whole_files import WholeFiles, first_bytes
 from packhorse.prepare.input.arrow import ArrowReader
 from packhorse.prepare.input.npy import NpyReader, SeqpackReader
 from packhorse.prepare.input.parquet import ParquetReader

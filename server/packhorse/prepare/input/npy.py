@@ -23,19 +23,10 @@ from packhorse.formats.arrow import listed, values_of
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
 from packhorse.parameters import parameter
-from packhorse.prepare.input._base import (
-    BATCH_ROWS,
-    InputFile,
-    Opened,
-    RowRange,
-    WholeFiles,
-    changed,
-    cut,
-    first_bytes,
-    refuse_columns,
-)
+from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, changed, cut
 from packhorse.prepare.input._rows import InputColumns, RawRows, as_amounts
 from packhorse.prepare.input._tables import KeyChunk, KeyColumn, arrow_lengths, arrow_rows, chosen_columns, is_tokens
+from packhorse.prepare.input._whole_files import WholeFiles, first_bytes, refuse_columns
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
 """Arrays, and a folder of them, of prepared datasets."""

@@ -34,7 +34,7 @@ from packhorse.server.base.workarounds import Accepting, Listening, survive_shri
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures, RunProgress
 from packhorse.server.methods.backend import Backend, installed_version
-from packhorse.server.methods.requests import MAX_MESSAGE_BYTES
+from packhorse.server.methods.sizes import MAX_MESSAGE_BYTES
 from packhorse.server.service.interceptor import Interceptor
 from packhorse.server.service.lanes import Lanes
 from packhorse.server.service.limits import StreamLimit

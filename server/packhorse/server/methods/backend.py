@@ -16,16 +16,10 @@ from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.datasets.mixtures import RunProgress
 from packhorse.server.datasets.protocols import Dataset, Datasets
-from packhorse.server.methods import pack, requests
+from packhorse.server.methods import datasets, pack, requests, sizes, versions
+from packhorse.server.methods.dataset_messages import ID_TYPES, dataset_message, takedown_message
 from packhorse.server.methods.locate import locate_in_slices
-from packhorse.server.methods.messages import (
-    ID_TYPES,
-    as_declared,
-    components_in,
-    dataset_message,
-    encode,
-    takedown_message,
-)
+from packhorse.server.methods.messages import as_declared, components_in, encode
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.methods.pack_stream import PackSession
 from packhorse.server.methods.stream_request import Epochs, StreamRequest
@@ -73,7 +67,7 @@ class Backend:
         return pb.GetDatasetResponse(dataset=self._described(request.name, request.dataset_digest))
 
     def _described(self, name: str, digest: str = "") -> pb.Dataset:
-        dataset = requests.get_dataset(self._catalog, name, digest)
+        dataset = datasets.get_dataset(self._catalog, name, digest)
         message = dataset_message(dataset)
         if takedown := self._catalog.takedown(dataset):
             message.takedown.CopyFrom(takedown_message(takedown))
@@ -100,44 +94,44 @@ class Backend:
 
     def get_bins_in_slices(self, request: pb.GetBinsRequest) -> TimeSlices[pb.GetBinsResponse]:
         """As `get_bins`, in time slices."""
-        dataset = requests.get_dataset(self._catalog, request.dataset, request.dataset_digest, request.expected_digest)
+        dataset = datasets.get_dataset(self._catalog, request.dataset, request.dataset_digest, request.expected_digest)
         takedown = self._catalog.takedown(dataset)
-        requests.check_reads(dataset, takedown, request.wire_version)
-        skips = requests.skips(request.skip)
+        versions.check_reads(dataset, takedown, request.wire_version)
+        skips = datasets.skips(request.skip)
         if not request.is_whole:
             skips = skips.plus(takedown.skips_of(request.epoch, request.seed))
         end = max(request.positions, default=-1) + 1
-        requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, end=end, takedown=takedown)
+        datasets.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, end=end, takedown=takedown)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
-        least = requests.BYTES_PER_BIN + requests.bytes_per_sequence(dataset)
-        most_positions = requests.MAX_MESSAGE_BYTES // least
-        requests.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
+        least = sizes.BYTES_PER_BIN + sizes.bytes_per_sequence(dataset)
+        most_positions = sizes.MAX_MESSAGE_BYTES // least
+        sizes.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
         positions = np.array(request.positions, dtype=np.int64)
         outside = positions[(positions < 0) | (positions >= source.num_bins)]
         if len(outside):
             requests.integer("positions", int(outside[0]), 0, source.num_bins - 1)
-        most = requests.most_bytes_per_bin(dataset)
-        yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)
+        most = sizes.most_bytes_per_bin(dataset)
+        yield _COPIES * min(most * len(positions), sizes.MAX_MESSAGE_BYTES)
         parts = []
         num_bytes = 0
         at_once = max(1, BLOCK_BYTES // most)
         pace = Pace()
         for first in range(0, len(positions), at_once):
             part = source.bins(positions[first : first + at_once])
-            bytes_of_bins = requests.BYTES_PER_BIN * np.arange(1, len(part.bin_ends) + 1)
-            per_sequence = requests.bytes_per_sequence(dataset)
+            bytes_of_bins = sizes.BYTES_PER_BIN * np.arange(1, len(part.bin_ends) + 1)
+            per_sequence = sizes.bytes_per_sequence(dataset)
             ends = num_bytes + bytes_of_bins + per_sequence * part.bin_ends
-            num_fitting = first + int(np.searchsorted(ends, requests.MAX_MESSAGE_BYTES, side="right"))
+            num_fitting = first + int(np.searchsorted(ends, sizes.MAX_MESSAGE_BYTES, side="right"))
             num_bytes = int(ends[-1])
-            requests.check_answer_size("positions", num_bytes, num_fitting, len(positions))
+            sizes.check_answer_size("positions", num_bytes, num_fitting, len(positions))
             parts.append(part)
             if pace.is_over():
-                yield _COPIES * min(most * len(positions), requests.MAX_MESSAGE_BYTES)
+                yield _COPIES * min(most * len(positions), sizes.MAX_MESSAGE_BYTES)
                 pace.restart()
         bins = as_declared(joined(parts or [source.bins(positions)]), dataset.manifest)
         self._catalog.confirm(dataset, components_in(bins))
         self._note(dataset, skips, request.epoch, end)
-        digest = requests.digest_of(dataset, skips, takedown)
+        digest = datasets.digest_of(dataset, skips, takedown)
         response = pb.GetBinsResponse(digest=digest, id_type=ID_TYPES[dataset.manifest.id_dtype])
         context = get_bins_context(request, response.digest, response.id_type)
         num_bins = self._epochs.whole(dataset, request.seed, request.epoch).num_bins

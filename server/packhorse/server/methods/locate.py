@@ -14,8 +14,8 @@ from packhorse.formats.keys import check_key, shown_key
 from packhorse.server.base.faults import invalid_field, too_large
 from packhorse.server.base.time_slices import Pace, TimeSlices
 from packhorse.server.datasets.protocols import Datasets
-from packhorse.server.methods import requests
-from packhorse.server.methods.messages import components_of
+from packhorse.server.methods import datasets, requests, sizes
+from packhorse.server.methods.dataset_messages import components_of
 from packhorse.server.methods.stream_request import Epochs
 from packhorse.topology import StreamMode
 from packhorse.v1 import packing_pb2 as pb
@@ -53,10 +53,10 @@ def locate_in_slices(
     catalog: Datasets, epochs: Epochs, request: pb.LocateSequencesRequest
 ) -> TimeSlices[pb.LocateSequencesResponse]:
     """Locates each id and key of a request; a ServiceError if it is out of range, or asks for too much."""
-    dataset = requests.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
+    dataset = datasets.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
     takedown = catalog.takedown(dataset)
-    skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
-    requests.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)
+    skips = datasets.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+    datasets.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)
     source = epochs.source(dataset, request.seed, request.epoch, skips)
     num_lengths = dataset.num_lengths
     assignment = None
@@ -80,7 +80,7 @@ def locate_in_slices(
         )
     tables = dataset.key_tables
     _check_keys(request, tables)
-    response = pb.LocateSequencesResponse(digest=requests.digest_of(dataset, skips, takedown))
+    response = pb.LocateSequencesResponse(digest=datasets.digest_of(dataset, skips, takedown))
     checksum = LocationsChecksum(request, response.digest)
     names = [component.name for component in components_of(dataset)]
     at_once = max(1, min(_BISECTIONS_AT_ONCE // num_lengths, _ARRANGED_AT_ONCE // num_arranged))
@@ -95,7 +95,7 @@ def locate_in_slices(
             response.locations.append(location)
             checksum.add(location)
             key_bytes += len(location.key)
-        if len(response.locations) > MAX_LOCATIONS or key_bytes > requests.MAX_MESSAGE_BYTES // 2:
+        if len(response.locations) > MAX_LOCATIONS or key_bytes > sizes.MAX_MESSAGE_BYTES // 2:
             what = f"there are more than {MAX_LOCATIONS} answers, or their keys are too long"
             raise too_large("ids", MAX_LOCATIONS, f"{what}; ask for fewer ids")
         if pace.is_over():

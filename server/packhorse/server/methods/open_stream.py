@@ -11,7 +11,7 @@ from collections.abc import Callable
 from packhorse.epoch import Bins
 from packhorse.server.base.time_slices import TimeSlices
 from packhorse.server.datasets.protocols import Dataset, Datasets
-from packhorse.server.methods import requests
+from packhorse.server.methods import sizes
 from packhorse.server.methods.messages import Numbered, SentTemplates, as_declared, components_in, encode
 from packhorse.server.methods.stream_request import StreamRequest
 from packhorse.v1 import packing_pb2 as pb
@@ -193,6 +193,6 @@ def next_steps(num_steps: int, seconds: float) -> int:
 
 def _steps_per_block(dataset: Dataset, batch_size: int, num_bytes: int) -> int:
     """Returns how many steps fill a block of a size on average, and always fit into a message."""
-    average = requests.average_bytes_per_bin(dataset) * batch_size
-    most = requests.most_bytes_per_bin(dataset) * batch_size
-    return max(1, min(int(num_bytes / average), requests.MAX_MESSAGE_BYTES // most))
+    average = sizes.average_bytes_per_bin(dataset) * batch_size
+    most = sizes.most_bytes_per_bin(dataset) * batch_size
+    return max(1, min(int(num_bytes / average), sizes.MAX_MESSAGE_BYTES // most))

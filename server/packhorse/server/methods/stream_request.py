@@ -14,13 +14,9 @@ from packhorse.dataset import Takedown
 from packhorse.epoch import Assignment, SkipSource, Source, independent_seed
 from packhorse.server.base.faults import invalid_field
 from packhorse.server.datasets.protocols import Dataset, Datasets, SizedSource, StreamProgress
-from packhorse.server.methods import requests
-from packhorse.server.methods.messages import (
-    ID_TYPES,
-    MAX_POSITION_SPREAD,
-    components_of,
-    context_rule_of,
-)
+from packhorse.server.methods import datasets, requests, sizes, versions
+from packhorse.server.methods.dataset_messages import ID_TYPES, components_of, context_rule_of
+from packhorse.server.methods.messages import MAX_POSITION_SPREAD
 from packhorse.storage import BoundedCache
 from packhorse.topology import Skips, StreamMode, Topology
 from packhorse.v1 import packing_pb2 as pb
@@ -109,20 +105,20 @@ class _Run:
     @classmethod
     def of(cls, request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown, epochs: Epochs) -> "_Run":
         """Checks the fields of a request that its run shares; see `StreamRequest.of`."""
-        requests.check_reads(dataset, takedown, request.wire_version)
-        skips = requests.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+        versions.check_reads(dataset, takedown, request.wire_version)
+        skips = datasets.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
         num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
         begin = request.topology.start_position  # of another dataset's cursor, perhaps: that error comes first
-        requests.check_digest(
+        datasets.check_digest(
             dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
         )
         source = epochs.source(dataset, request.seed, request.epoch, skips)
         topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
-        requests.check_message_size("topology.batch_size", _batch_size(topology), dataset)
+        sizes.check_message_size("topology.batch_size", _batch_size(topology), dataset)
         seed, of_stream = _seed_and_topology(request, topology)
         manifest = dataset.manifest
         header = pb.StreamHeader(
-            digest=requests.digest_of(dataset, skips, takedown),
+            digest=datasets.digest_of(dataset, skips, takedown),
             num_steps=of_stream.num_steps(source.num_bins),
             num_bins=source.num_bins,
             num_bins_dropped=of_stream.num_bins_dropped(source.num_bins),
@@ -175,14 +171,14 @@ class StreamRequest:
     @classmethod
     def of(cls, request: pb.StreamBinsRequest, catalog: Datasets, epochs: Epochs) -> "StreamRequest":
         """Checks a request; raises a ServiceError if it is refused."""
-        dataset = requests.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
+        dataset = datasets.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
         takedown = catalog.takedown(dataset)
         run = _run_of(request, dataset, takedown, epochs)
         topology, skips, num_bins = run.topology, run.skips, run.header.num_bins
         rank, worker = _member(request, topology)
         first_step = requests.integer("first_step", request.first_step, 0)
         begin = _begin(topology, first_step, num_bins)
-        requests.check_digest(
+        datasets.check_digest(
             dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
         )
         seed, of_stream = _seed_and_topology(request, topology)

@@ -18,10 +18,11 @@ from packhorse.server.access.tokens import CLIENT
 from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError
 from packhorse.server.base.time_slices import TimeSlices
 from packhorse.server.methods.backend import Backend
+from packhorse.server.methods.datasets import check_num_skips
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.methods.pack import SEARCHING
-from packhorse.server.methods.requests import check_num_skips, check_wire_version
 from packhorse.server.methods.stream_request import LONG_REQUEST_BYTES
+from packhorse.server.methods.versions import check_wire_version
 from packhorse.server.service.lanes import Lane, Lanes
 from packhorse.server.service.limits import DECODED_BYTES_PER_BYTE, MemoryBudget, MemoryShare, StreamLimit
 from packhorse.server.service.status import abort, reason_name, refusal_of

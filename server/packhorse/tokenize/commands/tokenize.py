@@ -14,7 +14,8 @@ import click
 from rich.markup import escape
 
 from packhorse.cli import in_flags, stopped_by_signals
-from packhorse.cli.shared.options import flags_of, store_timeout_option
+from packhorse.cli.shared.flags import flags_of
+from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.printing import facts_table, output_console
 from packhorse.parameters import message_of
 from packhorse.pictures import MarkedRange, MarkedSequence

@@ -1,0 +1,89 @@
+"""The methods of the service, and the interface of a transport that calls them."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from google.protobuf.message_factory import GetMessageClass
+
+from packhorse.v1 import packing_pb2 as pb
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"]
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[_Request, _Response]):
+    """One method of the service, with the types of what it takes and of each message that it returns."""
+
+    name: str
+    """In Python, as the server's backend has it: get_bins."""
+
+    @property
+    def rpc(self) -> str:
+        """In the protocol: GetBins."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+    @property
+    def path(self) -> str:
+        """As gRPC writes it: /packhorse.v1.PackingService/GetBins."""
+        return f"/{_SERVICE.full_name}/{self.rpc}"
+
+    @property
+    def parse(self) -> Callable[[bytes], _Response]:
+        """Decodes a message that the method returns; raises DecodeError."""
+        kind: Any = GetMessageClass(_SERVICE.methods_by_name[self.rpc].output_type)
+        parse: Callable[[bytes], _Response] = kind.FromString
+        return parse
+
+
+LIST_DATASETS: Method[pb.ListDatasetsRequest, pb.ListDatasetsResponse] = Method("list_datasets")
+GET_DATASET: Method[pb.GetDatasetRequest, pb.GetDatasetResponse] = Method("get_dataset")
+GET_BINS: Method[pb.GetBinsRequest, pb.GetBinsResponse] = Method("get_bins")
+LOCATE_SEQUENCES: Method[pb.LocateSequencesRequest, pb.LocateSequencesResponse] = Method("locate_sequences")
+PACK_SEQUENCES: Method[pb.PackSequencesRequest, pb.PackSequencesResponse] = Method("pack_sequences")
+APPEND_STAGE: Method[pb.AppendStageRequest, pb.AppendStageResponse] = Method("append_stage")
+STREAM_BINS: Method[pb.StreamBinsRequest, pb.StreamBinsResponse] = Method("stream_bins")
+PACK_STREAM: Method[Iterator[pb.PackStreamRequest], pb.PackStreamResponse] = Method("pack_stream")
+
+
+def without_end() -> float:
+    """Returns the time until a deadline that there is not."""
+    return math.inf
+
+
+class Transport(Protocol):
+    """Carries requests to a service. Every method raises the exceptions of `packhorse.client.errors`.
+
+    Example:
+        >>> from packhorse.client.transport.embedded import EmbeddedTransport
+        >>> transport = EmbeddedTransport("embedded:datasets")
+        >>> transport.answer(GET_DATASET, pb.GetDatasetRequest(name="corpus")).dataset.num_bins
+        2
+    """
+
+    target: str
+    """What `connect` was given."""
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the service has ever answered; clients wait longer for one that has."""
+
+    def answer(
+        self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
+    ) -> _Response:
+        """Returns the one answer to a request, within the time."""
+
+    def stream(
+        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = without_end
+    ) -> Iterator[_Response]:
+        """Yields the messages that answer a request, or an iterator of requests; closing the iterator ends the call.
+
+        `seconds_left` is asked before each message for the time until the deadline. A later message that takes half of
+        it fails, so that there is time for another attempt. Nothing is sent before the first message is asked for.
+        """
+
+    def close(self) -> None:
+        """Closes connections; later calls connect again."""

@@ -1,0 +1,60 @@
+"""The tables that `plan` prints."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from packhorse.analysis import (
+    ContextPlan,
+    PackerComparison,
+)
+from packhorse.analysis.commands.sentences import percent
+from packhorse.cli.shared.printing import table
+
+
+def packers_table(compared: PackerComparison) -> Table:
+    """Returns the table of packers; a star marks a plan that the time limit cut off."""
+    with_hours = compared.packers[0].gpu_hours is not None
+    rows = (
+        (
+            result.algorithm
+            + (f" ({result.made_by})" if result.made_by != result.algorithm else "")
+            + (" *" if result.cut_off else ""),
+            f"{result.bins:,}",
+            f"{result.efficiency:.3%}",
+            f"{result.gap:.4%}",
+            f"{result.seconds:.3f}",
+            f"{result.padding_tokens:,}",
+            f"{result.padding_ratio:.3%}",
+            f"{result.bin_mates_again:.1%}",
+            *(() if result.gpu_hours is None else (f"{result.gpu_hours:,.1f}",)),
+        )
+        for result in compared.packers
+    )
+    columns = ("packer", "bins", "efficiency", "gap", "seconds", "padding tokens", "GPU time on padding")
+    hours = ("GPU-hours on padding in your run",) if with_hours else ()
+    title = f"{compared.name}, max_seq_len {compared.options.max_seq_len:,}: at least {compared.lower_bound:,} bins"
+    return table(*columns, "bin-mates met again", *hours, rows=rows, title=f"{title} (proven)")
+
+
+def context_plans_table(plans: Sequence[ContextPlan], name: str) -> Table:
+    """Returns the table of several rules for the same counts, the least time first."""
+    rows = (
+        (
+            f"{plan.rule.tokens_per_rank:,}",
+            f"{plan.rule.max_context_parallel:,}",
+            f"{plan.rule.cost_cap_percent} %",
+            f"{plan.num_bins:,}",
+            f"{plan.efficiency:.1%}",
+            f"{plan.parallel_share:.1%}",
+            percent(plan.communication),
+            *(("too few bins", "") if lost is None or waiting is None else (percent(waiting), percent(lost))),
+        )
+        for plan in plans
+        for [(groups, waiting)] in (plan.waiting.items(),)
+        for lost in (plan.lost(groups),)
+    )
+    columns = ("tokens a rank", "ranks of a bin", "cost cap", "bins", "efficiency", "tokens on several ranks")
+    more = ("communication", "waiting", "lost beyond the work")
+    title = f"{name}, max_seq_len {plans[0].rule.max_seq_len:,}, at {plans[0].bandwidth:g} GB/s"
+    return table(*columns, *more, rows=rows, title=title)

@@ -1,0 +1,56 @@
+"""The files of the status page, served one by one or as one self-contained file."""
+
+import base64
+import html
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parent / "page"
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".json": "application/json"}
+
+
+def page_files() -> dict[str, tuple[str, bytes]]:
+    """Returns the page's files by name: content type and content.
+
+    Example:
+        >>> page_files()["page.js"][0]
+        'text/javascript'
+    """
+    return _page_files()
+
+
+@cache
+def _page_files() -> dict[str, tuple[str, bytes]]:
+    paths = (path for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES)
+    return {path.name: (_TYPES[path.suffix], path.read_bytes()) for path in paths}
+
+
+def html_report(datasets: list[dict[str, Any]]) -> str:
+    """Returns the page with its scripts and data in it: one file, which asks nobody for anything.
+
+    Example:
+        >>> html_report([]).startswith("<!doctype html>")
+        True
+
+    Args:
+        datasets: from `dataset_facts`, each with `costly_facts` under "costly".
+    """
+    files = {name: content.decode() for name, (_, content) in page_files().items()}
+    modules = {f"./{name}": _data_url(files[name]) for name in ("uplot.js", "preact.js")}
+    document = json.dumps({"server": None, "activity": None, "datasets": datasets}).replace("<", "\\u003c")
+    head = [
+        *(f"<style>{files[name]}</style>" for name in ("uplot.css", "page.css")),
+        f'<script type="importmap">{json.dumps({"imports": modules})}</script>',
+        f'<script type="application/json" id="document">{document}</script>',
+        f'<script type="module">{files["page.js"]}</script>',
+    ]
+    title = html.escape(", ".join(each["name"] for each in datasets) or "Packhorse")
+    begin, _, rest = files["page.html"].partition("<!-- head -->")
+    _, _, end = rest.partition("<!-- end of head -->")
+    return begin.replace("<title>Packhorse", f"<title>{title}, packed by Packhorse") + "\n".join(head) + end
+
+
+def _data_url(script: str) -> str:
+    return "data:text/javascript;base64," + base64.b64encode(script.encode()).decode()

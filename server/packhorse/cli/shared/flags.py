@@ -1,0 +1,119 @@
+"""From the fields of an options object to flags: its class states name, type, default and help, once."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from enum import StrEnum
+from functools import wraps
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from packhorse.cli import in_flags
+from packhorse.parameters import message_of
+
+if TYPE_CHECKING:
+    pass
+
+_METAVARS = {int: "N", float: "SECONDS"}
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """Returns the docstring of each of a class's fields, on one line.
+
+    Example:
+        >>> from packhorse.dataset import PlanOptions
+        >>> field_texts(PlanOptions)["max_seq_len"]
+        "A bin's capacity in tokens, in [1, 2^31)."
+    """
+    [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    texts = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            texts[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return texts
+
+
+def flags_of(
+    kind: type,
+    argument: str,
+    *,
+    names: Mapping[str, str] | None = None,
+    choices: Mapping[str, list[str]] | None = None,
+    leave_out: tuple[str, ...] = (),
+    is_optional: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds a flag for each field of a dataclass to a command, which receives the object itself.
+
+    Args:
+        kind: the dataclass.
+        argument: the command's argument that receives the object.
+        names: field → flag's name, with underscores, where they differ.
+        choices: field → possible values, where its type does not list them.
+        leave_out: fields without a flag.
+        is_optional: whether the argument is None where no flag is given.
+    """
+    names, choices = names or {}, choices or {}
+    hints, texts = get_type_hints(kind), field_texts(kind)
+    own = {each.name: each for each in fields(kind) if each.init and each.name not in leave_out}
+    flag_of = {name: names.get(name, name) for name in own}
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_object(*arguments: Any, **options: Any) -> Any:
+            given = {name: options.pop(flag) for name, flag in flag_of.items()}
+            is_left_out = is_optional and all(given[name] == own[name].default for name in own)
+            try:
+                made = None if is_left_out else kind(**given)
+            except ValueError as error:
+                raise click.UsageError(
+                    in_flags(message_of(error), click.get_current_context().command.params)
+                ) from None
+            return command(*arguments, **options, **{argument: made})
+
+        decorated: Callable[..., Any] = with_object
+        for name in reversed(own):
+            text = texts[name]
+            for field, flag in flag_of.items():
+                text = text.replace(f"`{field}`", f"--{flag.replace('_', '-')}")
+            option = _option(flag_of[name], own[name].default, hints[name], choices.get(name), text)
+            decorated = option(decorated)
+            decorated.__click_params__[-1].fields = (name, f"{argument}.{name}")  # type: ignore[attr-defined]
+        return decorated
+
+    return decorate
+
+
+def _option(
+    flag: str, default: Any, hint: Any, choices: list[str] | None, text: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    names = "--" + flag.replace("_", "-"), flag
+    if get_origin(hint) in (UnionType, Union):
+        [hint] = [each for each in get_args(hint) if each is not NoneType]
+    if hint is bool:
+        return click.option(*names, is_flag=True, default=default, help=text)
+    if choices is None and get_origin(hint) is Literal:
+        choices = list(get_args(hint))
+    elif isinstance(hint, type) and issubclass(hint, StrEnum):
+        choices, default = [each.value for each in hint], default.value
+    kind: Any = click.Choice(choices) if choices else hint if hint in (int, float) else str
+    return click.option(
+        *names,
+        type=kind,
+        required=default is MISSING,
+        default=None if default is MISSING else default,
+        show_default=default not in (MISSING, None),
+        metavar=_of_choices(choices)
+        if choices
+        else _METAVARS.get(hint, "NAME" if flag.endswith("_column") else "VALUE"),
+        help=f"{text} One of {', '.join(choices)}." if choices and _of_choices(choices) else text,
+    )
+
+
+def _of_choices(choices: list[str]) -> str | None:
+    """Returns a short metavar for many choices, which click would write into one line; None if they fit."""
+    return None if len("|".join(choices)) <= 60 else f"[{choices[0]}|{choices[1]}|…]"

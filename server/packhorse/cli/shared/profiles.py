@@ -1,0 +1,94 @@
+"""Named profiles: how a server is reached, from one file, instead of five flags on each command."""
+
+import os
+import tomllib
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from packhorse.storage import read_text
+
+if TYPE_CHECKING:
+    pass
+
+_PROFILES_VARIABLE = "PACKHORSE_PROFILES"
+_PROFILES = "~/.config/packhorse/profiles.toml"
+_PATHS = ("ca", "cert", "key", "token_file")
+ACCESS_KEYS = (*_PATHS, "insecure")
+"""Keys of a profile by which server and client identify each other."""
+_PROFILE_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("target", *_PATHS), (str,)),
+    "insecure": (bool,),
+    "timeout_seconds": (int, float),
+}
+PROFILE = f"{__name__}.profile"
+"""The key of the profile in a command's context."""
+
+
+def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --profile; `service.access_of_command` returns its certificates and tokens."""
+
+    def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta[PROFILE] = read_profile(value)
+
+    return click.option(
+        "--profile",
+        metavar="NAME",
+        envvar="PACKHORSE_PROFILE",
+        show_envvar=True,
+        callback=keep,
+        expose_value=False,
+        is_eager=True,
+        help="How to reach the server: target, ca, cert, key, token_file, insecure and timeout_seconds of [NAME] in "
+        "~/.config/packhorse/profiles.toml, or in the file of PACKHORSE_PROFILES. A profile overrides "
+        "PACKHORSE_CLIENT_… variables; flags override a profile.",
+    )(command)
+
+
+def read_profile(name: str) -> dict[str, Any]:
+    """Returns the keys and values of a profile, a table of the file; paths in it are relative to the file.
+
+    Raises:
+        click.UsageError: the file, the profile or a key is missing or wrong; the message names it.
+    """
+    path = Path(os.environ.get(_PROFILES_VARIABLE) or _PROFILES).expanduser()
+    try:
+        profiles = tomllib.loads(read_text(path))
+    except FileNotFoundError:
+        raise click.UsageError(
+            f'there is no {path} for --profile {name}; write one with [{name}] and target = "HOST:PORT", or set '
+            f"{_PROFILES_VARIABLE} to another file"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{path} cannot be read as TOML: {error}") from None
+    profile = profiles.get(name)
+    if not isinstance(profile, dict):
+        known = ", ".join(sorted(key for key, value in profiles.items() if isinstance(value, dict))) or "none"
+        raise click.UsageError(f"{path} has no profile {name!r}; it has {known}")
+    for key, value in profile.items():
+        _check_profile_key(path, name, key, value)
+    beside = {key: str(path.parent / Path(profile[key]).expanduser()) for key in _PATHS if key in profile}
+    return {**profile, **beside}
+
+
+def _check_profile_key(path: Path, name: str, key: str, value: object) -> None:
+    where = f"{path}: [{name}]"
+    if key not in _PROFILE_TYPES:
+        near = get_close_matches(key, _PROFILE_TYPES, 1)
+        meant = f"did you mean {near[0]}?" if near else f"a profile has {', '.join(_PROFILE_TYPES)}"
+        raise click.UsageError(f"{where} has the key {key!r}; {meant}")
+    if not isinstance(value, _PROFILE_TYPES[key]) or (isinstance(value, bool) and key != "insecure"):
+        wanted = {"insecure": "true or false", "timeout_seconds": "a number of seconds"}.get(key, "text")
+        raise click.UsageError(f"{where} {key} must be {wanted}, got {value!r}")
+
+
+def of_profile(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Returns an option's value: from the command line, or else from the profile."""
+    if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+        return value
+    return context.meta.get(PROFILE, {}).get(option.name, value)

@@ -1,0 +1,45 @@
+"""The JSON files beside the pool: counts and templates."""
+
+import json
+from collections import Counter
+
+from packhorse.packing import Template
+
+
+def parse_counts(data: bytes) -> Counter[int]:
+    """Reads counts.json; a ValueError where it is something else."""
+    content = _parsed(data)
+    if not isinstance(content, dict) or not all(_is_count(count) for count in content.values()):
+        raise ValueError("not an object of length → count")
+    counts = Counter({int(length): count for length, count in content.items()})
+    if not all(_is_length(length) for length in counts):
+        raise ValueError("not every length is in [1, 2^31)")
+    return counts
+
+
+def parse_templates(data: bytes) -> Counter[Template]:
+    """Reads templates.json; a ValueError where it is something else."""
+    content = _parsed(data)
+    templates: Counter[Template] = Counter()
+    for entry in content if isinstance(content, list) else [None]:
+        match entry:
+            case [[*lengths], multiplicity] if all(map(_is_length, lengths)) and _is_count(multiplicity):
+                templates[tuple(lengths)] += multiplicity
+            case _:
+                raise ValueError("not a list of [[lengths], multiplicity]")
+    return templates
+
+
+def _is_length(value: object) -> bool:
+    return type(value) is int and 0 < value < 2**31
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _parsed(data: bytes) -> object:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

@@ -1,0 +1,125 @@
+"""Datasets, mixtures and takedowns as messages."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+
+from packhorse.dataset import Manifest, MixtureDataset, SkippedRows, Takedown
+from packhorse.epoch import MixtureEpoch
+from packhorse.server.datasets.protocols import Dataset
+from packhorse.v1 import packing_pb2 as pb
+
+ID_TYPES = {"uint32": pb.ID_TYPE_UINT32, "int64": pb.ID_TYPE_INT64}
+"""Dtype of ids → its name on the wire."""
+_OF_MANIFEST = [
+    each.name
+    for each in fields(Manifest)
+    if each.name in pb.Dataset.DESCRIPTOR.fields_by_name and each.name not in ("over_length", "resources")
+]
+"""Facts of a Dataset that the manifest holds under the same names, so that a new one needs no line here."""
+
+
+def dataset_message(dataset: Dataset) -> pb.Dataset:
+    """Returns the facts of a dataset or mixture, without what files take away from it."""
+    manifest = dataset.manifest
+    skipped = manifest.inputs.skipped if manifest.inputs else SkippedRows()
+    return pb.Dataset(
+        **{name: getattr(manifest, name) for name in _OF_MANIFEST},
+        name=dataset.name,
+        max_seq_len=manifest.max_seq_len,
+        num_sequences=manifest.n_sequences,
+        num_bins=manifest.n_bins,
+        num_lengths=manifest.distinct_lengths,
+        num_templates=manifest.distinct_templates,
+        max_sequences_per_bin=dataset.max_sequences_per_bin,
+        id_type=ID_TYPES[manifest.id_dtype],
+        over_length=manifest.options.over_length,
+        align=manifest.options.align,
+        extra_tokens=manifest.options.extra_tokens,
+        keep=manifest.options.keep,
+        key_column=manifest.keys.column if manifest.keys else "",
+        over_length_sequences=manifest.over_length.sequences,
+        over_length_source_tokens=manifest.over_length.source_tokens,
+        over_length_tokens=manifest.over_length.tokens,
+        skipped_rows=skipped.rows,
+        skipped_by_reason=skipped.by_reason,
+        num_groups=manifest.groups.n_groups if manifest.groups and manifest.is_grouped else 0,
+        components=components_of(dataset),
+        stages=stages_of(dataset),
+        context_rule=context_rule_of(manifest),
+        resources=(
+            pb.Resource(name=each.name, cap=each.cap, total=each.total, most=each.most) for each in manifest.resources
+        ),
+    )
+
+
+def context_rule_of(manifest: Manifest) -> pb.ContextRule | None:
+    """Returns how several ranks share a bin; None where a rank takes a bin."""
+    rule = manifest.options.context
+    return None if rule is None else pb.ContextRule(**asdict(rule))
+
+
+def components_of(mixture: Dataset, epoch: object = None) -> Iterator[pb.Component]:
+    """Yields a mixture's components; nothing for a prepared dataset.
+
+    Args:
+        mixture: or a prepared dataset.
+        epoch: one of its epochs, whole: each component then says what the epoch takes of it.
+    """
+    if not isinstance(mixture, MixtureDataset):
+        return
+    ranges = epoch.taken if isinstance(epoch, MixtureEpoch) else [None] * len(mixture.datasets)
+    facts = zip(mixture.datasets, ranges, mixture.component_bins, mixture.rows_per_bin, strict=True)
+    for dataset, taken, num_bins, rows in facts:
+        manifest = dataset.manifest
+        component = pb.Component(
+            name=dataset.name,
+            digest=manifest.digest,
+            max_seq_len=manifest.max_seq_len,
+            num_bins=num_bins,
+            num_sequences=manifest.n_sequences,
+            own_tokens=manifest.own_tokens,
+            over_length=manifest.options.over_length,
+            keep=manifest.options.keep,
+            id_column=manifest.id_column or "",
+            key_column=manifest.keys.column if manifest.keys else "",
+            rows_per_bin=rows if rows > 1 else 0,
+        )
+        if taken is not None:
+            component.first_epoch, component.first_position, component.num_taken = taken
+        yield component
+
+
+def stages_of(mixture: Dataset) -> Iterator[pb.Stage]:
+    """Yields a mixture's stages; nothing for a prepared dataset."""
+    if isinstance(mixture, MixtureDataset):
+        per_draw = mixture.file.bins_per_draw
+        for (first, digest), shares in zip(mixture.chain, mixture.shares, strict=True):
+            yield pb.Stage(
+                first_position=first,
+                digest=digest,
+                shares=map(str, shares),
+                bins_per_draw=per_draw if per_draw > 1 else 0,
+            )
+
+
+def takedown_message(takedown: Takedown) -> pb.Takedown:
+    """Returns the redactions and skips of a takedown."""
+    message = pb.Takedown(digest=takedown.digest)
+    for redaction, digest in zip(takedown.redactions, takedown.digests, strict=True):
+        message.redactions.append(
+            pb.Redaction(
+                component=redaction.component,
+                num_ids=len(redaction.ids),
+                token=redaction.token,
+                reason=redaction.reason,
+                seed=redaction.seed,
+                from_position=redaction.from_position,
+                digest=digest,
+            )
+        )
+    for entry in takedown.skips:
+        for first, end in entry.positions.ranges:
+            message.skips.append(
+                pb.TakedownSkip(first=first, end=end, epoch=entry.epoch, seed=entry.seed, reason=entry.reason)
+            )
+    return message

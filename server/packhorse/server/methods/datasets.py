@@ -1,0 +1,155 @@
+"""Which dataset a request is about: its name, its digest, and the positions that it skips."""
+
+from collections.abc import Collection
+
+from packhorse.dataset import MixtureDataset, Takedown, differing_parts, parts_at
+from packhorse.server.base.faults import ServiceError, invalid_field, too_large
+from packhorse.server.datasets.protocols import Dataset, Datasets
+from packhorse.topology import (
+    Skips,
+)
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import REDACTING, SKIPPING, own_digest
+
+MAX_SKIPS = 1000
+"""Ranges of positions that a request may leave out."""
+MAX_SKIPS_READ = 5_000
+"""Ranges of an expected digest that are compared one by one, in some 10 ms."""
+
+
+def check_num_skips(ranges: Collection[pb.PositionRange]) -> None:
+    """Refuses more ranges than a request may leave out."""
+    if len(ranges) > MAX_SKIPS:
+        raise too_large("skip", MAX_SKIPS, f"skip holds {len(ranges)} ranges; give at most {MAX_SKIPS}")
+
+
+def skips(ranges: Collection[pb.PositionRange]) -> Skips:
+    """Returns checked ranges of positions to skip."""
+    check_num_skips(ranges)
+    try:
+        return Skips.of([(each.first, each.end) for each in ranges])
+    except ValueError as error:
+        raise invalid_field("skip", str(error)) from None
+
+
+def digest_of(dataset: Dataset, skips: Skips, takedown: Takedown) -> str:
+    """Returns the digest of a dataset with skipped ranges and redactions."""
+    digest = f"{dataset.manifest.digest}{SKIPPING}{skips}" if skips else dataset.manifest.digest
+    return f"{digest}{REDACTING}{takedown.digest}" if takedown.digest else digest
+
+
+def get_dataset(catalog: Datasets, name: str, dataset_digest: str, expected_digest: str = "") -> Dataset:
+    """Returns the dataset or mixture that a request is about.
+
+    Args:
+        catalog: of the datasets.
+        name: of it.
+        dataset_digest: that the client's earlier answers named; empty for any.
+        expected_digest: of its run, see `check_digest`; empty for any.
+
+    Raises:
+        ServiceError: there is none of that name, or another one than the client's.
+    """
+    dataset = catalog.get(name, dataset_digest or own_digest(expected_digest))
+    actual = dataset.manifest.digest
+    if not dataset_digest or actual == dataset_digest:
+        return dataset
+    if isinstance(dataset, MixtureDataset) and parts_at(dataset_digest, dataset.chain) != 0:
+        return dataset
+    differs = ["stages"] if isinstance(dataset, MixtureDataset) else _differing(dataset_digest, actual)
+    raise ServiceError(
+        pb.ERROR_REASON_DIGEST_MISMATCH,
+        f"dataset {name!r} is not the one that answered this client before: {', '.join(differs)} differ; replicas must "
+        "serve the same data under one name. Connect again to read the other, or serve the earlier one everywhere",
+        {"expected": dataset_digest, "actual": actual, "dataset": name, "differs": ",".join(differs)},
+    )
+
+
+def check_digest(
+    dataset: Dataset,
+    skips: Skips,
+    expected: str,
+    *,
+    epoch: int,
+    begin: int | None = None,
+    end: int | None = None,
+    takedown: Takedown,
+) -> None:
+    """Refuses a dataset with another digest than the request expects, saying what differs.
+
+    Redactions change no bin, so no digest is refused for them.
+
+    Args:
+        dataset: of the name in the request.
+        skips: all skipped ranges, of the request and of files.
+        expected: the digest that the run began with; empty for any.
+        epoch: of the request.
+        begin: position, not counting skipped ones, at which the stream begins: only differences before it count.
+            None: all count, up to `end`.
+        end: position, not counting skipped ones, at which the request ends, exclusive. None for the epoch's end.
+        takedown: of files.
+    """
+    if not expected:
+        return
+    facts = {"expected": expected, "actual": digest_of(dataset, skips, takedown), "dataset": dataset.name}
+    expected_dataset, _, skipped = expected.partition(REDACTING)[0].partition(SKIPPING)
+    if isinstance(dataset, MixtureDataset):
+        _check_stages(dataset, skips, expected_dataset, epoch, end if begin is None else begin, facts)
+    elif differs := _differing(expected_dataset, dataset.manifest.digest):
+        raise ServiceError(
+            pb.ERROR_REASON_DIGEST_MISMATCH,
+            f"dataset {dataset.name!r} is not the one that this run began with: {', '.join(differs)} differ "
+            f"(max_seq_len is {dataset.manifest.max_seq_len} here); serve the old dataset again, or start a new run",
+            {**facts, "differs": ",".join(differs)},
+        )
+    if skipped == str(skips):
+        return
+    before = _skipped_before(skipped)
+    upto = end if begin is None else begin
+    if before is None or (before != skips and (upto is None or before.before(upto) != skips.before(upto))):
+        named = f"{skipped.count(',') + 1} ranges" if before is None else f"the positions {before or 'none'}"
+        raise ServiceError(
+            pb.ERROR_REASON_DIGEST_MISMATCH,
+            f"this run has skipped {named} of dataset {dataset.name!r}, now {skips or 'none'} "
+            "are to be skipped: ranges before the cursor must stay as they were, because positions do not count them; "
+            "add ranges after the cursor only",
+            {**facts, "differs": "skip"},
+        )
+
+
+def _skipped_before(text: str) -> Skips | None:
+    """Returns the ranges in a digest; None if they are too many to be read for one request.
+
+    A run with too many ranges continues while they stay the same, which needs no reading.
+    """
+    if text.count(",") >= MAX_SKIPS_READ:
+        return None
+    try:
+        return Skips.parse([text])
+    except ValueError as error:
+        raise invalid_field("expected_digest", f"expected_digest is not a digest of a server: {error}") from None
+
+
+def _differing(expected: str, actual: str) -> list[str]:
+    return [] if expected == actual else differing_parts(expected, actual)
+
+
+def _check_stages(
+    mixture: MixtureDataset, skips: Skips, expected: str, epoch: int, position: int | None, facts: dict[str, str]
+) -> None:
+    """Refuses a mixture that differs, before the position that a run has reached, from the one it began with."""
+    departs = parts_at(expected, mixture.chain)
+    if departs is None:
+        return
+    whole = mixture.num_bins if position is None else skips.to_whole(position - 1) + 1 if position else 0
+    reached = epoch * mixture.num_bins + min(whole, mixture.num_bins)
+    if reached > departs:
+        at = "from the beginning" if not departs else f"at position {departs % mixture.num_bins} of epoch "
+        at += str(departs // mixture.num_bins) if departs else ""
+        raise ServiceError(
+            pb.ERROR_REASON_DIGEST_MISMATCH,
+            f"mixture {mixture.name!r} departs {at} ({departs} of the run) from the one that this run began with, and "
+            f"the run has reached {reached}: expected {expected}, got {mixture.manifest.digest}; resume from a cursor "
+            "at or before that position, or restore the stages that the run began with",
+            {**facts, "differs": "stages", "departs": str(departs)},
+        )

@@ -1,0 +1,63 @@
+"""How large a message may be, and how large an answer will be."""
+
+import numpy as np
+
+from packhorse.server.base.faults import too_large
+from packhorse.server.datasets.protocols import Dataset
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""No response may be larger; clients accept as much."""
+BYTES_PER_LENGTH = 4
+BYTES_PER_BIN = 16
+"""Of a bin in a message beside its sequences: its template's number, twice if it is defined there, the template's size,
+and the bin's position."""
+_BYTES_PER_GROUP = 8
+"""Of a sequence's group in a message of bins."""
+
+
+def bytes_per_sequence(dataset: Dataset) -> int:
+    """Returns the bytes of a sequence in a message of bins if its length is sent."""
+    return BYTES_PER_LENGTH + _bytes_per_entry(dataset)
+
+
+def average_bytes_per_bin(dataset: Dataset) -> float:
+    """Returns the average bytes of a bin in a message, once most templates have been defined."""
+    sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
+    return BYTES_PER_BIN / 2 + _bytes_per_entry(dataset) * sequences_per_bin
+
+
+def _bytes_per_entry(dataset: Dataset) -> int:
+    """Returns the bytes of a sequence in a message of bins beside its length: id, first token and group."""
+    manifest = dataset.manifest
+    start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
+    group_bytes = _BYTES_PER_GROUP if dataset.has_groups else 0
+    length_bytes = 0 if dataset.has_templates else BYTES_PER_LENGTH
+    return np.dtype(manifest.id_dtype).itemsize + start_bytes + length_bytes + group_bytes
+
+
+def most_bytes_per_bin(dataset: Dataset) -> int:
+    """Returns the most bytes of a bin in a message, if its template is defined there."""
+    return BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.max_sequences_per_bin
+
+
+def check_message_size(field: str, num_bins: int, dataset: Dataset) -> None:
+    """Refuses a number of bins that may not fit into one message."""
+    limit = max(MAX_MESSAGE_BYTES // most_bytes_per_bin(dataset), 1)
+    if num_bins > limit:
+        raise too_large(
+            field,
+            limit,
+            f"{field} asks for {num_bins} bins in one message; of this dataset, with up to "
+            f"{dataset.max_sequences_per_bin} sequences in a bin, at most {limit} fit",
+        )
+
+
+def check_answer_size(field: str, num_bytes: int, num_fitting: int, num_bins: int) -> None:
+    """Refuses bins that do not fit into one message, and says that the first `num_fitting` do."""
+    if num_bytes > MAX_MESSAGE_BYTES:
+        raise too_large(
+            field,
+            num_fitting,
+            f"{field} asks for {num_bins} bins, more than the {MAX_MESSAGE_BYTES >> 20} MiB that one message holds; "
+            f"the first {num_fitting} fit",
+        )

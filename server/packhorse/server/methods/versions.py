@@ -1,0 +1,48 @@
+"""Whether a client can read what it asks for: versions of the wire."""
+
+from packhorse.dataset import MixtureDataset, Takedown
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets.protocols import Dataset
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import PLAIN_WIRE_VERSION, WIRE_VERSION
+
+
+def check_wire_version(version: int) -> None:
+    """Refuses a client that is too old for any dataset, or newer than this server, and says which of them is older."""
+    if PLAIN_WIRE_VERSION <= version <= WIRE_VERSION:
+        return
+    older, newer = ("client", "server") if version < PLAIN_WIRE_VERSION else ("server", "client")
+    raise _version_mismatch(
+        version,
+        f"this {older} is older than the {newer}: the client reads bins of wire version {max(version, 1)}, the server "
+        f"sends versions {PLAIN_WIRE_VERSION} to {WIRE_VERSION}; upgrade packhorse on the {older}'s side to the "
+        f"release of the {newer}",
+    )
+
+
+def check_reads(dataset: Dataset, takedown: Takedown, version: int) -> None:
+    """Refuses a client that is too old for a dataset or its takedown: it would train on what it cannot read."""
+    if version >= WIRE_VERSION:
+        return
+    what = {
+        "is a mixture": isinstance(dataset, MixtureDataset),
+        "has groups of sequences": dataset.has_groups,
+        "has resources": bool(dataset.manifest.resources),
+        "has something taken away by file, on which the client would train": bool(takedown),
+    }
+    needed = [name for name, is_there in what.items() if is_there]
+    if needed:
+        raise _version_mismatch(
+            version,
+            f"{dataset.name!r} {' and '.join(needed)}; that takes bins of wire version {WIRE_VERSION}, and this "
+            f"client, which is older, reads version {max(version, 1)}: upgrade packhorse on the client's side to the "
+            "release of the server",
+        )
+
+
+def _version_mismatch(version: int, message: str) -> ServiceError:
+    return ServiceError(
+        pb.ERROR_REASON_VERSION_MISMATCH,
+        message,
+        {"client_version": str(max(version, 1)), "server_version": str(WIRE_VERSION)},
+    )
