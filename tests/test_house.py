@@ -38,7 +38,6 @@ CLUSTERED = {
     "packhorse/packing/optimal/_rounding.py": "ways from fractions to whole bins, tried one after the other",
     "packhorse/prepare/_merging.py": "ranges, and the duplicates that only show when they are merged",
     "packhorse/prepare/input/_whole_files.py": "what readers of whole files share",
-    "packhorse/tokenize/fine_tuning.py": "the same rows, tokenized or shown",
     "packhorse/dataset/files/toml_files.py": "text, fields and lines of one kind of file",
     "packhorse/client/sources/_tables.py": "a table, its columns and its ids",
     "packhorse/formats/arrow.py": "a file, its batches and its columns",

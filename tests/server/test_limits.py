@@ -172,12 +172,12 @@ def test_connections_to_the_metrics_port_that_never_come_to_a_point_are_closed(
 
 def test_get_bins_is_bounded_by_the_bytes_of_its_answer(embedded, monkeypatch):
     """Not by what the largest bin could take: as many small ones as fit."""
-    from packhorse.server.methods import requests
+    from packhorse.server.methods import sizes
 
     backend = embedded._transport._backend
     whole = backend.get_bins(pb.GetBinsRequest(dataset="rows", positions=range(50)))
     num_bytes = 2 * len(whole.bins.ids) + 16 * 50  # as if every bin's template were defined
-    monkeypatch.setattr(requests, "MAX_MESSAGE_BYTES", num_bytes)
+    monkeypatch.setattr(sizes, "MAX_MESSAGE_BYTES", num_bytes)
     assert backend.get_bins(pb.GetBinsRequest(dataset="rows", positions=range(50))) == whole
     with pytest.raises(Exception, match="the first 50 fit") as caught:
         backend.get_bins(pb.GetBinsRequest(dataset="rows", positions=[*range(50), 3]))

@@ -3,7 +3,7 @@
 import pytest
 
 from packhorse.client.errors import NotImplementedByServerError
-from packhorse.client.transport import requests as transport_module
+from packhorse.client.transport import methods as transport_module
 from packhorse.client.transport.embedded import EmbeddedPlanner
 from packhorse.client.transport.methods import GET_DATASET, PACK_SEQUENCES, STREAM_BINS, Method
 from packhorse.v1 import packing_pb2 as pb

@@ -29,7 +29,7 @@ from packhorse.formats.flat import FlatBoundaries
 from packhorse.formats.left_out import unused_name
 from packhorse.formats.loss_mask import mask_files
 from packhorse.formats.mapping import TokenIndex
-from packhorse.formats.object_store import StoredObject, StoreOptions, without_secrets
+from packhorse.formats.object_store import Store, StoredObject, StoreOptions, without_secrets
 
 
 class TokenFileSource(MappedSource):
@@ -66,7 +66,7 @@ class TokenFileSource(MappedSource):
         """Returns the mask beside the token file, of either kind; see `TokenSource.loss_mask_beside`."""
         files = mask_files(self._address)
         try:
-            values, megatron, flat = (exists(as_path(name)) for name in files)
+            values, megatron, flat = (self._is_there(name) for name in files)
         except PermissionError as error:
             raise TokenSourceError(
                 f"whether a loss mask lies beside {self.where} cannot be seen: {error}; give loss_mask=, or "
@@ -85,12 +85,16 @@ class TokenFileSource(MappedSource):
     def sign_of_mask(self) -> str:
         """Says that the tokens were made of chats or pairs; see `TokenSource.sign_of_mask`."""
         name = unused_name(self._address)
-        return f"{without_secrets(name)} says that they are of chats or pairs" if exists(as_path(name)) else ""
+        return f"{without_secrets(name)} says that they are of chats or pairs" if self._is_there(name) else ""
 
     @property
     @abstractmethod
     def _address(self) -> str:
         """Path or URL of the tokens."""
+
+    def _is_there(self, name: str) -> bool:
+        """Returns whether a file lies beside the tokens."""
+        return exists(as_path(name))
 
     @abstractmethod
     def _opened_beside(self, index: str) -> "TokenFileSource":
@@ -242,6 +246,9 @@ class RemoteSource(TokenFileSource):
     @property
     def _address(self) -> str:
         return self._object.url
+
+    def _is_there(self, name: str) -> bool:
+        return Store(name, self._store.options).look() is not None  # as the tokens were reached
 
     def _opened_beside(self, index: str) -> TokenFileSource:
         own = self._store
