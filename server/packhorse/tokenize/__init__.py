@@ -15,6 +15,7 @@ from packhorse.tokenize.fine_tuning import (
     tokenize_fine_tuning,
 )
 from packhorse.tokenize.joining import JoinSummary, is_token_file, join_token_files
+from packhorse.tokenize.origins import TracedSequence, trace_sequence
 from packhorse.tokenize.preview import preview_fine_tuning, preview_text
 from packhorse.tokenize.text import TokenizeSummary, tokenize, tokenize_documents
 from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, SpecialTokens, train_tokenizer
@@ -35,6 +36,7 @@ __all__ = [
     "SpecialTokens",
     "Split",
     "TokenizeSummary",
+    "TracedSequence",
     "Undecodable",
     "columns_of",
     "is_token_file",
@@ -46,6 +48,7 @@ __all__ = [
     "tokenize",
     "tokenize_documents",
     "tokenize_fine_tuning",
+    "trace_sequence",
     "train_tokenizer",
     "unused_lines",
 ]

@@ -60,7 +60,8 @@ def remove_stale(output: str | os.PathLike[str], *, keeps_mask: bool = False, ke
     Called after the new files appeared: tokens beside a mask of other lengths are refused, and tokens that lost their
     mask would be trained on as a whole.
     """
-    stale = [] if keeps_mask else [unused_path(output), *masked_paths(output)[:2]]
+    rows = megatron_paths(output)[1].with_suffix(".rows.json")
+    stale = [] if keeps_mask else [unused_path(output), rows, *masked_paths(output)[:2]]
     for path in [*reversed(stale), *([] if keeps_keys else [keys_path(output)])]:
         path.unlink(missing_ok=True)
 

@@ -25,8 +25,7 @@ from packhorse.sft.chat import TurnEnd
 from packhorse.sft.cutting import Cutoff
 from packhorse.sft.messages import FLAGS, Turns, as_messages, called, json_fault
 from packhorse.sft.pairs import check_pair, common_prompt, pair_messages
-from packhorse.tokenize._special_texts import special_pattern
-from packhorse.tokenize._unknown import UnknownCharacters
+from packhorse.tokenize._special_texts import UnknownCharacters, special_pattern
 from packhorse.tokenize.tokenizers import end_of_sequence, load_tokenizer
 
 

@@ -52,6 +52,7 @@ from packhorse.tokenize._work import (
     saved_tokenizer_path,
 )
 from packhorse.tokenize.columns import AnyColumns, PreferenceColumns, RowEncoder, row_encoder, standard_columns
+from packhorse.tokenize.origins import write_rows
 from packhorse.tokenize.tokenizers import (
     checksum_of,
     content_to_save,
@@ -252,6 +253,7 @@ def tokenize_fine_tuning(
                 writer.extend(work.prefix(number))
             _refuse_nothing(job, reader, tally)
             write_unused(output, tally)
+            write_rows(output, sources, columns, recipe.tokenizer, cutoff_len)
             target.save_tokenizer(columns)
         ledger = join_ledgers(output, list(map(work.prefix, range(len(parts)))))
         remove_stale(output, keeps_mask=True)

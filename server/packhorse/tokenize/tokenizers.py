@@ -25,8 +25,7 @@ from packhorse.parameters import parameter
 from packhorse.sft.tokenizer import read_tokenizer_json, tokenizer_json_path
 from packhorse.sft.tokenizer_settings import with_settings
 from packhorse.storage import AtomicFiles
-from packhorse.tokenize._special_texts import SpecialInText, SpecialTexts
-from packhorse.tokenize._unknown import UnknownCharacters
+from packhorse.tokenize._special_texts import SpecialInText, SpecialTexts, UnknownCharacters
 from packhorse.tokenize._work import Tally
 
 DEFAULT_VOCAB_SIZE = 16_384

@@ -8,8 +8,10 @@ from click.testing import CliRunner
 from tests.flat_words import prepare
 from tests.shelf.tokenize.small_tokenizers import byte_level, saved
 
+from packhorse.formats import MegatronTokens
 from packhorse.pictures import MarkedRange, MarkedSequence
 from packhorse.pictures.commands.show import command as show
+from packhorse.tokenize import trace_sequence
 from packhorse.tokenize.commands.tokenize import command
 
 _TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}"
@@ -59,14 +61,44 @@ def test_pairs_and_text_show_their_columns(tmp_path: Path, row: dict[str, str], 
     assert sum(each["is_trained"] for each in told["ranges"]) == num_trained
 
 
-def test_a_prepared_sequence_is_shown_with_its_mask(tmp_path: Path) -> None:
+def test_a_prepared_sequence_is_shown_with_its_mask_and_row(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, [*_flags(tmp_path), "--on-bad-row", "skip", "--output", str(tmp_path / "x")])
     assert done.exit_code == 0, done.output
     prepare(tmp_path / "x.idx", max_seq_len=64, output=tmp_path / "set", progress=False)
     flags = [str(tmp_path / "set"), "--id", "1", "--tokens", str(tmp_path / "x.idx")]
     told = CliRunner().invoke(show, flags)
     assert told.exit_code == 0, told.output
+    assert f"sequence 1, from {tmp_path}/c.jsonl, line 3: " in told.output  # line 2 is bad
     assert "user:hi</s>assistant:[[fox</s>]]" in told.output
+    assert "messages[1].content  'fox'" in told.output
+    lines = (tmp_path / "c.jsonl").read_text()
+    (tmp_path / "c.jsonl").write_text(lines.replace("fox", "dog"))
+    told = CliRunner().invoke(show, flags).output
+    assert "user:hi</s>assistant:[[fox</s>]]" in told
+    assert "the origin is not known: " in told
+    assert "c.jsonl, line 3 gives other tokens now" in told
+    (tmp_path / "c.jsonl").unlink()
+    told = CliRunner().invoke(show, flags).output
+    assert "user:hi</s>assistant:[[fox</s>]]" in told
+    assert "the origin is not known: " in told
+
+
+def test_both_answers_of_a_preference_have_their_row(tmp_path: Path) -> None:
+    folder = saved(byte_level(), tmp_path / "tok", chat_template=_TEMPLATE)
+    rows = [{"prompt": "see", "chosen": " the fox", "rejected": f" the {name}"} for name in ("dog", "fox", "user")]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ["--input", str(tmp_path / "c.jsonl"), "--tokenizer", str(folder), "--output", str(tmp_path / "x")]
+    done = CliRunner().invoke(command, [*flags, "--no-targets", "drop"])
+    assert done.exit_code == 0, done.output
+    found = [trace_sequence(tmp_path / "x.idx", number) for number in range(5)]
+    assert found[4] is None
+    assert [each.origin[-6:] for each in found if each] == ["line 1", "line 1", "line 3", "line 3"]
+    own = [each.explained.stretches[-2] for each in found if each]
+    assert [(stretch.field, stretch.text) for stretch in own[2:]] == [("chosen", " the fox"), ("rejected", " the user")]
+    tokens = MegatronTokens(tmp_path / "x")
+    assert [each.explained.input_ids.tolist() for each in found if each] == [
+        tokens.read(at).tolist() for at in range(4)
+    ]
 
 
 def test_a_notebook_shows_what_is_trained_in_colour() -> None:

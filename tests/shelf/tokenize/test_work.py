@@ -202,7 +202,7 @@ def test_any_number_of_workers_writes_the_same(rows: Path) -> None:
         assert summary.sequences == len(ROWS)
     found = contents(rows.parent, "one")
     assert found == contents(rows.parent, "two")
-    assert len(found) == 7, "with what is not in the tokens, in unused.json"
+    assert len(found) == 8, "with what is not in the tokens, and how rows became sequences"
 
 
 def test_a_description_that_was_half_written_when_the_process_was_killed_is_no_obstacle(make: Make, rows: Path) -> None:

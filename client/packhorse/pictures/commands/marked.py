@@ -1,12 +1,30 @@
 """How commands print a sequence with what is trained marked. Leaves the marks to `packhorse.pictures`."""
 
 import json
+from typing import Any
 
 import click
 from rich.text import Text
 
 from packhorse.cli.shared.printing import output_console
-from packhorse.pictures import MarkedSequence
+from packhorse.pictures import MarkedRange, MarkedSequence
+
+
+def marked_of(title: str, explained: Any) -> MarkedSequence:
+    """Returns an `ExplainedSequence` of `packhorse.sft` with its marks."""
+    return MarkedSequence(
+        title=title,
+        ranges=tuple(
+            MarkedRange(
+                text=each.text,
+                num_tokens=each.end - each.first,
+                is_trained=each.is_trained,
+                origin=each.field or "",
+            )
+            for each in explained.stretches
+        ),
+        notes=tuple(f"not in the text: {name}" for name in explained.unused),
+    )
 
 
 def print_marked(sequence: MarkedSequence, *, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from packhorse.cli.shared.tokens import open_tokens, token_options
 from packhorse.client import Client, DatasetInfo
 from packhorse.formats.keys import ids_and_keys, shown_key
 from packhorse.formats.megatron_writer import masked_paths
+from packhorse.parameters import message_of
 from packhorse.pictures import ExplainedStep, MarkedSequence, Picture, draw_bins, explain_step
 from packhorse.pictures.commands.decoding import decoder
-from packhorse.pictures.commands.marked import print_marked
+from packhorse.pictures.commands.marked import marked_of, print_marked
 from packhorse.storage import read_text
 
 _LEFT_OUT = -1
@@ -171,10 +172,27 @@ def _marker(words: Mapping[str, Any], tokens: str | None, info: DatasetInfo) -> 
     source = source.for_ids(info.id_column or "")
 
     def read(sequence_id: int) -> MarkedSequence:
+        ids, title = source.read(sequence_id), f"sequence {sequence_id}"
         trained = None if mask is None else mask.read(sequence_id)
-        return MarkedSequence.of_tokens(f"sequence {sequence_id}", source.read(sequence_id), trained, decode)
+        traced, note = _traced(tokens, sequence_id) if mask is not None and not info.id_column else (None, "")
+        if traced is not None and traced.explained.input_ids.tolist() == ids.tolist():
+            return marked_of(f"{title}, from {traced.origin}", traced.explained)
+        if traced is not None:
+            note = f"the origin is not known: {traced.origin} gives other tokens now"
+        shown = MarkedSequence.of_tokens(title, ids, trained, decode)
+        return replace(shown, notes=(note,)) if note else shown
 
     return read
+
+
+def _traced(tokens: str, sequence_id: int) -> tuple[Any, str]:
+    """Returns the row of a sequence; None, and why, if it cannot be read any more."""
+    try:
+        from packhorse.tokenize import trace_sequence
+
+        return trace_sequence(tokens, sequence_id), ""
+    except (ImportError, OSError, ValueError) as error:
+        return None, f"the origin is not known: {message_of(error)}"
 
 
 def _read_cursor(text: str) -> tuple[int, int, int]:

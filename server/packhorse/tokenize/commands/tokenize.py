@@ -18,8 +18,7 @@ from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.printing import facts_table, output_console
 from packhorse.parameters import message_of
-from packhorse.pictures import MarkedRange, MarkedSequence
-from packhorse.pictures.commands.marked import print_marked
+from packhorse.pictures.commands.marked import marked_of, print_marked
 from packhorse.tokenize import (
     DEFAULT_EOS,
     DEFAULT_VOCAB_SIZE,
@@ -312,22 +311,7 @@ def _show(rows: Sequence[tuple[str, Any]], *, as_json: bool) -> None:
         if isinstance(explained, str):
             click.echo(json.dumps({"title": origin, "refused": explained}) if as_json else f"{origin}: {explained}\n")
             continue
-        print_marked(
-            MarkedSequence(
-                title=origin,
-                ranges=tuple(
-                    MarkedRange(
-                        text=each.text,
-                        num_tokens=each.end - each.first,
-                        is_trained=each.is_trained,
-                        origin=each.field or "",
-                    )
-                    for each in explained.stretches
-                ),
-                notes=tuple(f"not in the text: {name}" for name in explained.unused),
-            ),
-            as_json=as_json,
-        )
+        print_marked(marked_of(origin, explained), as_json=as_json)
 
 
 def _expanded(more: Sequence[str]) -> Sequence[str]:

@@ -1,0 +1,110 @@
+"""Where a tokenized sequence came from: its row, what it was made of, and the origin of each part.
+
+Owns `X.rows.json` beside the output, which says how rows became sequences. Leaves reading rows to `_rows`, and encoding
+to `columns`.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from packhorse.formats import megatron_paths
+from packhorse.formats.left_out import skipped_path
+from packhorse.sft import ExplainedSequence, load_chat_tokenizer
+from packhorse.sft.tokenizer import tokenizer_json_path
+from packhorse.storage import AtomicFiles
+from packhorse.tokenize._parts import whole_files
+from packhorse.tokenize._rows import Row, Skipped, TextCheck, row_files, rows_of
+from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns, row_encoder
+
+_FORMS = {form.__name__: form for form in (ChatColumns, PairColumns, PreferenceColumns)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TracedSequence:
+    """A sequence and its row."""
+
+    origin: str
+    """File, and line or row."""
+    explained: ExplainedSequence
+    """What the row becomes now, from the rows, tokenizer and template as they are."""
+
+
+def rows_path(output: str | os.PathLike[str]) -> Path:
+    """Returns the path of the file beside token files `X.bin`, `X.idx`."""
+    return megatron_paths(output)[1].with_suffix(".rows.json")
+
+
+def write_rows(
+    output: str | os.PathLike[str],
+    inputs: Sequence[str | os.PathLike[str]],
+    columns: AnyColumns,
+    tokenizer: Path,
+    cutoff_len: int | None,
+) -> None:
+    """Writes how rows became sequences; the arguments are those of `tokenize_fine_tuning`."""
+    content = {
+        "inputs": [os.fspath(each) for each in inputs],
+        "form": type(columns).__name__,
+        "columns": asdict(columns),
+        "tokenizer": str(tokenizer),
+        "cutoff_len": cutoff_len,
+    }
+    with AtomicFiles([rows_path(output)], overwrite=True) as files:
+        files.files[0].write(json.dumps(content, indent=2, ensure_ascii=False, default=str).encode() + b"\n")
+
+
+def trace_sequence(tokens: str | os.PathLike[str], number: int) -> TracedSequence | None:
+    """Finds the row of a sequence, and encodes it again, with the origin of each part.
+
+    Reads the rows before it, and encodes none of them.
+
+    Example:
+        >>> trace_sequence("no-such-tokens", 0) is None
+        True
+
+    Args:
+        tokens: the prefix X, or one of its files.
+        number: of the sequence, from 0.
+
+    Returns:
+        The sequence; None if nothing says which rows the tokens are of, or they have fewer.
+
+    Raises:
+        FileNotFoundError: the rows, the tokenizer or the template is not there any more.
+        ValueError: the row cannot be encoded any more.
+    """
+    path = rows_path(tokens)
+    if not path.is_file():
+        return None
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    given = {**content["columns"], "ignore": tuple(content["columns"]["ignore"])}
+    template = given["chat_template"]
+    columns = _FORMS[content["form"]](**{**given, "chat_template": None if template is None else Path(template)})
+    tokenizer = Path(content["tokenizer"])
+    reader = row_encoder(columns, load_chat_tokenizer(tokenizer), tokenizer_json_path(tokenizer), content["cutoff_len"])
+    each = 2 if isinstance(columns, PreferenceColumns) else 1
+    files = whole_files(row_files(content["inputs"]).files)
+    check = TextCheck("skip", Skipped(), "skip")
+    rows = chain.from_iterable(rows_of(file.range, reader.required, reader.optional, check, set()) for file in files)
+    for count, row in enumerate(_kept(rows, _left_out(tokens))):
+        if count == number // each:
+            return TracedSequence(origin=str(row.origin), explained=reader.explain(*row.values)[number % each])
+    return None
+
+
+def _kept(rows: Iterator[Row], left_out: frozenset[str]) -> Iterator[Row]:
+    return (row for row in rows if not left_out or str(row.origin) not in left_out)
+
+
+def _left_out(tokens: str | os.PathLike[str]) -> frozenset[str]:
+    """The rows that are not in the tokens."""
+    path = skipped_path(tokens)
+    if not path.is_file():
+        return frozenset()
+    with path.open(encoding="utf-8") as lines:
+        return frozenset(json.loads(line)["row"] for line in lines)
