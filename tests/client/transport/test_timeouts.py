@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from tests.flat_words import packed_dataset
+from tests.waiting import time_with
 
 from packhorse.client import PackedDataset, RetryPolicy, Server, connect
 from packhorse.client.errors import InvalidRequestError, ServerUnavailableError
@@ -32,8 +33,7 @@ def waits(monkeypatch):
         waited.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(_retry.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(_retry.time, "sleep", sleep)
+    monkeypatch.setattr(_retry, "time", time_with(monotonic=lambda: now[0], sleep=sleep))
     return waited
 
 

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.waiting import time_with
 
 from packhorse.server.access import tokens as tokens_module
 from packhorse.server.access.tokens import GONE_SECONDS, METHODS, MOST_TOKENS, Grant, TokenFile, hash_of, new_token
@@ -115,7 +116,7 @@ def test_a_file_that_changes_is_read_again_and_a_broken_one_is_not(tokens, tmp_p
 @pytest.mark.parametrize("gone", ["deleted", "emptied", "comments only"])
 def test_a_file_that_is_gone_withdraws_every_token_after_a_moment(tokens, tmp_path, caplog, monkeypatch, gone):
     now = [100.0]
-    monkeypatch.setattr(tokens_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tokens_module, "time", time_with(monotonic=lambda: now[0]))
     file = tokens(f"a {HASH}")
     granted = file.grant_of(f"Bearer {TOKEN}")
     path = tmp_path / "tokens"
@@ -135,7 +136,7 @@ def test_a_file_that_is_gone_withdraws_every_token_after_a_moment(tokens, tmp_pa
 
 def test_a_file_that_is_back_soon_withdraws_nothing(tokens, tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(tokens_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tokens_module, "time", time_with(monotonic=lambda: now[0]))
     file = tokens(f"a {HASH}")
     (tmp_path / "tokens").unlink()
     granted = file.grant_of(f"Bearer {TOKEN}")

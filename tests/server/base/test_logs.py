@@ -9,6 +9,7 @@ import sys
 import grpc
 import pytest
 from tests.chaos.http2 import GOAWAY, PREFACE, SETTINGS, expanding_metadata, frame
+from tests.waiting import time_with
 
 from packhorse.client import RetryPolicy, connect
 from packhorse.client.errors import DatasetNotFoundError, InvalidRequestError, UnauthenticatedError
@@ -33,7 +34,7 @@ def test_a_traceback_becomes_a_line():
 
 def test_few_lines_in_a_period_and_the_next_one_counts_the_others(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(logs, "time", time_with(monotonic=lambda: now[0]))
     sparing = logs.Sparing(most_lines=2, period_seconds=60)
     assert [sparing.filter(record("a")) for _ in range(1000)] == [True] * 2 + [False] * 998
     now[0] = 60

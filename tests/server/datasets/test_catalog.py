@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.flat_words import prepare
+from tests.waiting import time_with
 
 from packhorse.client import PackhorseError, RetryPolicy, connect
 from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError
 from packhorse.dataset import POOLS, PreparedDatasetError, open_prepared
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets import catalog as catalog_module
+from packhorse.server.datasets import stamps
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.stamps import ArrayStamps, stamps_of
 
@@ -200,7 +202,9 @@ def test_a_folder_that_the_system_failed_to_read_is_tried_again(corpus, root, mo
     with pytest.raises(ServiceError, match="odd cannot be read"):
         catalog.get("odd")  # not for every caller
     now = time.monotonic()
-    monkeypatch.setattr(catalog_module.time, "monotonic", lambda: now + catalog_module.TRY_AGAIN_SECONDS)
+    clock = time_with(monotonic=lambda: now + catalog_module.TRY_AGAIN_SECONDS)
+    monkeypatch.setattr(catalog_module, "time", clock)
+    monkeypatch.setattr(stamps, "time", clock)
     fails.append(True)
     catalog.names()
     assert sum("not serving odd" in line for line in caplog.messages) == 1

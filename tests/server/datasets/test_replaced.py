@@ -7,11 +7,11 @@ import shutil
 import signal
 
 import pytest
+from tests.waiting import time_with
 
 from packhorse.client import DigestMismatchError, RetryPolicy, connect
 from packhorse.dataset import POOLS
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.datasets import catalog as catalog_module
 from packhorse.server.datasets import stamps
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.mixtures import Mixtures
@@ -65,7 +65,7 @@ def test_each_digest_leads_to_its_version(root, replace, caplog):
 
 def test_an_older_version_goes_when_its_time_is_over_and_nobody_reads_it(root, replace, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(catalog_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stamps, "time", time_with(monotonic=lambda: now[0]))
     catalog = Catalog(root)
     backend = Backend(Mixtures(catalog))
     topology = pb.Topology(

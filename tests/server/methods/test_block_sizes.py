@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from tests.waiting import time_with
 
 from packhorse.client.transport.requests import topology_message
 from packhorse.server.datasets.catalog import Catalog
@@ -68,7 +69,7 @@ def test_blocks_stay_small_until_a_reader_must_have_read(make_backend, monkeypat
 
 def test_a_reader_that_takes_its_time_gets_no_more_than_it_takes_in_half_a_minute(make_backend, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "time", time_with(monotonic=lambda: now[0]))
     stream = make_backend().stream_bins(request())
     next(stream)
     steps = []

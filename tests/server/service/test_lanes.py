@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from tests.waiting import until
+from tests.waiting import time_with, until
 
 from packhorse.server.base.time_slices import Pace, finish
 from packhorse.server.service.lanes import SMALL_ANSWER_BYTES, Lane, LaneFullError, Lanes
@@ -173,7 +173,7 @@ def test_pieces_end_when_their_time_is_over(monkeypatch):
     from packhorse.server.base import time_slices
 
     now = [0.0]
-    monkeypatch.setattr(time_slices.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time_slices, "time", time_with(monotonic=lambda: now[0]))
     pace = Pace()
     assert not pace.is_over()
     now[0] = time_slices.SLICE_SECONDS

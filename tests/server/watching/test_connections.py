@@ -4,6 +4,7 @@ import socket
 from contextlib import closing, suppress
 
 import pytest
+from tests.waiting import time_with
 
 from packhorse.server.base.machine import Resources, memory_limit
 from packhorse.server.watching import connections as module
@@ -56,7 +57,7 @@ def test_bytes_beside_requests_are_counted(ends):
 def test_who_sends_a_flood_is_named(ends, caplog, monkeypatch):
     address, ours, theirs = ends
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "time", time_with(monotonic=lambda: now[0]))
     connections = Connections()
     connections.listen(address)
     theirs.setblocking(False)

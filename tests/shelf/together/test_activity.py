@@ -1,6 +1,7 @@
 """What a server tells of its open streams, and how far the slowest rank is behind."""
 
 import pytest
+from tests.waiting import time_with
 
 from packhorse.client import Access, connect
 from packhorse.client.errors import AccessDeniedError, ServerUnavailableError
@@ -33,7 +34,7 @@ def block(first_step, num_steps):
 def now(monkeypatch):
     """The time, as a list of one."""
     now = [100.0]
-    monkeypatch.setattr(activity_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(activity_module, "time", time_with(perf_counter=lambda: now[0]))
     return now
 
 
