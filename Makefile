@@ -11,15 +11,19 @@ BENCH_STAMP := .venv/.installed-bench
 
 .DEFAULT_GOAL := help
 
-# Runs the tests with a mark. Only what is marked as depending on real time runs once more where it failed (status 1), alone
+# What serves bins and makes batches. These tests pass without any package of the shelf.
+CORE := $(addprefix tests/,chaos cli client compiling dataset epoch formats integration jobs packing prepare server storage \
+	topology types wire test_doctests.py test_headers.py test_house.py test_module_names.py test_reruns.py test_types.py)
+
+# Runs the tests with a mark, all or those in some folders. Only what is marked as depending on real time runs once more where it failed (status 1), alone
 # on the machine; whatever else fails has failed.
 define run-tests
-$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and not realtime'
-$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and realtime' || { [ $$? -eq 1 ] && \
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m '($(1)) and realtime'; }
+$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and not realtime' $(2)
+$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and realtime' $(2) || { [ $$? -eq 1 ] && \
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m '($(1)) and realtime' $(2); }
 endef
 
-.PHONY: help demo test test-long kernels check bench proto docs reference release clean
+.PHONY: help demo test test-core test-long kernels check bench proto docs reference release clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -30,6 +34,9 @@ demo: $(STAMP) ## the whole way on this machine's own text: tokenize, prepare, s
 test: $(STAMP) ## checks, then all tests but benchmarks and long ones
 	$(MAKE) --jobs 2 check kernels
 	$(call run-tests,not benchmark and not long)
+
+test-core: kernels ## the tests of what serves bins and makes batches, without the shelf
+	$(call run-tests,not benchmark and not long,$(CORE))
 
 test-long: kernels ## the tests that take long: compiled models, several processes, every page of the guides
 	$(call run-tests,long)

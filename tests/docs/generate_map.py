@@ -9,9 +9,17 @@ REPOSITORY = Path(__file__).parents[2]
 ROOTS = ("proto", "server", "client")
 HEADING = """# Map
 
-Every module, by folder, in its own words. `make reference` writes this page. How the folders fit together is in
-[ARCHITECTURE.md](ARCHITECTURE.md).
+Every module, by folder, in its own words: the core first, then the shelf. `make reference` writes this page. How the
+folders fit together is in [ARCHITECTURE.md](ARCHITECTURE.md).
 """
+HALVES = {
+    "The core": "What serves bins and makes batches. It is complete without the rest.",
+    "The shelf": "What uses the core. Any package of it could be taken away.",
+}
+SHELF = (
+    *("analysis", "demo", "export", "losses", "parallel", "pictures", "proof", "rollouts", "sft", "tokenize"),
+    *("trainers", "vision"),
+)
 
 
 def first_sentence(path: Path) -> str:
@@ -26,10 +34,17 @@ def folders() -> list[Path]:
     return sorted(found, key=lambda folder: folder.relative_to(REPOSITORY).parts)
 
 
+def half_of(folder: Path) -> str:
+    (_, _, package, *_) = (*folder.relative_to(REPOSITORY).parts, "")
+    return "The shelf" if package in SHELF else "The core"
+
+
 def text_of_map() -> str:
     """The page."""
     lines = [HEADING]
-    for folder in folders():
+    for folder, half in sorted(((each, half_of(each)) for each in folders()), key=lambda each: each[1]):
+        if f"# {half}\n" not in lines:
+            lines += [f"# {half}\n", HALVES[half] + "\n"]
         modules = sorted(path for path in folder.glob("*.py") if path.stem != "__init__")
         name = folder.relative_to(REPOSITORY).as_posix()
         package = folder / "__init__.py"  # which the namespace itself has not
