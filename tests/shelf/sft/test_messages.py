@@ -119,3 +119,34 @@ def test_an_answer_without_content_that_calls_or_thinks_is_one() -> None:
         answer = {"role": "assistant", "content": None, **said}
         encoder = ChatEncoder(tokenizer, chat_template="{% generation %}" + template + "{% endgeneration %}")
         assert encoder.render([{"role": "user", "content": "q"}, answer]).text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{{ m.content | trim }}",
+        "{{ m.role ~ m.content }}",
+        "{{ 'user' if m.content is string else '' }}{{ m.content if m.content is string else '' }}",
+    ],
+)
+def test_parts_that_a_template_prints_or_drops_are_joined_even_if_their_words_stand_elsewhere(content: str) -> None:
+    """Neither Python's own form of a list is trained, nor an empty turn."""
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    template = f"{{% for m in messages %}}{{{{ m.role }}}}: {content} end {{% endfor %}}"
+    encoder = ChatEncoder(tokenizer, chat_template=template)
+    parts = [{"type": "text", "text": "user "}, {"type": "text", "text": "end"}]
+    chats = [[{"role": "user", "content": own}, {"role": "assistant", "content": own}] for own in (parts, "user end")]
+    in_parts, in_text = (encoder.render(chat) for chat in chats)
+    assert in_parts.text == in_text.text
+    assert in_parts.turns == in_text.turns
+    assert not in_parts.unused
+    with pytest.raises(ValueError, match="part of type 'image'"):
+        encoder.render([{"role": "user", "content": [*parts, {"type": "image", "image": "end"}]}, chats[1][1]])
+
+
+def test_a_value_that_an_operation_hides_is_used_though_nothing_shows_it() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    template = "{% for m in messages %}{{ m.content | escape | reverse }}{{ m.name | length }}{{ m.other }}{% endfor %}"
+    encoder = ChatEncoder(tokenizer, chat_template=template + "{% generation %}x{% endgeneration %}")
+    message = {"role": "assistant", "content": "ab", "name": "Anna", "other": "c", "more": "x", "less": "q"}
+    assert set(encoder.render([message]).unused) == {"messages.more", "messages.less"}
