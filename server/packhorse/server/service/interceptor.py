@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -160,7 +160,7 @@ class _Followed:
         handler, replace = self._handler, self._handler._replace
         if handler.request_streaming:
             return replace(
-                request_deserializer=self._decode, response_serializer=self._encode, stream_stream=self._stream
+                request_deserializer=None, response_serializer=self._encode, stream_stream=self._received_one_by_one
             )
         if self._arriving.num_read_by_grpc < MOST_AT_ONCE:
             self._arriving.num_read_by_grpc += 1
@@ -185,7 +185,7 @@ class _Followed:
     async def _received(self, data: bytes, context: Any) -> Any:
         """Answers a request that gRPC has read."""
         with await self._room_for(data, context):
-            request = await self._decoded(data)
+            request = await self._decoded(data, context)
             self._has_arrived()
             answer = self._stream if self._handler.response_streaming else self._answer
             return await answer(request, context)
@@ -198,7 +198,7 @@ class _Followed:
             if data is grpc.aio.EOF:  # type: ignore[attr-defined]  # the client left
                 return
             with await self._room_for(data, context):
-                request = await self._decoded(data)
+                request = await self._decoded(data, context)
                 del data
                 await permit.aclose()
                 if self._handler.response_streaming:
@@ -242,18 +242,30 @@ class _Followed:
         self._interceptor.on_refusal(error)
         await abort(context, error)
 
-    async def _decoded(self, data: bytes) -> Any:
+    async def _received_one_by_one(self, requests: Any, context: Any) -> None:
+        """Answers requests that gRPC reads one after the other; each is decoded when the method wants it."""
+        await self._stream(_Decoded(requests, self._decode), context)
+
+    async def _decoded(self, data: bytes, context: Any) -> Any:
         """Returns a request; large ones are decoded one by one, and leave others most of the time."""
-        if len(data) <= SMALL_REQUEST_BYTES:
-            return self._decode(data)
-        async with self._interceptor.decoding:
-            began = time.perf_counter()
-            request = self._decode(data)
-            await asyncio.sleep(_PAUSES * (time.perf_counter() - began))
+        try:
+            if len(data) <= SMALL_REQUEST_BYTES:
+                return self._decode(data)
+            async with self._interceptor.decoding:
+                began = time.perf_counter()
+                request = self._decode(data)
+                await asyncio.sleep(_PAUSES * (time.perf_counter() - began))
+        except ServiceError as error:
+            self._begin(context)
+            await self._refuse(error, context)
         return request
 
     def _decode(self, data: bytes) -> Any:
-        """Returns a message; a ServiceError in its stead where a method of the packing service cannot decode it."""
+        """Returns a message.
+
+        Raises:
+            ServiceError: the bytes are no message of a method of the packing service.
+        """
         call, decode = self._call, self._handler.request_deserializer
         call.received_bytes += len(data)
         try:
@@ -261,7 +273,9 @@ class _Followed:
         except DecodeError:
             if not call.is_ours:
                 raise
-            return invalid_field("request", f"the request's {len(data)} bytes are no protocol message of this method")
+            raise invalid_field(
+                "request", f"the request's {len(data)} bytes are no protocol message of this method"
+            ) from None
         if call.request is None and isinstance(request, Message):
             call.request = request
         return request
@@ -337,3 +351,17 @@ def _header(metadata: Any, name: str) -> str | None:
     """Returns a header's value; None where there is none, or where it comes several times."""
     values = [value for key, value in metadata or () if key == name]
     return values[0] if len(values) == 1 and isinstance(values[0], str) else None
+
+
+class _Decoded:
+    """The messages of a stream of requests. One that cannot be decoded is an error; the next may still come."""
+
+    def __init__(self, requests: Any, decode: Callable[[bytes], Any]) -> None:
+        self._requests = aiter(requests)
+        self._decode = decode
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        return self._decode(await anext(self._requests))
