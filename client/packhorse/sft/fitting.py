@@ -1,9 +1,9 @@
 """Giving a template a conversation in the form that it reads.
 
 Owns the forms that published data has and templates do not agree on: arguments as JSON text or as objects, content in
-parts or as text, null, calls with and without `function`. A conversation goes to the template as it is; another form is
-tried only if the template refuses it, encodes arguments twice, or leaves a content or a call out. Leaves what is
-missing in the end to `sft.unused`.
+parts or as text, null, calls with and without `function`, the role of their results. A conversation goes to the
+template as it is; another form is tried only if the template refuses it, encodes arguments twice, or leaves a content
+or a call out. Leaves what is missing in the end to `sft.unused`.
 """
 
 import json
@@ -64,7 +64,11 @@ def _faults(
     calls = 0
     some: dict[int, bool] = {}
     for leaf in traced.trace.leaves:
-        if leaf.message is None or len(leaf.path) < 2:
+        if leaf.message is None:
+            continue
+        if leaf.path == ("content",) and chat.messages[leaf.message]["role"] == "function":
+            some[leaf.message] = shown.has(leaf)
+        if len(leaf.path) < 2:
             continue
         if leaf.path[0] == "content" and leaf.path[-1] != "type":
             is_shown = bool(leaf.text.strip()) and shown.has(leaf) and id(leaf) not in shown.as_python
@@ -115,6 +119,13 @@ def _with_empty_contents(messages: _Messages, is_refused: bool) -> _Messages | N
     return [{"content": "", **message} for message in messages]
 
 
+def _with_tool_roles(messages: _Messages, is_refused: bool) -> _Messages | None:
+    """Results of functions, whose role OpenAI once called `function`, as those of tools."""
+    if not any(message["role"] == "function" for message in messages):
+        return None
+    return [{**message, "role": "tool"} if message["role"] == "function" else message for message in messages]
+
+
 def _with_functions(messages: _Messages, is_refused: bool) -> _Messages | None:
     """Calls as OpenAI has them: `{"type": "function", "function": {"name": …, "arguments": …}}`."""
 
@@ -163,6 +174,7 @@ def _with_joined_parts(messages: _Messages, is_refused: bool) -> _Messages | Non
 _FORMS: tuple[Callable[[_Messages, bool], _Messages | None], ...] = (
     _without_nulls,
     _with_empty_contents,
+    _with_tool_roles,
     _with_functions,
     _with_objects,
     _with_texts,

@@ -144,6 +144,19 @@ def test_parts_that_a_template_prints_or_drops_are_joined_even_if_their_words_st
         encoder.render([{"role": "user", "content": [*parts, {"type": "image", "image": "end"}]}, chats[1][1]])
 
 
+def test_results_of_functions_are_those_of_tools_if_the_template_knows_only_these() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    told = [{"role": "function", "name": "f", "content": "sun"}, {"role": "assistant", "content": "b"}]
+    for known, written in (("tool", "tool: sun"), ("function", "function: sun")):
+        template = (
+            f"{{% for m in messages %}}{{% if m.role in ('{known}', 'assistant') %}}"
+            "{{ m.role }}: {{ m.content }} {% endif %}{% endfor %}"
+        )
+        rendered = ChatEncoder(tokenizer, chat_template=template).render(told)
+        assert rendered.text == f"{written} assistant: b "
+        assert dict(rendered.unused) == {"messages.name": 1}
+
+
 def test_a_value_that_an_operation_hides_is_used_though_nothing_shows_it() -> None:
     tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     template = "{% for m in messages %}{{ m.content | escape | reverse }}{{ m.name | length }}{{ m.other }}{% endfor %}"
