@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 import shutil
 from importlib import import_module
 from pathlib import Path
@@ -66,6 +67,8 @@ def wrong_folder(tmp_path_factory):
     (folder / "counts.json").write_text(json.dumps({"5": 2, "3": 1}))
     (folder / "bad-counts.json").write_text('{"5": -2}')
     (folder / "list-counts.json").write_text('["a"]')
+    for suffix in ("npy", "parquet", "arrow", "idx", "jsonl", "json"):
+        os.mkfifo(folder / f"pipe.{suffix}")  # whose writer nobody may wait for
     write_keyed(folder)
     train_tokenizer(["some words to learn from"], vocab_size=300).save(str(folder / "tok.json"))
     return folder

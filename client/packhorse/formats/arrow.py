@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.formats.extras import require
 from packhorse.formats.object_store import TokenStoreError, without_secrets
+from packhorse.storage import check_plain
 
 _MOST_NAMES = 6
 
@@ -34,10 +35,12 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
 
     Raises:
         FileNotFoundError: there is no such file.
+        OSError: it is no plain file.
         ValueError: it is not an Arrow IPC file.
     """
     import pyarrow as pa
 
+    check_plain(path)
     try:
         # The map outlives the file: thousands of shards must not keep as many descriptors open.
         with pa.memory_map(os.fspath(path)) as file:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats.object_store import Store, StoredObject, find_objects, is_url, object_file, without_secrets
+from packhorse.storage import check_plain, open_plain
 
 _BUFFER_BYTES = 1 << 20
 """Least size of a request to a store, where an object is read from its beginning."""
@@ -91,11 +92,11 @@ def open_binary(path: str) -> BinaryIO:
     Raises:
         FileNotFoundError: it is missing.
         ImportError, PermissionError, ValueError: see `object_store.Store.request`.
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is no plain file.
     """
     if is_url(path):
         return cast(BinaryIO, io.BufferedReader(object_file(path), _BUFFER_BYTES))
-    return open(path, "rb")
+    return open_plain(path)
 
 
 def absolute(path: str) -> str:
@@ -126,6 +127,7 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
 
     Raises:
         FileNotFoundError: nothing is there, or a link in the folder leads nowhere.
+        OSError: it is neither a folder nor a plain file.
     """
     path = Path(source)
     name = os.fspath(source)
@@ -138,6 +140,7 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
         if not names:
             raise FileNotFoundError(f"the folder {name} and its subfolders hold no *{suffix} file")
     elif path.exists():
+        check_plain(path)
         names = [name]
     elif glob.has_magic(name):
         names = sorted(found for found in glob.glob(name, recursive=True) if os.path.isfile(found))

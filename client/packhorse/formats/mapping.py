@@ -7,14 +7,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.storage import open_plain
+
 
 def map_file(path: Path) -> mmap.mmap | bytes:
     """Maps a file read-only; an empty file, which the system refuses to map, becomes empty bytes.
 
     Raises:
         FileNotFoundError: there is no such file.
+        OSError: it is no plain file.
     """
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         if path.stat().st_size == 0:
             return b""
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -15,6 +15,7 @@ from typing import Any
 from packhorse.formats import require
 from packhorse.parameters import parameter
 from packhorse.sft.tokenizer_settings import with_settings
+from packhorse.storage import read_text
 
 _CONFIG, _TEMPLATE, _MORE_TEMPLATES = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -91,7 +92,7 @@ class ChatTokenizer:
             ValueError: None was given, and the tokenizer has no default.
         """
         if isinstance(chosen, os.PathLike):
-            return Path(chosen).read_text(encoding="utf-8")
+            return read_text(chosen)
         own = self.chat_templates or {}
         if chosen is not None:
             return own.get(chosen, chosen)

@@ -4,7 +4,7 @@ Only re-exports. It knows nothing of packing.
 """
 
 from packhorse.storage.caches import BoundedCache, Stamp, Watched, stamp_of
-from packhorse.storage.plain_files import open_plain, read_plain, read_text, within
+from packhorse.storage.plain_files import check_plain, open_plain, read_plain, read_text, within
 from packhorse.storage.replacing import (
     AtomicFiles,
     JobRecord,
@@ -28,6 +28,7 @@ __all__ = [
     "Records",
     "Stamp",
     "Watched",
+    "check_plain",
     "hold_lock",
     "open_plain",
     "read_plain",

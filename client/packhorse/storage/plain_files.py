@@ -44,7 +44,7 @@ def open_plain(path: str | os.PathLike[str]) -> io.BufferedReader:
     Raises:
         OSError: it cannot be opened, or is something else; `strerror` says which.
     """
-    _check_kind(os.stat(path), path)
+    check_plain(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may have become a pipe meanwhile
     try:
         _check_kind(os.fstat(descriptor), path)
@@ -52,6 +52,21 @@ def open_plain(path: str | os.PathLike[str]) -> io.BufferedReader:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def check_plain(path: str | os.PathLike[str]) -> None:
+    """Refuses what is no plain file, for libraries that open files by themselves.
+
+    Example:
+        >>> check_plain(".")
+        Traceback (most recent call last):
+            ...
+        IsADirectoryError: [Errno 21] Is a directory: '.'
+
+    Raises:
+        OSError: it is something else, or not there; `strerror` says which.
+    """
+    _check_kind(os.stat(path), path)
 
 
 def read_plain(path: str | os.PathLike[str], most_bytes: int = -1) -> bytes:

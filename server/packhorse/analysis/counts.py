@@ -15,6 +15,7 @@ import numpy as np
 from packhorse.dataset import Manifest, OverLength, PlanOptions, PreparedDataset, open_prepared
 from packhorse.formats import require
 from packhorse.parameters import parameter
+from packhorse.storage import check_plain, read_text
 from packhorse.topology import RoomRule
 
 
@@ -57,7 +58,7 @@ def read_histogram(path: Path) -> HistogramInput:
     if path.suffix == ".parquet":
         return _of_entries(path, _parquet_entries(path))
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path))
     except ValueError as error:
         raise ValueError(f"{path.name} is not JSON: {error}") from None
     match content:
@@ -82,6 +83,7 @@ def _budgets(manifest: Manifest) -> str:
 
 def _parquet_entries(path: Path) -> list[tuple[object, object]]:
     pa, pq = require("pyarrow"), require("pyarrow.parquet")
+    check_plain(path)
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:

@@ -20,6 +20,7 @@ from packhorse.formats.arrow_folders import SAVED_SPLITS, SAVED_STATE, arrow_fil
 from packhorse.formats.files import FileStamp, as_path, exists, is_folder, named_files, open_binary
 from packhorse.formats.object_store import for_each, is_url, object_file, without_secrets
 from packhorse.parameters import parameter
+from packhorse.storage import check_plain
 
 Kind = Literal["text", "folder", "JSON lines", "JSON", "Parquet", "Arrow"]
 """What a file is by its name; "folder" is a text file below one."""
@@ -310,6 +311,8 @@ def _lines_before(path: str, end: int) -> int:
 def open_parquet(path: str) -> Any:
     """Opens a Parquet file, as a context manager."""
     arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    if not is_url(path):
+        check_plain(path)
     try:
         return parquet.ParquetFile(object_file(path) if is_url(path) else path)
     except arrow.ArrowInvalid as error:

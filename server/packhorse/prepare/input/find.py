@@ -21,6 +21,7 @@ from packhorse.prepare.input._whole_files import WholeFiles, first_bytes
 from packhorse.prepare.input.arrow import ArrowReader
 from packhorse.prepare.input.npy import NpyReader, SeqpackReader
 from packhorse.prepare.input.parquet import ParquetReader
+from packhorse.storage import check_plain
 
 _LOOK_BYTES = 1 << 12
 
@@ -171,6 +172,8 @@ def _reader_for(source: str) -> Reader:
         path = named_files(source, "")[0]
     elif not exists(source) and not exists(source + ".idx"):
         raise FileNotFoundError(f"{without_secrets(source)} does not exist")
+    if not is_url(path) and os.path.exists(path) and not os.path.isdir(path):
+        check_plain(path)  # else a library would wait for a pipe's writer
     for reader in READERS:
         if reader.recognises(path):
             return reader

@@ -27,6 +27,7 @@ from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRang
 from packhorse.prepare.input._rows import InputColumns, RawRows, as_amounts
 from packhorse.prepare.input._tables import KeyChunk, KeyColumn, arrow_lengths, arrow_rows, chosen_columns, is_tokens
 from packhorse.prepare.input._whole_files import WholeFiles, first_bytes, refuse_columns
+from packhorse.storage import check_plain
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
 """Arrays, and a folder of them, of prepared datasets."""
@@ -265,6 +266,7 @@ def map_array(path: str | Path, *, writable: bool = False) -> NDArray[Any]:
         OSError: it cannot be opened.
         ValueError: it is no array, or holds Python objects.
     """
+    check_plain(path)
     with PARSING:
         array: NDArray[Any] = np.load(path, mmap_mode="r+" if writable else "r", allow_pickle=False)
     return array
