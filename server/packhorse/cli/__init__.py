@@ -6,7 +6,6 @@ is imported when it runs, so that no command needs another's packages and help a
 
 import io
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -118,9 +117,6 @@ COMMANDS: Mapping[str, CommandEntry] = {
 Commands of the shelf register themselves here: an entry whose package is left out is no command.
 """
 
-
-_HIDDEN = re.compile(r"(^|[/'\s])\.([^/'\s]+?)(?:\.work|\.\w+\.partial)(?=['/\s:]|$)")
-"""Temporary names of an output that is not complete; users know the output by its own name."""
 
 _GRPC_VERBOSITY = "NONE"
 """Keeps gRPC's core from writing to stderr by itself, where strangers could make it write without limit: bytes of a
@@ -274,9 +270,7 @@ class LazyGroup(click.Group):
 
             if not isinstance(error, ValueError | OSError | ImportError | PackhorseError):
                 raise
-            raise click.ClickException(
-                _HIDDEN.sub(r"\1\2", in_flags(_message_of(error), self.parameters(ctx)))
-            ) from error
+            raise click.ClickException(in_flags(_message_of(error), self.parameters(ctx))) from error
 
     def parameters(self, ctx: click.Context) -> Iterator[click.Parameter]:
         """Yields the parameters of the command that runs, and of its subcommands."""
