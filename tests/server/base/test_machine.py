@@ -7,7 +7,7 @@ import pytest
 from tests.faulty_server import Faults
 
 from packhorse.server.base import machine
-from packhorse.server.base.machine import available_cores, quotas
+from packhorse.server.base.machine import Resources, available_cores, open_descriptors, quotas
 
 
 @pytest.fixture
@@ -58,3 +58,21 @@ def test_a_server_takes_as_many_as_it_may_and_says_where_they_are_few(corpus, ma
     with make_server(corpus.root, "--max-streams", most_streams, faults=Faults(descriptors=(256, 4096))) as server:
         assert resource.prlimit(server.pid, resource.RLIMIT_NOFILE) == (4096, 4096)
         assert ("may have 4096 files and connections open" in server.log()) == is_warned
+
+
+def test_when_descriptors_run_out_all_of_them_count_as_open():
+    """Listing them needs one more: the metric said 0 then, and its alert could not fire."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(open_descriptors())
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 4, before[1]))
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        now = Resources.now()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for each in held:
+            os.close(each)
+    assert now.open_files == now.most_open_files == highest + 4
