@@ -50,7 +50,17 @@ def test_parameters_become_flags(command: str, message: str, shown: str) -> None
     assert in_flags(message, parameters_of(command)) == shown
 
 
-PATHS = ("max_seq_len=4096", ".corpus.work", ".a.1.partial", "over_length=drop", "max_seq_len", "`resume`", "overwrite=True", "input", "keep 'tail'")
+PATHS = (
+    "max_seq_len=4096",
+    ".corpus.work",
+    ".a.1.partial",
+    "over_length=drop",
+    "max_seq_len",
+    "`resume`",
+    "overwrite=True",
+    "input",
+    "keep 'tail'",
+)
 
 
 @pytest.mark.parametrize("folder", PATHS)

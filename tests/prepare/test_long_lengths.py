@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+import tracemalloc
 from unittest import mock
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from tests.flat_words import prepare
 
 from packhorse.dataset import open_prepared
+from packhorse.prepare import Resource
 
 LENGTHS = np.array([5, 3_000_000_000, 7, 2_000_000_000, 5, 2**31 - 1, 9, 2**31, 40_000_000])
 POLICIES = ("drop", "truncate", "split")
@@ -45,6 +47,23 @@ def test_the_longest_sequence_takes_no_memory(over_length, tmp_path):
         "split": [part for n in lengths for part in (longest,) * (n // longest) + ((n % longest,) * (n % longest > 0))],
     }[over_length]
     assert sorted(dataset.plan.rooms.repeat(dataset.plan.counts).tolist()) == sorted(cut)
+
+
+@pytest.mark.parametrize(
+    "options", [{"group_size": 2}, {"resources": (Resource("tiles", column="tiles", cap=8),)}], ids=["groups", "tiles"]
+)
+def test_groups_and_resources_of_the_longest_bins_take_no_memory(options, tmp_path):
+    rows = np.zeros(4, [("length", np.int64), ("tiles", np.int64)])
+    rows["length"], rows["tiles"] = [5, 2**31 - 9, 3, 5], [1, 2, 3, 1]
+    plan = {"max_seq_len": 2**31 - 1, "length_column": "length", "output": tmp_path / "set"}
+    tracemalloc.start()
+    try:
+        prepare(lengths=rows, progress=False, **plan, **options)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 1 << 28  # a dense array of rooms would take 16 GiB
+    assert open_prepared(tmp_path / "set").manifest.total_tokens == rows["length"].sum()
 
 
 @pytest.mark.parametrize("over_length", POLICIES)

@@ -155,7 +155,7 @@ def count_task(task: CountTask) -> TaskCounts:
                 f"to {LONGEST_SPLIT} can be split: repair the length, or choose " + parameter("over_length", "drop")
             )
         if min(longest, limit) < MOST_DENSE:
-            histogram = _grown(histogram, min(longest, limit) + 1)
+            histogram = grown(histogram, min(longest, limit) + 1)
             num_over_here = add_lengths(lengths, limit, is_split, histogram)
         else:
             num_over_here = _add_sparse(lengths, limit, is_split, sparse)
@@ -419,7 +419,8 @@ def _merged(*parts: RoomCounts) -> RoomCounts:
     return rooms, counts
 
 
-def _grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Returns a histogram of at least this size: itself, or a longer one that holds the same."""
     if size <= len(histogram):
         return histogram
     grown = np.zeros(size, dtype=np.int64)

@@ -33,6 +33,7 @@ from packhorse.dataset import (
 from packhorse.jobs import Progress
 from packhorse.packing import PackingPlan
 from packhorse.parameters import parameter
+from packhorse.prepare._by_room import ByRoom
 from packhorse.prepare._counting import LONGEST_SPLIT, IdType, exact_sum, facts_of, find_rows, stored_dtype
 from packhorse.prepare._merging import duplicate_error
 from packhorse.prepare._resources import GroupClasses, SizeCounts
@@ -63,15 +64,15 @@ class Grouped:
     facts: SequenceFacts
     """Facts of the sequences."""
     ids_ascend: bool
-    most_by_room: NDArray[np.int64]
-    """Sequences of the largest group of each room, or class of sizes: int64 [max_seq_len + 1], or [C + 1]."""
+    most_by_room: dict[int, int]
+    """Room, or number of a class of sizes → sequences of its largest group."""
     sizes: SizeCounts | None = None
     """Where sequences have resources: the sizes of groups, by whose classes they are sorted and planned."""
 
     @property
     def sort_options(self) -> PlanOptions:
         """Options by which groups are sorted, whose lengths are sums of rooms already, or numbers of classes."""
-        longest = max(self.options.max_seq_len, len(self.most_by_room) - 1)
+        longest = max(self.options.max_seq_len, max(self.most_by_room))
         return replace(self.options, max_seq_len=longest, over_length="error", align=1, extra_tokens=0)
 
     @property
@@ -86,12 +87,12 @@ class Grouped:
 
     def record(self, plan: PackingPlan) -> GroupRecord:
         """Returns what the manifest says of the groups."""
-        per_bin = max(int(self.most_by_room[list(template)].sum()) for template in plan.templates)
+        per_bin = max(sum(map(self.most_by_room.__getitem__, template)) for template in plan.templates)
         return GroupRecord(
             by=self.by,
             n_groups=self.n_groups,
             n_dropped=self.n_dropped,
-            most_sequences=int(self.most_by_room.max()),
+            most_sequences=max(self.most_by_room.values()),
             max_sequences_per_bin=min(per_bin, self.facts.n_sequences),
             ids_ascend=self.ids_ascend,
             n_dropped_listed=self.n_dropped_listed,
@@ -192,7 +193,7 @@ def gather_groups(
         n_dropped_listed=len(all_dropped),
         facts=tally.facts(),
         ids_ascend=tally.ids_ascend,
-        most_by_room=sizes.most_members() if sizes else tally.most_by_room,
+        most_by_room=sizes.most_members() if sizes else tally.most_by_room.numbers(),
         sizes=sizes,
     )
 
@@ -235,8 +236,9 @@ class _Tally:
         self.ids_ascend = True
         self._ids_sum = (0, 0)
         self._id_range = (2**63 - 1, -(2**63))
-        self._rooms = np.zeros(options.max_seq_len + 1, dtype=np.int64)
-        self.most_by_room = np.zeros(options.max_seq_len + 1, dtype=np.int64)
+        self._rooms = ByRoom(np.add)
+        self._num_members = 0
+        self.most_by_room = ByRoom(np.maximum)
         self.ledger = before.manifest.over_length if before else OverLengthLedger()
         self.over = [before.over_length()] if before else []
         """(id, length) of the sequences that were split or are members of groups left out: int64 [n, 2] each."""
@@ -296,10 +298,10 @@ class _Tally:
 
     def facts(self) -> SequenceFacts:
         """Returns what the manifest says of the sequences."""
-        rooms = np.flatnonzero(self._rooms)
+        counts = self._rooms.numbers()
         facts = facts_of(
-            rooms,
-            self._rooms[rooms],
+            np.fromiter(counts, np.int64, len(counts)),
+            np.fromiter(counts.values(), np.int64, len(counts)),
             own_tokens=self._own_tokens,
             id_range=self._id_range,
             start_dtype=self._start_dtype(),
@@ -312,7 +314,7 @@ class _Tally:
         pieces, dtype = np.concatenate(self._pieces), self._start_dtype()
         if dtype is None:
             return None
-        first_tokens = np.zeros(int(self._rooms.sum()), dtype=dtype)
+        first_tokens = np.zeros(self._num_members, dtype=dtype)
         first_tokens[pieces[:, 0]] = pieces[:, 1]
         return first_tokens
 
@@ -362,20 +364,21 @@ class _Tally:
             is_member = np.repeat(is_kept, sizes)
             members, rooms = members[is_member], rooms[is_member]
             first_tokens = None if first_tokens is None else first_tokens[is_member]
-        ends = self._rooms.sum() + np.cumsum(sizes[is_kept])
+        ends = self._num_members + np.cumsum(sizes[is_kept])
         self.num_groups += int(is_kept.sum())
         if self.sizes.resources:
             self.sizes.add(group_sizes[is_kept], amounts[is_kept], sizes[is_kept])
-        np.maximum.at(self.most_by_room, group_rooms[is_kept], sizes[is_kept])
+        self.most_by_room.put(group_rooms[is_kept], sizes[is_kept])
         if len(members):
             ids = np.ascontiguousarray(members[:, 0])
             a, b = ids_sum(ids, first_tokens)
             self._ids_sum = ((self._ids_sum[0] + a) % 2**64, (self._ids_sum[1] + b) % 2**64)
             if first_tokens is not None:
                 later = np.flatnonzero(first_tokens)
-                self._pieces.append(np.stack((self._rooms.sum() + later, first_tokens[later]), axis=1))
+                self._pieces.append(np.stack((self._num_members + later, first_tokens[later]), axis=1))
                 ids = ids[first_tokens == 0]
-            self._rooms += np.bincount(rooms, minlength=len(self._rooms))
+            self._rooms.put(rooms, 1)
+            self._num_members += len(members)
             self._own_tokens += int(members[:, 1].sum())
             if len(ids):
                 self._id_range = (min(self._id_range[0], int(ids.min())), max(self._id_range[1], int(ids.max())))

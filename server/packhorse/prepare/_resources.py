@@ -146,11 +146,11 @@ class SizeCounts:
                 )
         return {"resources": records, "rounding_tokens": self._rounding_tokens()}
 
-    def most_members(self) -> NDArray[np.int64]:
-        """Returns the members of the largest group of each class, by its number: int64 [C + 1]."""
+    def most_members(self) -> dict[int, int]:
+        """Returns number of a class → members of its largest group; 0 for number 0, which no class has."""
         most = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)
         np.maximum.at(most, self.classes.numbers_of(self._values), self._most)
-        return most
+        return dict(enumerate(most.tolist()))
 
     def _rounding_tokens(self) -> int:
         """Returns by how many tokens classes are larger than their groups."""
