@@ -50,7 +50,9 @@ def test_the_longest_sequence_takes_no_memory(over_length, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"group_size": 2}, {"resources": (Resource(name="tiles", column="tiles", cap=8),)}], ids=["groups", "tiles"]
+    "options",
+    [{"group_size": 2}, {"resources": (Resource(name="tiles", column="tiles", cap=8),)}],
+    ids=["groups", "tiles"],
 )
 def test_groups_and_resources_of_the_longest_bins_take_no_memory(options, tmp_path):
     rows = np.zeros(4, [("length", np.int64), ("tiles", np.int64)])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from packhorse.client import DigestMismatchError, PackedDataset, connect
+from packhorse.client import DigestMismatchError, PackedBins, PackedDataset, connect
 from packhorse.client.transport.one_dataset import run_id_of
 
 WORLD_SIZE = 6
@@ -182,3 +182,21 @@ def test_the_first_rank_says_which_dataset_all_read(corpus, replicas, digests, m
     other = digests[0] if digests[1] == cursor["digest"] else cursor["digest"]
     resumed.load_state_dict(cursor | {"digest": other, "position": 0})
     assert next(iter(resumed))["cursor"]["digest"] == other, "a cursor says itself which dataset it is of"
+
+
+def test_ranks_that_read_bins_by_position_agree_too(corpus, replicas, digests, monkeypatch):
+    from packhorse.client.loading import _agreement
+
+    store = FakeStore()
+    monkeypatch.setattr(_agreement, "_store", lambda: store)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    a, b = (server.target for server in replicas)
+
+    def cursor_of(target):
+        monkeypatch.setattr(_agreement, "_MADE", _agreement.Counter())  # each rank is a process
+        return PackedBins(target, "data", corpus.megatron).cursor_after(0)
+
+    assert cursor_of(b)["digest"] == digests[1]
+    assert cursor_of(f"{a},{b}")["digest"] == digests[1]
+    with pytest.raises(DigestMismatchError):
+        cursor_of(a)

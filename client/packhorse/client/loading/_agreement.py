@@ -21,20 +21,23 @@ _MADE: Counter[tuple[str, int, int]] = Counter()
 _LOCK = threading.Lock()
 
 
-def digest_of_ranks(server: Server, run: Run, world_size: int) -> str:
+def digest_of_ranks(server: Server, run: Run, world_size: int | None = None) -> str:
     """Returns the digest of the dataset that all ranks read; empty without a process group.
 
     Args:
         server: is asked for the dataset, once or twice.
         run: its dataset and seed.
-        world_size: data-parallel; one rank alone compares nothing.
+        world_size: data-parallel, None for all of the process group; one rank alone compares nothing.
 
     Raises:
         DigestMismatchError: this rank's server has another dataset than the first rank's.
         PackhorseError: the server does not answer, or does not have it.
     """
     store = _store()
-    if store is None or world_size == 1 or isinstance(server.target, MemoryDatasets):
+    if store is None or isinstance(server.target, MemoryDatasets):
+        return ""
+    world_size = torch.distributed.get_world_size() if world_size is None else world_size
+    if world_size == 1:
         return ""
     with _LOCK:
         made = (run.dataset, run.seed, world_size)

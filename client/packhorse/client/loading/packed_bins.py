@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, get_worker_info
 from packhorse.client.api import Client
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
+from packhorse.client.loading._agreement import digest_of_ranks
 from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress
 from packhorse.client.loading._read_ahead import BinAddress, BinsReader, Indices, Rows
@@ -124,6 +125,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self._output = output
         self._maker = BatchMaker(tokens, form)
         self._progress = Progress(self.run.epoch, self.run.seed, _ONE_BIN)
+        self._agreed = digest_of_ranks(self._server, self.run)
         self._headers: dict[tuple[str, int], StreamHeader] = {}  # by what is skipped and where the epoch begins
         self._indices: Indices | None = None
         self._reader: BinsReader | None = None
@@ -327,10 +329,14 @@ class PackedBins(Dataset[dict[str, Any]]):
             seed=self.run.seed,
             topology=Topology(start_position=resume.position),
             skip=self.run.skips(resume.epoch),
-            expected_digest=resume.digest or next((header.digest for header in self._headers.values()), ""),
+            expected_digest=resume.digest or self._digest_before(),
         ) as stream:
             self.run.check_skips(resume.epoch, stream.header)
             return stream.header
+
+    def _digest_before(self) -> str:
+        """Which dataset this run has read: by the first answer, or as its ranks agreed; empty if nothing says so."""
+        return next((header.digest for header in self._headers.values()), self._agreed)
 
     def _opened(self) -> BinsReader:
         """What this process reads with."""
