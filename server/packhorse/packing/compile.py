@@ -25,3 +25,6 @@ def compile_kernels() -> None:
         # Two cases that best-fit does not solve: without a limit of sequences, and with one.
         pack_sequences([5, 5, 6, 10, 10], 19, algorithm="optimal")
         pack_sequences([2, 2, 3, 3, 4, 5, 6, 7, 7, 7, 8], 14, algorithm="optimal", max_sequences_per_bin=3)
+        from packhorse.packing.optimal.repacking import compile_kernels as compile_repacking
+
+        compile_repacking()

@@ -1,7 +1,7 @@
 """Plans with the fewest bins, or nearly, and a proven bound: Gilmore-Gomory column generation.
 
 Owns the loop between the master problem and pricing, what it proves, when it stops, the coarse problems that come
-first, and the search for the last bins. Leaves its steps to `_master`, `_pricing`, `_rounding` and `_repacking`, and
+first, and the search for the last bins. Leaves its steps to `_master`, `_pricing`, `_rounding` and `repacking`, and
 checking proofs to `bounds`. Needs HiGHS and Numba, so `registry` imports it only when it is asked for.
 
 A coarse problem has a few classes of neighbouring lengths in place of many lengths. A plan for lengths rounded up to
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from packhorse.packing.best_fit import NEAR_GAP, first_plan
 from packhorse.packing.optimal._master import Budget, Column, Master, OutOfTimeError, OutOfWorkError
 from packhorse.packing.optimal._pricing import Pricing, price
-from packhorse.packing.optimal._repacking import MOST_SEQUENCES, Repacking
 from packhorse.packing.optimal._rounding import Packed, dive, enumerate_bins, round_down, solve_whole
+from packhorse.packing.optimal.repacking import MOST_SEQUENCES, Repacking
 from packhorse.packing.plan import DualCertificate, Packing, Template, canonical_templates
 
 _COLUMNS_PER_ROUND = 60

@@ -1,6 +1,6 @@
 """Filling one bin as well as possible: a subset sum over bitsets.
 
-Owns the compiled loop. Leaves which sequences it chooses from to `online` and `_repacking`.
+Owns the compiled loop. Leaves which sequences it chooses from to `online` and `repacking`.
 """
 
 import numpy as np

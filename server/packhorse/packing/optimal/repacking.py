@@ -92,6 +92,12 @@ class Repacking:
         return Counter(map(tuple, bins.values()))
 
 
+def compile_kernels() -> None:
+    """Compiles, or loads from the cache, what repacking runs: about 5 s of processor time the first time."""
+    lengths, bins, tokens = (np.array(each, dtype=np.int64) for each in ([5, 4, 3], [0, 0, 1], [9, 3]))
+    _repack(lengths, bins, tokens, 12, 3, np.array([_SEED], dtype=np.uint64), 1)
+
+
 @kernel
 def _repack(
     lengths: NDArray[np.int64],
