@@ -25,7 +25,7 @@ from tests.chaos.http2 import (
 )
 from tests.waiting import wait_until
 
-from packhorse.client import PackhorseError, connect
+from packhorse.client import Access, PackhorseError, connect
 
 pytestmark = pytest.mark.realtime
 
@@ -151,8 +151,25 @@ def test_idle_connections_lock_nobody_out(attacked_root, make_server, watching):
         assert not readers.failures
 
 
-def is_serving(target):
+@pytest.mark.long
+def test_handshakes_that_are_left_half_done_lock_nobody_out(attacked_root, make_server, authority):
+    """Such a connection has sent the begin of a ClientHello, or nothing: it never becomes one of HTTP/2."""
+    issued = authority.issue("attacked")
+    flags = ("--max-streams", 4, "--tls-cert", issued.cert, "--tls-key", issued.key)
+    with make_server(attacked_root, *flags) as server, contextlib.ExitStack() as strangers:
+        host, port = server.target.rsplit(":", 1)
+        with connect(server.target, ca=authority.ca) as client, client.stream_bins("many") as stream:
+            next(stream)
+            for number in range(270):
+                stranger = strangers.enter_context(socket.create_connection((host, int(port)), timeout=20))
+                with contextlib.suppress(OSError):
+                    stranger.sendall(b"\x16\x03\x01\x02\x00\x01" if number % 2 else b"")
+            wait_until(lambda: is_serving(server.target, Access(ca=authority.ca)))
+            assert len(next(stream))
+
+
+def is_serving(target, access=None):
     ask_health = pytest.importorskip("packhorse.proof").ask_health
     with contextlib.suppress(PackhorseError):
-        return ask_health(target, timeout_seconds=2) == "SERVING"
+        return ask_health(target, access=access or Access(), timeout_seconds=2) == "SERVING"
     return False
