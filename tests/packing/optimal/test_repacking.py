@@ -1,6 +1,6 @@
 """The search for the last bins: published instances, instances by their rules, and what it must keep.
 
-Owns `_repacking`, alone and within "optimal"; leaves column generation to test_optimal.
+Owns `repacking`, alone and within "optimal"; leaves column generation to test_optimal.
 """
 
 import math

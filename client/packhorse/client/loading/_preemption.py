@@ -84,7 +84,9 @@ def _is_done(frame: FrameType | None) -> bool:
 
 
 def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
+    """Ends this worker with its parent, and with the trainer, which a fork server stands between."""
+    trainer = multiprocessing.parent_process()
+    while os.getppid() == parent and (trainer is None or trainer.is_alive()):
         time.sleep(_LOOK_UP_SECONDS)
     sys.stderr.flush()
     os._exit(1)
