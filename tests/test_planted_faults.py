@@ -127,7 +127,7 @@ FAULTS = (
         "client/packhorse/client/batches/batch.py",
         "has_bos = None if self.separators.bos_token_id is None else begins == 0",
         "has_bos = None if self.separators.bos_token_id is None else begins >= 0",
-        "tests/client/batches/test_pieces.py",
+        "tests/client/batches/test_assembly.py",
     ),
     Fault(
         "order of ties in ContextRule",

@@ -91,3 +91,24 @@ def test_what_says_nothing_takes_nothing_away():
     only_skips = Takedown.of_dataset(TakedownFile(skips=(SkipEntry(positions=Skips.parse(["1:2"])),)))
     assert only_skips
     assert not only_skips.digest
+
+
+def test_a_redaction_begins_at_its_own_position_and_counts_what_is_skipped():
+    """Of one sequence in every bin: from position 5, where 2 and 3 are skipped, so from the fourth bin that is left."""
+    bins = Bins(
+        ids=np.full(8, 7, dtype=np.uint32),
+        lengths=np.ones(8, dtype=np.int32),
+        bin_ends=np.arange(1, 9),
+        positions=np.arange(8),
+    )
+    takedown = Takedown.of_dataset(TakedownFile((Redaction(ids=np.array([7]), seed=1, from_position=5),)))
+    whole = takedown.redacted(bins, epoch=0, seed=1, num_bins=10, skips=Skips())
+    assert whole is not None
+    assert whole.entries.tolist() == [5, 6, 7]
+    left = takedown.redacted(bins, epoch=0, seed=1, num_bins=10, skips=Skips.of([(2, 4)]).within(10))
+    assert left is not None
+    assert left.entries.tolist() == [3, 4, 5, 6, 7]
+    takedown = Takedown.of_dataset(TakedownFile((Redaction(ids=np.array([7]), seed=1, from_position=4),)))
+    first = takedown.redacted(bins, epoch=0, seed=1, num_bins=10, skips=Skips.of([(2, 4)]).within(10))
+    assert first is not None
+    assert first.entries.tolist() == [2, 3, 4, 5, 6, 7], "the bin behind the gap is at position 4"

@@ -120,3 +120,15 @@ def test_a_sequence_that_fits_no_group_is_refused() -> None:
             method([4, 33])
     assert rule.deal([]) == [[], [], [], []]
     assert rule.tile([]) == []
+
+
+def test_equal_sequences_are_dealt_in_the_order_in_which_they_came() -> None:
+    """Else another machine, or another release, deals the same bin to other ranks."""
+    rule = ContextRule(tokens_per_rank=8, max_context_parallel=4)
+    assert [[part.indices for part in parts] for parts in rule.deal([4, 4, 4, 4, 8, 8])] == [
+        [(4,), (0,)],
+        [(4,), (1,)],
+        [(5,), (2,)],
+        [(5,), (3,)],
+    ]
+    assert [part.indices for part in rule.tile([4, 4, 4, 4, 8, 8, 8, 8])[1]] == [(2, 3), (0, 1)]

@@ -86,3 +86,20 @@ def test_a_stage_is_appended_where_some_have_run_out():
         Mixture(parts, [stage], seed=1, when_out="reweigh", num_bins=128).appended(Stage({"web": 7, "code": 2}), 119)
     with pytest.raises(ValueError, match="all components of stage 0 have given their bins at position 129 of"):
         Mixture(parts, [stage], seed=1, when_out="reweigh", num_bins=130)
+
+
+@pytest.mark.parametrize("stage_bins", [5, 7, 11])
+def test_each_component_has_its_share_over_many_short_stages(stage_bins):
+    """What a stage owes a component at its end, the next one gives: else each stage adds an error of its own."""
+    names, num_bins = ("web", "code", "chat"), 330
+    parts = [counting(name, size) for name, size in zip(names, (70, 31, 53), strict=True)]
+    weights = [{"web": 3, "code": 2}, {"web": 1, "code": 1, "chat": 1}, {"web": 5, "chat": 2, "code": 1}]
+    mixture = Mixture(parts, [Stage(weights[0])], seed=2, num_bins=num_bins)
+    for number in range(1, num_bins // stage_bins):
+        mixture = mixture.appended(Stage(weights[number % 3]), number * stage_bins)
+    got = np.array([dataset for dataset, _ in run_of(mixture, 1)])
+    last = num_bins // stage_bins - 1
+    for number, name in enumerate(names):
+        of_stage = [each.get(name, 0) / sum(each.values()) for each in weights]
+        due = np.cumsum([of_stage[min(position // stage_bins, last) % 3] for position in range(num_bins)])
+        assert np.abs(np.cumsum(got == number) - due).max() < 2
