@@ -5,6 +5,7 @@ import socket
 import threading
 
 import pytest
+from tests.waiting import wait_until
 
 from packhorse.storage import Watched, open_plain, plain_files, read_plain, within
 
@@ -106,3 +107,17 @@ def test_watched_files_that_hang_keep_their_value_and_tell(tmp_path, monkeypatch
         "the number cannot be looked at",
         "the number can be looked at again",
     ]
+
+
+def test_one_thread_answers_one_question_after_another_and_none_is_left_when_the_process_forks():
+    """A look at a folder costs no start of a thread; a fork in a process with threads is warned of by Python."""
+    first = within("a", threading.get_ident)
+    wait_until(lambda: any(each.name == "asks file systems" for each in threading.enumerate()))
+    waiting = [each for each in threading.enumerate() if each.name == "asks file systems"]
+    wait_until(lambda: plain_files._Asker.idle)
+    assert within("b", threading.get_ident) == first, "while it lingers"
+    wait_until(lambda: plain_files._Asker.idle)
+    if (child := os.fork()) == 0:
+        os._exit(0 if not plain_files._Asker.idle and within("c", lambda: 5) == 5 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not any(each.is_alive() for each in waiting)

@@ -11,7 +11,8 @@ import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import TypeVar
+from queue import Empty, SimpleQueue
+from typing import ClassVar, TypeVar
 
 _Answer = TypeVar("_Answer")
 
@@ -28,7 +29,64 @@ _KINDS = (
 _UNANSWERED: "dict[str, Future[object]]" = {}
 """What was asked and had no answer in time, by its key. A forked child has its own, which is empty."""
 
-os.register_at_fork(after_in_child=_UNANSWERED.clear)
+_LINGER_SECONDS = 1.0
+"""How long a thread waits for another question: starting one takes milliseconds on a busy machine."""
+
+
+class _Asker(threading.Thread):
+    """A thread that answers one question after another, and ends when none comes for a while."""
+
+    idle: ClassVar[list["_Asker"]] = []
+    """Those that wait for a question. Whoever takes one out owns it."""
+
+    def __init__(self) -> None:
+        super().__init__(name="asks file systems", daemon=True)
+        self.questions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def run(self) -> None:
+        """Answers until it is told to end, or waited for too long."""
+        while (question := self._next()) is not None:
+            question()
+            del question  # what it holds is not kept while this waits
+            _Asker.idle.append(self)
+
+    def _next(self) -> Callable[[], None] | None:
+        try:
+            return self.questions.get(timeout=_LINGER_SECONDS)
+        except Empty:
+            try:
+                _Asker.idle.remove(self)
+            except ValueError:  # somebody took it just now, and asks
+                return self.questions.get()
+            return None
+
+    @classmethod
+    def ask(cls, question: Callable[[], None]) -> None:
+        """Has a question answered by a thread that waits, or by a new one."""
+        try:
+            asker = cls.idle.pop()
+        except IndexError:
+            asker = cls()
+            asker.questions.put(question)
+            asker.start()
+        else:
+            asker.questions.put(question)
+
+    @classmethod
+    def end_idle(cls) -> None:
+        """Ends those that wait, so that a process that forks has no more threads than its own."""
+        while cls.idle:
+            asker = cls.idle.pop()
+            asker.questions.put(None)
+            asker.join()
+
+
+def _forget() -> None:
+    _UNANSWERED.clear()
+    _Asker.idle.clear()
+
+
+os.register_at_fork(before=_Asker.end_idle, after_in_child=_forget)
 
 
 def open_plain(path: str | os.PathLike[str]) -> io.BufferedReader:
@@ -131,7 +189,7 @@ def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS
         except BaseException as error:
             answer.set_exception(error)
 
-    threading.Thread(target=run, name=f"asks {key}", daemon=True).start()
+    _Asker.ask(run)
     wait([answer], seconds)
     if not answer.done():
         _UNANSWERED[key] = answer  # type: ignore[assignment]  # of any type
