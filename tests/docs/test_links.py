@@ -51,3 +51,14 @@ def test_modules_that_are_named_are_there(page):
         named = [path for root in FOLDERS for path in (ROOT / root).glob(f"**/{name}")]
         named += ROOT.glob(name)
         assert named, f"{page} names {name}, and there is none"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("client/guides/")])
+def test_pages_that_start_workers_name_the_guard_that_scripts_need(page):
+    """People copy the loop into a script, which each worker of a fork server runs once more."""
+    text = text_of(page)
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    if any(
+        re.search(r"create_packed_dataloader\(|= Packed(SFT)?Trainer\(|PackedDataModule\(", each) for each in blocks
+    ):
+        assert "__main__" in text or "num_workers=0" in text
