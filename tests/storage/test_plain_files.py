@@ -5,9 +5,13 @@ import socket
 import threading
 
 import pytest
-from tests.waiting import wait_until
 
-from packhorse.storage import Watched, open_plain, plain_files, read_plain, within
+from packhorse.storage import Watched, look_at, open_plain, plain_files, read_plain, within
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_server(monkeypatch):
+    monkeypatch.setattr(plain_files, "_never_waits", True)
 
 
 def a_pipe(path):
@@ -109,15 +113,7 @@ def test_watched_files_that_hang_keep_their_value_and_tell(tmp_path, monkeypatch
     ]
 
 
-def test_one_thread_answers_one_question_after_another_and_none_is_left_when_the_process_forks():
-    """A look at a folder costs no start of a thread; a fork in a process with threads is warned of by Python."""
-    first = within("a", threading.get_ident)
-    wait_until(lambda: any(each.name == "asks file systems" for each in threading.enumerate()))
-    waiting = [each for each in threading.enumerate() if each.name == "asks file systems"]
-    wait_until(lambda: plain_files._Asker.idle)
-    assert within("b", threading.get_ident) == first, "while it lingers"
-    wait_until(lambda: plain_files._Asker.idle)
-    if (child := os.fork()) == 0:
-        os._exit(0 if not plain_files._Asker.idle and within("c", lambda: 5) == 5 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert not any(each.is_alive() for each in waiting)
+def test_elsewhere_a_look_is_a_plain_call(monkeypatch):
+    monkeypatch.setattr(plain_files, "_never_waits", False)
+    assert look_at("a", threading.get_ident) == threading.get_ident()
+    assert within("a", threading.get_ident) != threading.get_ident()

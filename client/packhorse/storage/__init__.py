@@ -4,7 +4,15 @@ Only re-exports. It knows nothing of packing.
 """
 
 from packhorse.storage.caches import BoundedCache, Stamp, Watched, stamp_of
-from packhorse.storage.plain_files import check_plain, open_plain, read_plain, read_text, within
+from packhorse.storage.plain_files import (
+    check_plain,
+    look_at,
+    never_wait_for_files,
+    open_plain,
+    read_plain,
+    read_text,
+    within,
+)
 from packhorse.storage.replacing import (
     AtomicFiles,
     JobRecord,
@@ -30,6 +38,8 @@ __all__ = [
     "Watched",
     "check_plain",
     "hold_lock",
+    "look_at",
+    "never_wait_for_files",
     "open_plain",
     "read_plain",
     "read_record",

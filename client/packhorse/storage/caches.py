@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from packhorse.storage.plain_files import within
+from packhorse.storage.plain_files import look_at
 
 _LOG = logging.getLogger(__name__)
 _Key = TypeVar("_Key", bound=Hashable)
@@ -139,7 +139,7 @@ class Watched(Generic[_Value]):
         self._lock = threading.Lock()
         self._trouble = ""
         self._hangs = False  # they did not answer when they were last looked at
-        self._stamps = within(self._key, self._now)  # before the files are read, so that no change between is missed
+        self._stamps = look_at(self._key, self._now)  # before the files are read, so that no change between is missed
         self._value = read()
         self._looked_at = time.monotonic()
 
@@ -160,7 +160,7 @@ class Watched(Generic[_Value]):
     def _look_in_time(self) -> None:
         self._looked_at = time.monotonic()
         try:
-            within(self._key, self._look, PATIENCE_SECONDS)
+            look_at(self._key, self._look, PATIENCE_SECONDS)
         except TimeoutError as error:
             self._hangs = True
             self._fail(error)

@@ -1,6 +1,7 @@
 """Reading files that users name, whatever stands there: a pipe, a device, or a folder whose file system hangs.
 
-Owns that nobody waits for such a file: only plain files are opened, and what asks the file system gives up in time.
+Owns that nobody waits for such a file: only plain files are opened, and in a server what asks the file system gives up
+in time.
 Leaves what a file says to its reader, and noticing that it changed to `caches`.
 """
 
@@ -11,8 +12,7 @@ import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from queue import Empty, SimpleQueue
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 _Answer = TypeVar("_Answer")
 
@@ -29,64 +29,19 @@ _KINDS = (
 _UNANSWERED: "dict[str, Future[object]]" = {}
 """What was asked and had no answer in time, by its key. A forked child has its own, which is empty."""
 
-_LINGER_SECONDS = 1.0
-"""How long a thread waits for another question: starting one takes milliseconds on a busy machine."""
+os.register_at_fork(after_in_child=_UNANSWERED.clear)
+
+_never_waits = False
 
 
-class _Asker(threading.Thread):
-    """A thread that answers one question after another, and ends when none comes for a while."""
+def never_wait_for_files() -> None:
+    """Lets every look at a file in this process give up in time, for processes that others wait for: servers.
 
-    idle: ClassVar[list["_Asker"]] = []
-    """Those that wait for a question. Whoever takes one out owns it."""
-
-    def __init__(self) -> None:
-        super().__init__(name="asks file systems", daemon=True)
-        self.questions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-
-    def run(self) -> None:
-        """Answers until it is told to end, or waited for too long."""
-        while (question := self._next()) is not None:
-            question()
-            del question  # what it holds is not kept while this waits
-            _Asker.idle.append(self)
-
-    def _next(self) -> Callable[[], None] | None:
-        try:
-            return self.questions.get(timeout=_LINGER_SECONDS)
-        except Empty:
-            try:
-                _Asker.idle.remove(self)
-            except ValueError:  # somebody took it just now, and asks
-                return self.questions.get()
-            return None
-
-    @classmethod
-    def ask(cls, question: Callable[[], None]) -> None:
-        """Has a question answered by a thread that waits, or by a new one."""
-        try:
-            asker = cls.idle.pop()
-        except IndexError:
-            asker = cls()
-            asker.questions.put(question)
-            asker.start()
-        else:
-            asker.questions.put(question)
-
-    @classmethod
-    def end_idle(cls) -> None:
-        """Ends those that wait, so that a process that forks has no more threads than its own."""
-        while cls.idle:
-            asker = cls.idle.pop()
-            asker.questions.put(None)
-            asker.join()
-
-
-def _forget() -> None:
-    _UNANSWERED.clear()
-    _Asker.idle.clear()
-
-
-os.register_at_fork(before=_Asker.end_idle, after_in_child=_forget)
+    Elsewhere, in a command or a training process, a look is a plain call: nobody else waits, and a thread for each look
+    would take longer than opening a dataset.
+    """
+    global _never_waits
+    _never_waits = True
 
 
 def open_plain(path: str | os.PathLike[str]) -> io.BufferedReader:
@@ -147,7 +102,7 @@ def read_plain(path: str | os.PathLike[str], most_bytes: int = -1) -> bytes:
         with open_plain(path) as file:
             return file.read(most_bytes)
 
-    return within(os.fspath(path), read)
+    return look_at(os.fspath(path), read)
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -158,6 +113,24 @@ def read_text(path: str | os.PathLike[str]) -> str:
         UnicodeDecodeError: it is not text in UTF-8.
     """
     return read_plain(path).decode()
+
+
+def look_at(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS) -> _Answer:
+    """Returns what `ask` returns or raises; in a process that never waits for files, `within` some seconds.
+
+    Example:
+        >>> look_at(".", lambda: os.path.isdir("."))
+        True
+
+    Args:
+        key: what is asked about, such as a path.
+        ask: reads or looks at files, and changes nothing.
+        seconds: how long that may take.
+
+    Raises:
+        TimeoutError: see `within`.
+    """
+    return within(key, ask, seconds) if _never_waits else ask()
 
 
 def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS) -> _Answer:
@@ -189,7 +162,7 @@ def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS
         except BaseException as error:
             answer.set_exception(error)
 
-    _Asker.ask(run)
+    threading.Thread(target=run, name=f"asks {key}", daemon=True).start()
     wait([answer], seconds)
     if not answer.done():
         _UNANSWERED[key] = answer  # type: ignore[assignment]  # of any type

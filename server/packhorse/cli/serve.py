@@ -14,7 +14,7 @@ import click
 from packhorse.server.access.config import ServeConfig
 from packhorse.server.base.logs import LEVELS, fields, set_up_logging
 from packhorse.server.base.output import never_wait_for_stderr
-from packhorse.storage import within
+from packhorse.storage import never_wait_for_files, within
 
 _LOG = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ def command(**options: Any) -> None:
     config = ServeConfig(**options)
     set_up_logging(config.log_format, config.log_level)
     never_wait_for_stderr()
+    never_wait_for_files()
     ready = _announce if config.log_format == "text" else _log_announcement
     status = 0
     if config.processes == 1:

@@ -45,13 +45,20 @@ def locked(output: Path) -> Iterator[Path]:
             raise BlockingIOError(
                 f"{output} is being prepared already, by {error.holder}; wait until it is done, or give another output"
             ) from None
+        except OSError as error:
+            raise _of_output(error, output, work) from None
         try:
             yield work
-        except OSError as error:  # such as of a full disk: users know the output, and not the folder beside it
-            if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
-                error.filename = str(output)
-            raise
+        except OSError as error:
+            raise _of_output(error, output, work) from error.__cause__
         finally:
             with held_signals():
                 if os.listdir(work) == [LOCK]:
                     shutil.rmtree(work)
+
+
+def _of_output(error: OSError, output: Path, work: Path) -> OSError:
+    """Returns an error, such as of a full disk, that names the output: users do not know the folder beside it."""
+    if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
+        error.filename = str(output)
+    return error

@@ -38,6 +38,7 @@ from packhorse.server.datasets.mixtures import make_shared_table
 from packhorse.server.service.limits import make_shared_limit
 from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
 from packhorse.server.watching.own_status import Look, open_page
+from packhorse.storage import never_wait_for_files
 
 _LOG = logging.getLogger("packhorse.server.app.processes")  # a process of several runs this file as __main__
 
@@ -64,6 +65,7 @@ def main() -> None:
     settings: ProcessSettings = parent.recv()
     set_up_logging(settings.config.log_format, settings.config.log_level)
     never_wait_for_stderr()
+    never_wait_for_files()
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.folder)
     # before any metric is made
     values.ValueClass = values.MultiProcessValue(lambda: settings.slot)  # type: ignore[no-untyped-call]

@@ -31,7 +31,7 @@ from packhorse.server.datasets.stamps import (
     Stamps,
     stamps_of,
 )
-from packhorse.storage import within
+from packhorse.storage import look_at
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Catalog:
         self._older: dict[str, list[OlderVersion]] = {}
         self._gone: dict[str, str] = {}  # datasets that are served and whose folder is not there, with the reason
         self._hanging: set[str] = set()  # folders whose file system did not answer when it was last asked
-        if not within(str(self._root), self._root.is_dir):
+        if not look_at(str(self._root), self._root.is_dir):
             raise PreparedDatasetError(f"data root {root} is not a folder")
         if not self._folders():
             raise PreparedDatasetError(
@@ -221,9 +221,9 @@ class Catalog:
             OSError: the root cannot be read.
         """
         try:
-            found = within(f"{self._root}/*", lambda: dict(self._seen(self._entries())))
+            found = look_at(f"{self._root}/*", lambda: dict(self._seen(self._entries())))
         except TimeoutError:  # an entry's file system may hang: each is asked by itself, which takes longer
-            return self._answering(within(str(self._root), self._entries))
+            return self._answering(look_at(str(self._root), self._entries))
         self._hanging = set()
         return found
 
@@ -236,7 +236,7 @@ class Catalog:
         hanging = set()
         for entry in entries:
             try:
-                found |= within(str(entry), partial(dict, self._seen([entry])))
+                found |= look_at(str(entry), partial(dict, self._seen([entry])))
             except TimeoutError as error:
                 hanging.add(entry.name)
                 self._refuse(entry, error, ())
@@ -321,7 +321,7 @@ class Catalog:
             PreparedDatasetError: it is such a link.
         """
         try:
-            target = within(str(path), path.resolve)
+            target = look_at(str(path), path.resolve)
         except TimeoutError as error:
             raise PreparedDatasetError(f"{name} cannot be looked at: {error.strerror}") from error
         if not target.is_relative_to(self._root):

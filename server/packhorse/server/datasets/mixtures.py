@@ -31,7 +31,7 @@ from packhorse.server.base.faults import ServiceError, invalid_field
 from packhorse.server.datasets.catalog import Catalog, has_manifest, no_mixture, not_served
 from packhorse.server.datasets.protocols import Dataset, StreamProgress
 from packhorse.server.datasets.takedowns import Takedowns
-from packhorse.storage import Stamp, stamp_of, within
+from packhorse.storage import Stamp, look_at, stamp_of
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class Mixtures:
     def _files(self) -> list[str]:
         """Returns the names of the mixtures' files, right or wrong; without an answer of the disk, of those read."""
         try:
-            return within(f"{self._catalog.root}/*{MIXTURE_SUFFIX}", lambda: list(self._found()))
+            return look_at(f"{self._catalog.root}/*{MIXTURE_SUFFIX}", lambda: list(self._found()))
         except TimeoutError:
             return sorted(self._read)
 
@@ -273,7 +273,7 @@ class Mixtures:
             stamp = None if path is None else stamp_of(path)
             return None if path is None or stamp is None else (path, stamp)
 
-        return within(f"{self._catalog.root}/{name}{MIXTURE_SUFFIX}", look)
+        return look_at(f"{self._catalog.root}/{name}{MIXTURE_SUFFIX}", look)
 
     def _is_there(self, name: str) -> bool:
         """Whether a mixture has a file; also as long as the disk does not say."""

@@ -30,7 +30,7 @@ from packhorse.dataset import (
 from packhorse.formats.keys import shown_key
 from packhorse.server.datasets.catalog import not_served
 from packhorse.server.datasets.protocols import Dataset, StreamProgress
-from packhorse.storage import Stamp, stamp_of, within
+from packhorse.storage import Stamp, look_at, stamp_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class Takedowns:
 
         name = datasets[0].name
         try:
-            looks = within(str(self._path(name)), look)
+            looks = look_at(str(self._path(name)), look)
         except TimeoutError as error:
             why = f"{name}{TAKEDOWN_SUFFIX} cannot be looked at: {error.strerror}"
             own = self._read.setdefault(name, _Read())
