@@ -80,7 +80,7 @@ class Catalog:
         self._hanging: set[str] = set()  # folders whose file system did not answer when it was last asked
         if not look_at(str(self._root), self._root.is_dir):
             raise PreparedDatasetError(f"data root {root} is not a folder")
-        if not self._folders():
+        if not look_at(f"{root}/*", lambda: any(True for _ in self._datasets(self._entries()))):
             raise PreparedDatasetError(
                 f"no prepared dataset below {root}; `packhorse prepare --output {root}/NAME …` writes one"
             )
@@ -243,12 +243,17 @@ class Catalog:
         self._hanging = hanging
         return found
 
-    def _seen(self, entries: Iterable[Path]) -> Iterator[tuple[Path, Stamps]]:
+    def _datasets(self, entries: Iterable[Path]) -> Iterator[Path]:
+        """Yields those entries of the root that are, or should be, a dataset."""
         for folder in entries:
             if not folder.name.startswith(".") and folder.name != _OF_THE_FILE_SYSTEM and has_manifest(folder):
-                yield folder, stamps_of(folder)
+                yield folder
             elif (crashed := left_aside(folder)) and crashed.name not in self._current and has_manifest(folder):
-                yield crashed, stamps_of(crashed)  # refused, with the way out
+                yield crashed  # refused, with the way out
+
+    def _seen(self, entries: Iterable[Path]) -> Iterator[tuple[Path, Stamps]]:
+        for folder in self._datasets(entries):
+            yield folder, stamps_of(folder)
 
     def _open(self, folder: Path, stamps: Stamps) -> None:
         with self._lock:
