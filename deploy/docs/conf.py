@@ -21,7 +21,7 @@ version = release = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["
 extensions = ["myst_parser"]
 root_doc = "deploy/docs/index"
 include_patterns = [
-    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "MAP.md", "deploy/README.md"),
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md", "MAP.md", "deploy/README.md"),
     *("deploy/docs/*.md", "client/guides/*.md", "client/examples/*.md", "deploy/guides/*.md", "tests/benchmarks/*.md"),
     *("proto/**/DESIGN.md", "server/**/DESIGN.md", "client/**/DESIGN.md"),
 ]
