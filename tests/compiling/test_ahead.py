@@ -93,7 +93,7 @@ def test_a_request_runs_plain_until_a_child_has_compiled(run, at_once):
     assert lines == ["12 ['plain']", "12 [] []"]
     assert log.count("kernels are compiled, once after an install") == 1
     assert "all kernels are ready" in log
-    lines, log = run(script)
+    lines, log = run(ASKED.format(at_once=at_once, waits=False))
     assert lines == ["12 []", "12 [] []"], "what an earlier process compiled is used at once"
     assert log == ""
 
