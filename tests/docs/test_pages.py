@@ -1,6 +1,6 @@
 """Every block of code on every page does what it is there for: it runs, or at least it parses.
 
-A page runs in a folder of its own. Pages that call `packhorse tokenize` begin with raw text alone: `corpus.jsonl`,
+A page runs in a folder of its own. Pages that tokenize (`--tokenizer`) begin with raw text alone: `corpus.jsonl`,
 `chats.jsonl`, `preferences.jsonl`, and `my-model`, a tiny model of transformers with its tokenizer. On the others
 `corpus.idx`, `corpus.parquet`, `validation.idx`, `validation.parquet` and the datasets prepared from them, in
 `datasets`, stand there too. Where a page starts no server, one for these datasets stands at the address that the page
@@ -165,7 +165,7 @@ def pages_to_run() -> Iterator[Any]:
 def test_blocks_of_a_page_run(page, page_runner, raw_folder, prepared_folder, request, tmp_path, commands):
     blocks = [block for block in blocks_of(page) if not block.not_run]
     folder = tmp_path / "page"
-    begins_raw = any("packhorse tokenize" in block.code for block in blocks)
+    begins_raw = any("--tokenizer" in block.code for block in blocks)
     shutil.copytree(raw_folder if begins_raw else prepared_folder, folder)
     ports = {port: free_port() for port in PORTS}
     if not is_serving(page) and any("50051" in block.code for block in blocks):
