@@ -29,7 +29,7 @@ LONG = {
 
 CLUSTERED = {
     "packhorse/epoch/plan_kernels.py": "the compiled loops over one plan",
-    "packhorse/packing/_list_kernels.py": "the compiled loops of one family of packers",
+    "packhorse/packing/list_kernels.py": "the compiled loops of one family of packers",
     "packhorse/prepare/kernels.py": "the compiled loops of one pass over rows",
     "packhorse/packing/reference.py": "published packers, each a function",
     "packhorse/packing/list_packers.py": "functions under the names of one published package",

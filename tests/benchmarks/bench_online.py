@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from workload import Workspace, in_words
 
 from packhorse.packing import pack_histogram
-from packhorse.packing.online import OnlinePacker, compile_kernels
+from packhorse.packing.on_demand.online import OnlinePacker, compile_kernels
 
 Lengths = NDArray[np.int64]
 

@@ -19,6 +19,7 @@ import bench_cold_start
 import bench_context_plans
 import bench_endurance
 import bench_epoch_end
+import bench_even_packs
 import bench_few_lengths
 import bench_first_bin
 import bench_floods
@@ -57,6 +58,7 @@ BENCHMARKS = {
     "pack-sequences": bench_pack_sequences,
     "few-lengths": bench_few_lengths,
     "online": bench_online,
+    "even-packs": bench_even_packs,
     "materialising": bench_materialising,
     "sources": bench_sources,
     "mixtures": bench_mixtures,

@@ -21,6 +21,7 @@ from packhorse.packing.list_packers import (
     seed_from_components,
     shuffle_bins,
 )
+from packhorse.packing.on_demand.sequences import PackedSequences, pack_sequences, pack_sizes
 from packhorse.packing.plan import (
     MAX_SEQ_LEN,
     DualCertificate,
@@ -31,19 +32,20 @@ from packhorse.packing.plan import (
 )
 from packhorse.packing.reference import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
-from packhorse.packing.sequences import PackedSequences, pack_sequences, pack_sizes
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
 
 if TYPE_CHECKING:
     from packhorse.packing.compile import compile_kernels
-    from packhorse.packing.online import OnlineBin, OnlinePacker
+    from packhorse.packing.on_demand.even import even_bins
+    from packhorse.packing.on_demand.online import OnlineBin, OnlinePacker
     from packhorse.packing.split import halve_into, laid_end_to_end, split_to_multiple
 
 _COMPILED_PARTS = {
-    "OnlineBin": "online",
-    "OnlinePacker": "online",
+    "OnlineBin": "on_demand.online",
+    "OnlinePacker": "on_demand.online",
     "compile_kernels": "compile",
+    "even_bins": "on_demand.even",
     "halve_into": "split",
     "laid_end_to_end": "split",
     "split_to_multiple": "split",
@@ -69,6 +71,7 @@ __all__ = [
     "compile_kernels",
     "counts_of_templates",
     "distinct_rows",
+    "even_bins",
     "greedy_pack_sequences",
     "halve_into",
     "heap_pack_sequences",

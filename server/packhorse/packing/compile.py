@@ -5,9 +5,10 @@ Owns the smallest inputs that run all loops. Leaves compiling and the cache to `
 
 from contextlib import suppress
 
-from packhorse.packing.online import compile_kernels as compile_online
+from packhorse.packing.on_demand.even import compile_kernels as compile_even
+from packhorse.packing.on_demand.online import compile_kernels as compile_online
+from packhorse.packing.on_demand.sequences import pack_sequences
 from packhorse.packing.registry import LIST_ONLY
-from packhorse.packing.sequences import pack_sequences
 
 
 def compile_kernels() -> None:
@@ -17,6 +18,7 @@ def compile_kernels() -> None:
         >>> compile_kernels()  # seconds the first time, then read from the cache
     """
     compile_online()
+    compile_even()
     for seed in (None, 0):
         pack_sequences([1, 1], 2, seed=seed)
     for algorithm in LIST_ONLY:

@@ -194,7 +194,7 @@ def sorted_indices(values: NDArray[np.int64]) -> NDArray[np.int64]:
     most = int(values.max())
     if most >= max(_SPARSE, 4 * len(values)):
         return values.argsort(kind="stable")
-    from packhorse.packing._list_kernels import count_values  # Numba is an extra: histograms do without
+    from packhorse.packing.list_kernels import count_values  # Numba is an extra: histograms do without
 
     _, order = count_values(values, most + 1)
     return order

@@ -1,7 +1,7 @@
 """Packers of sequences in a given order, and seqpack's list packers, seeds and shuffles by name.
 
 Owns packing that depends on an order (next-fit, random order, buckets wider than one token); each packer is a compiled
-loop of `_list_kernels`. Leaves plans by length to the histogram packers.
+loop of `list_kernels`. Leaves plans by length to the histogram packers.
 """
 
 import gc
@@ -37,7 +37,7 @@ ListPacker = Callable[[NDArray[np.int64], int, int], tuple[NDArray[np.int64], in
 
 def first_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
     """Puts each sequence into the bin opened earliest that has room, in O(S log bins)."""
-    from packhorse.packing._list_kernels import first_fit_bins
+    from packhorse.packing.list_kernels import first_fit_bins
 
     # of two bins below the limit, the later one's sequences did not fit into the earlier: both are over half full
     most_bins = min(len(lengths), 2 * int(lengths.sum()) // capacity + len(lengths) // limit + 2)
@@ -47,7 +47,7 @@ def first_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[ND
 
 def worst_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
     """Puts each sequence into the bin with the most room, the earliest opened of several, in O(S log bins)."""
-    from packhorse.packing._list_kernels import worst_fit_bins
+    from packhorse.packing.list_kernels import worst_fit_bins
 
     bin_of = np.empty(len(lengths), dtype=np.int64)
     return bin_of, worst_fit_bins(lengths, capacity, limit, bin_of)
@@ -55,7 +55,7 @@ def worst_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[ND
 
 def next_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:
     """Fills one bin after the other in the order given, in O(S)."""
-    from packhorse.packing._list_kernels import next_fit_bins
+    from packhorse.packing.list_kernels import next_fit_bins
 
     bin_of = np.empty(len(lengths), dtype=np.int64)
     return bin_of, next_fit_bins(lengths, capacity, limit, bin_of)
@@ -65,7 +65,7 @@ def in_bins(
     packer: ListPacker, lengths: NDArray[np.int64], order: NDArray[np.int64], capacity: int, limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Packs `lengths` in `order`: returns indices bin after bin, int64 [S], and each bin's exclusive end, int64 [N]."""
-    from packhorse.packing._list_kernels import count_values
+    from packhorse.packing.list_kernels import count_values
 
     bin_of, num_bins = packer(lengths[order], capacity, limit)
     ends, by_bin = count_values(bin_of, num_bins)

@@ -1,18 +1,19 @@
 """Bins packed on demand for D ranks: bin k is rank k mod D's, and ranks wait for each other little."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing.online import OnlineBin
+from packhorse.packing.on_demand.online import OnlineBin
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.methods import pack_stream as bins_of_ranks
 from packhorse.server.methods.pack import order_of_bins
 from packhorse.server.methods.pack_stream import Rounds
 from packhorse.topology import Balance, Topology
+
+CAPACITIES = np.array([100])
+"""Of the bins of every round here."""
 
 
 def laid_out(bins):
@@ -82,7 +83,7 @@ def test_no_rank_always_has_the_most():
 
 def one(number):
     """A bin of two sequences."""
-    return OnlineBin([2 * number, 2 * number + 1], [10 + number, 5])
+    return OnlineBin([2 * number, 2 * number + 1], [10 + number, 5], [(10 + number,), (5,)])
 
 
 def ids(bins):
@@ -91,7 +92,7 @@ def ids(bins):
 
 @pytest.mark.parametrize(("balance", "size"), [(Balance.NONE, 3), (Balance.MICRO_STEP, 6), (Balance.OPTIMIZER_STEP, 6)])
 def test_bins_leave_in_rounds(balance, size):
-    rounds = Rounds(Topology(world_size=3, accumulation=2, balance=balance, cost_linear=0))
+    rounds = Rounds(Topology(world_size=3, accumulation=2, balance=balance, cost_linear=0), CAPACITIES)
     left = []
     for number in range(2 * size + 1):
         leaving = rounds.add([one(number)])
@@ -108,21 +109,21 @@ def test_bins_leave_in_rounds(balance, size):
 
 
 def test_one_rank_waits_for_no_round():
-    rounds = Rounds(Topology(accumulation=4, balance=Balance.MICRO_STEP))
+    rounds = Rounds(Topology(accumulation=4, balance=Balance.MICRO_STEP), CAPACITIES)
     assert ids(rounds.add([one(0)])) == [0, 1]
     assert ids(rounds.flush([one(1), one(2)])) == [2, 3, 4, 5]
 
 
 def test_a_flush_may_add_empty_bins():
-    rounds = Rounds(Topology(world_size=4), allow_empty=True)
-    assert rounds.add([OnlineBin([1], [9])]) == []
+    rounds = Rounds(Topology(world_size=4), CAPACITIES, allow_empty=True)
+    assert rounds.add([OnlineBin([1], [9], [(9,)])]) == []
     assert [bin_.ids for bin_ in rounds.flush([])] == [[1], [], [], []]
     assert rounds.flush([]) == []
 
 
 def test_the_bins_of_a_round_are_bounded(monkeypatch):
     monkeypatch.setattr(bins_of_ranks, "MAX_ROUND_SEQUENCES", 4)
-    rounds = Rounds(Topology(world_size=8))
+    rounds = Rounds(Topology(world_size=8), CAPACITIES)
     rounds.add([one(0), one(1)])
     with pytest.raises(ServiceError, match="flush earlier") as caught:
         rounds.add([one(2)])
@@ -130,11 +131,16 @@ def test_the_bins_of_a_round_are_bounded(monkeypatch):
 
 
 @pytest.mark.parametrize("balance", [Balance.MICRO_STEP, Balance.OPTIMIZER_STEP])
-def test_a_flush_of_more_than_a_round_balances_each(balance):
+def test_a_flush_of_more_than_a_round_evens_all_its_bins(balance):
     random = np.random.default_rng(1)
-    rounds = Rounds(Topology(world_size=2, accumulation=3, balance=balance, cost_linear=0))
-    bins = [OnlineBin([number], [int(random.integers(1, 100))]) for number in range(15)]
-    left = rounds.flush([*bins, OnlineBin([15], [50])])
-    assert sorted(ids(left)) == list(range(16))
-    for first, number in zip(itertools.count(0, 6), (6, 6, 4), strict=False):
-        assert sorted(ids(left[first : first + number])) == list(range(first, first + number))
+    rounds = Rounds(Topology(world_size=2, accumulation=3, balance=balance, cost_linear=0), CAPACITIES)
+    lengths = random.integers(1, 20, size=60)
+    bins = [
+        OnlineBin(part.tolist(), lengths[part].tolist(), [(int(length),) for length in lengths[part]])
+        for part in np.split(np.argsort(-lengths), 15)  # the longest together
+    ]
+    left = rounds.flush(bins)
+    assert (sorted(ids(left)), len(left)) == (list(range(60)), 16)
+    assert max(sum(bin_.lengths) for bin_ in left) <= 100
+    costs = [cost(bin_.lengths, 0) for bin_ in left]
+    assert max(costs) <= 1.05 * sum(costs) / 16 < cost(bins[0].lengths, 0) / 2

@@ -18,6 +18,7 @@ from packhorse.packing import (
     MAX_SEQ_LEN,
     PackedSequences,
     checked_lengths,
+    even_bins,
     laid_end_to_end,
     lower_bound,
     pack_sizes,
@@ -220,8 +221,11 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         )
     except ValueError as error:
         raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
+    if is_balanced(ranks):
+        yield num_bytes
+        indices, ends = _evened_items(indices, ends, items, lengths, capacities, limit, ranks)
     indices, ends = items.members(indices, ends)
-    if ranks.balance is not Balance.NONE:
+    if is_balanced(ranks):
         order = order_of_bins(lengths[indices], ends, ranks)
         sizes = np.diff(ends, prepend=0)
         indices, ends = laid_end_to_end(indices, (ends - sizes)[order], sizes[order])
@@ -231,6 +235,26 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         lower_bound=sum(_bound(kind, items, capacities, limit) for kind in kinds),
         algorithm=",".join(sorted({part.algorithm for part in parts})),
     )
+
+
+def _evened_items(
+    indices: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    items: Items,
+    lengths: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    limit: int | None,
+    ranks: Topology,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns as many bins of the same items that cost the same; `lengths` are of the request's sequences."""
+    sizes = items.sizes
+    if limit is not None:  # one more budget, of which each takes one
+        sizes = np.concatenate((sizes, np.ones((len(sizes), 1), dtype=np.int64)), axis=1)
+        capacities = np.append(capacities, limit)
+    up_to = np.concatenate(([0], np.cumsum(cost_of(lengths[items.sequences], ranks.cost_linear))))
+    costs = np.diff(up_to[items.ends], prepend=0)
+    kinds = items.separate_by if len(items.separate_by) else None
+    return evened(indices, ends, sizes, costs, capacities, ranks, kinds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -348,6 +372,55 @@ def check_costs(ranks: Topology, num_tokens: int, longest: int, *, within: str =
         )
 
 
+def is_balanced(ranks: Topology) -> bool:
+    """Whether there are ranks that wait for each other."""
+    return ranks.balance is not Balance.NONE and ranks.world_size > 1
+
+
+def evened(
+    indices: NDArray[np.int64],
+    bin_ends: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    costs: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    ranks: Topology,
+    kinds: NDArray[np.int64] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the bins of `even_bins`, or the given ones where ranks would wait less for those.
+
+    That happens if single items cost more than a mean bin: then bins of several sizes share rounds better.
+
+    Args:
+        indices: as in `even_bins`.
+        bin_ends: as in `even_bins`; N is a multiple of D.
+        sizes: as in `even_bins`.
+        costs: as in `even_bins`.
+        capacities: as in `even_bins`.
+        ranks: how many there are, and their balance.
+        kinds: as in `even_bins`.
+    """
+    even = even_bins(indices, bin_ends, sizes, costs, capacities, kinds)
+    return min(even, (indices, bin_ends), key=lambda bins: _duration(costs[bins[0]], bins[1], ranks))
+
+
+def _duration(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> int:
+    """Returns what the slowest ranks' bins cost; `costs` are of items, bin after bin."""
+    order = _order_of_costs(costs, bin_ends, ranks)
+    in_order = _costs_of_bins(costs, bin_ends)[order].reshape(-1, ranks.world_size)
+    return int(in_order.max(axis=1).sum() if ranks.balance is Balance.MICRO_STEP else in_order.sum(axis=0).max())
+
+
+def _costs_of_bins(costs: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.diff(np.concatenate(([0], np.cumsum(costs)))[bin_ends], prepend=0)
+
+
+def _order_of_costs(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
+    """As `order_of_bins`, from the cost of each sequence or item."""
+    key = np.array([costs.sum()], dtype=np.uint64)
+    num_steps = len(bin_ends) // ranks.world_size
+    return arrange(_costs_of_bins(costs, bin_ends)[None], ranks.balance, num_steps, ranks.world_size, key).ravel()
+
+
 def order_of_bins(lengths: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
     """Returns which bin leaves first, second, …, so that bin k of this order is rank k mod D's.
 
@@ -367,10 +440,6 @@ def order_of_bins(lengths: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks
     Returns:
         int64 [N], each bin once.
     """
-    if ranks.balance is Balance.NONE or ranks.world_size == 1 or not len(bin_ends):
+    if not is_balanced(ranks) or not len(bin_ends):
         return np.arange(len(bin_ends))
-    up_to = np.concatenate(([0], np.cumsum(cost_of(lengths, ranks.cost_linear))))
-    costs = np.diff(up_to[bin_ends], prepend=0)
-    key = np.array([up_to[-1]], dtype=np.uint64)
-    num_steps = len(bin_ends) // ranks.world_size
-    return arrange(costs[None], ranks.balance, num_steps, ranks.world_size, key).ravel()
+    return _order_of_costs(cost_of(lengths, ranks.cost_linear), bin_ends, ranks)

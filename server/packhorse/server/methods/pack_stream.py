@@ -7,6 +7,7 @@ Owns the checks and limits of one stream, its answers, and the rounds in which i
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.epoch import Bins
 from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker, split_to_multiple
@@ -14,8 +15,8 @@ from packhorse.server.base.faults import invalid_field, too_large
 from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.methods import requests
 from packhorse.server.methods.messages import encode
-from packhorse.server.methods.pack import caps_of, check_costs, order_of_bins, ranks_of
-from packhorse.topology import Topology
+from packhorse.server.methods.pack import caps_of, check_costs, evened, is_balanced, order_of_bins, ranks_of
+from packhorse.topology import Topology, cost_of
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_STREAM_SEQUENCES = 100_000
@@ -42,11 +43,13 @@ class Rounds:
 
     Args:
         ranks: that the bins are for.
+        capacities: what a bin has, as of `OnlinePacker`.
         allow_empty: whether a flush may add empty bins.
     """
 
-    def __init__(self, ranks: Topology, *, allow_empty: bool = False) -> None:
+    def __init__(self, ranks: Topology, capacities: NDArray[np.int64], *, allow_empty: bool = False) -> None:
         self._ranks = ranks
+        self._capacities = capacities
         self._allow_empty = allow_empty
         self._bins_per_round = 1 if ranks.world_size == 1 else ranks.bins_per_optimizer_step
         self._held: list[OnlineBin] = []
@@ -75,7 +78,7 @@ class Rounds:
         return leaving
 
     def flush(self, bins: list[OnlineBin]) -> list[OnlineBin]:
-        """Adds the last bins, and returns all that are held, split to a multiple of D.
+        """Adds the last bins, and returns all that are held, as a multiple of D; with a balance they cost the same.
 
         Raises:
             ServiceError: there are fewer sequences than bins, and no bin may be empty; all bins stay held.
@@ -92,6 +95,11 @@ class Rounds:
             )
         except ValueError as error:
             raise invalid_field("options.num_bins_multiple_of", f"options.num_bins_multiple_of: {error}") from None
+        if is_balanced(self._ranks) and items:
+            sizes = np.array([item.sizes[0] for item in items], dtype=np.int64).reshape(len(items), -1)
+            costs = [cost_of(np.array(item.lengths, dtype=np.int64), self._ranks.cost_linear).sum() for item in items]
+            of_items = np.array(costs, dtype=np.int64)
+            indices, ends = evened(indices, ends, sizes, of_items, self._capacities, self._ranks)
         parts = np.split(indices, ends[:-1]) if len(ends) else []
         self._held = [_bin([items[i] for i in part]) for part in parts]
         return self._leave(len(self._held))
@@ -119,7 +127,7 @@ class PackSession:
     def __init__(self) -> None:
         self._packer: OnlinePacker | None = None
         self._budgets: list[str] = []
-        self._rounds = Rounds(Topology())
+        self._rounds = Rounds(Topology(), np.zeros(0, dtype=np.int64))
 
     def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
         """Takes one message and returns its response.
@@ -141,7 +149,7 @@ class PackSession:
             raise invalid_field("payload", "options must be a stream's first message, and come once")
         if payload == "options":
             packer = _packer(request.options)
-            self._rounds = _rounds(request.options)
+            self._rounds = _rounds(request.options, packer.capacities)
             self._packer, self._budgets = packer, [each.name for each in request.options.budgets]
             return self._response([])
         assert self._packer is not None
@@ -267,23 +275,24 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
     )
 
 
-def _rounds(options: pb.PackStreamOptions) -> Rounds:
+def _rounds(options: pb.PackStreamOptions, capacities: NDArray[np.int64]) -> Rounds:
     ranks = ranks_of(options, within="options.")
     num_tokens = ranks.bins_per_optimizer_step * options.max_seq_len
     check_costs(ranks, num_tokens, options.max_seq_len, within="options.")
-    return Rounds(ranks, allow_empty=options.allow_empty)
+    return Rounds(ranks, capacities, allow_empty=options.allow_empty)
 
 
 def _items_of(bin_: OnlineBin) -> Iterator[OnlineBin]:
     """Yields each item of a bin as a bin of its own."""
     end = 0
-    for size in bin_.group_sizes or [1] * len(bin_.ids):
-        start, end = end, end + size
-        yield OnlineBin(bin_.ids[start:end], bin_.lengths[start:end], [size])
+    for number, size in zip(bin_.group_sizes or [1] * len(bin_.ids), bin_.sizes, strict=True):
+        start, end = end, end + number
+        yield OnlineBin(bin_.ids[start:end], bin_.lengths[start:end], [size], [number])
 
 
 def _bin(items: list[OnlineBin]) -> OnlineBin:
     """Joins items to a bin."""
     ids = [number for item in items for number in item.ids]
-    sizes = None if len(ids) == len(items) else [len(item.ids) for item in items]
-    return OnlineBin(ids, [length for item in items for length in item.lengths], sizes)
+    lengths = [length for item in items for length in item.lengths]
+    group_sizes = None if len(ids) == len(items) else [len(item.ids) for item in items]
+    return OnlineBin(ids, lengths, [item.sizes[0] for item in items], group_sizes)

@@ -176,7 +176,7 @@ def _drawn(
     seed: int | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Fills a plan's slots; returns the indices bin after bin, int64 [S], and the bins' exclusive ends, int64 [N]."""
-    from packhorse.packing._list_kernels import draw_templates, shuffle_pools
+    from packhorse.packing.list_kernels import draw_templates, shuffle_pools
 
     if seed is not None:
         shuffle_pools(order, np.cumsum(counts), np.uint64(seed))

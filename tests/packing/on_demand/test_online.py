@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing import online, pack_histogram
-from packhorse.packing.online import PATIENCE_LOOKAHEADS, OnlinePacker, fullest_bin
+from packhorse.packing import pack_histogram
+from packhorse.packing.on_demand import online
+from packhorse.packing.on_demand.online import PATIENCE_LOOKAHEADS, OnlinePacker, fullest_bin
 from packhorse.packing.optimal.subset_sum import fullest_subset
 
 

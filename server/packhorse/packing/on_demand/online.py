@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
 from packhorse.packing.best_fit import best_fit_decreasing
+from packhorse.packing.on_demand.sequences import pack_sizes
 from packhorse.packing.optimal.subset_sum import fullest_subset
 from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
-from packhorse.packing.sequences import pack_sizes
 from packhorse.parameters import parameter
 from packhorse.topology import RoomRule, checked_integer
 
@@ -45,6 +45,8 @@ class OnlineBin:
     """Ids of its sequences, by descending room of their items; a group's sequences keep their order."""
     lengths: list[int]
     """Their lengths, in tokens, as they were given."""
+    sizes: list[tuple[int, ...]]
+    """What each item takes of a bin: its room in tokens, then of each of the packer's `capacities`."""
     group_sizes: list[int] | None = None
     """Number of these sequences in each item; None if each item is one."""
 
@@ -215,11 +217,23 @@ class OnlinePacker:
 
     def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns what items take of each budget, and what a bin has: int64 [n, d] and [d]."""
-        of_limit = [] if self._limit == self._capacity else [self._limit]
-        sizes = [
-            (room, *amounts, *[1] * len(of_limit)) for _, _, room, _, amounts in map(self._held.__getitem__, arrivals)
-        ]
-        return np.array(sizes, dtype=np.int64), np.array([self._capacity, *self._caps, *of_limit], dtype=np.int64)
+        sizes = [self._size(item) for item in map(self._held.__getitem__, arrivals)]
+        return np.array(sizes, dtype=np.int64), self.capacities
+
+    @property
+    def capacities(self) -> NDArray[np.int64]:
+        """What a bin has: tokens, each of `caps`, and sequences where they are limited: int64 [d]."""
+        of_limit = [self._limit] if self._is_limited else []
+        return np.array([self._capacity, *self._caps, *of_limit], dtype=np.int64)
+
+    @property
+    def _is_limited(self) -> bool:
+        return self._limit < self._capacity
+
+    def _size(self, item: _Held) -> tuple[int, ...]:
+        """Returns what an item takes of each of `capacities`."""
+        _, _, room, _, amounts = item
+        return (room, *amounts, 1) if self._is_limited else (room, *amounts)
 
     def _take(
         self, ids: tuple[int, ...], lengths: tuple[int, ...], room: int, amounts: tuple[int, ...]
@@ -257,8 +271,9 @@ class OnlinePacker:
         items = [self._held.pop(arrival) for arrival in arrivals]
         ids = [number for item in items for number in item[0]]
         self._num_held -= len(ids)
-        sizes = None if len(ids) == len(items) else [len(item[0]) for item in items]
-        return OnlineBin(ids, [length for item in items for length in item[1]], sizes)
+        lengths = [length for item in items for length in item[1]]
+        group_sizes = None if len(ids) == len(items) else [len(item[0]) for item in items]
+        return OnlineBin(ids, lengths, [self._size(item) for item in items], group_sizes)
 
 
 def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: int) -> list[int]:

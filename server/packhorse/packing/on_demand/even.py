@@ -1,0 +1,211 @@
+"""Packs that cost the same: items go into a given number of packs by cost, under every cap.
+
+Owns the placing, longest first, and the moves and swaps that even it. Leaves how many packs there are to the packers,
+and which rank takes which pack to `packhorse.epoch.balance`.
+
+Legend: M items, d caps, N packs.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.compiling import kernel, kernel_part
+
+MOST_WORK = 1 << 28
+"""Pairs of items that are compared at most, and items times packs that are placed: about half a second each."""
+
+_CLOSE_BITS = 12  # packs are even where they differ by less than one part in 2^12 of the mean
+
+
+def even_bins(
+    indices: NDArray[np.int64],
+    bin_ends: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    costs: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    kinds: NDArray[np.int64] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns as many bins of the same items that cost the same, each item by descending tokens.
+
+    Example:
+        >>> sizes = np.array([[5], [4], [4], [3]])
+        >>> indices, ends = even_bins(np.arange(4), np.array([2, 4]), sizes, sizes[:, 0] ** 2, np.array([9]))
+        >>> indices.tolist(), ends.tolist()
+        ([0, 3, 1, 2], [2, 4])
+
+    Args:
+        indices: the items of all bins, end to end, as indices into `sizes`: int64 [M].
+        bin_ends: exclusive end of every bin in `indices`: int64 [N].
+        sizes: what each item takes of every cap, tokens first: int64 [M, d].
+        costs: of each item, at least 0: int64 [M].
+        capacities: the caps of a bin: int64 [d].
+        kinds: of each item; items of different kinds share no bin: int64 [M]. None where all may.
+
+    Returns:
+        `indices` and `bin_ends`, as given.
+    """
+    num_bins = len(bin_ends)
+    if not len(indices):
+        return indices, bin_ends
+    packs = np.empty(len(indices), dtype=np.int64)
+    packs[indices] = np.repeat(np.arange(num_bins), np.diff(bin_ends, prepend=0))
+    for kind in [None] if kinds is None else np.unique(kinds):
+        members = np.arange(len(packs)) if kind is None else np.flatnonzero(kinds == kind)
+        bins, own = np.unique(packs[members], return_inverse=True)
+        if kind is None:  # empty ones too
+            bins, own = np.arange(num_bins), packs
+        packs[members] = bins[even_packs(sizes[members], costs[members], capacities, own, len(bins))]
+    order = np.lexsort((-sizes[:, 0], packs))
+    return order, np.cumsum(np.bincount(packs, minlength=num_bins))
+
+
+def even_packs(
+    sizes: NDArray[np.int64],
+    costs: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    packs: NDArray[np.int64],
+    num_packs: int,
+) -> NDArray[np.int64]:
+    """Places items so that packs cost the same.
+
+    Items go by descending cost into the cheapest pack with room. Where one finds no room, the given packs are taken
+    instead, so no further pack is ever needed. Then the packs exchange items, or give one away, until no pair of packs
+    comes nearer.
+
+    Example:
+        >>> sizes = np.array([[5], [4], [4], [3]])
+        >>> even_packs(sizes, sizes[:, 0] ** 2, np.array([9]), np.array([0, 0, 1, 1]), 2).tolist()
+        [0, 1, 1, 0]
+
+    Args:
+        sizes: what each item takes of every cap: int64 [M, d].
+        costs: of each item, at least 0: int64 [M].
+        capacities: the caps of a pack: int64 [d].
+        packs: a valid pack of each item, less than `num_packs`: int64 [M].
+        num_packs: N.
+
+    Returns:
+        The pack of each item, less than `num_packs`: int64 [M].
+    """
+    order = np.argsort(-costs, kind="stable")
+    sizes, costs = np.ascontiguousarray(sizes[order]), np.ascontiguousarray(costs[order])
+    placed = np.empty(len(costs), dtype=np.int64)
+    if len(costs) * num_packs > MOST_WORK or not _place(sizes, costs, capacities, num_packs, placed):
+        placed = packs[order].copy()
+    _even(sizes, costs, capacities, num_packs, placed, MOST_WORK)
+    even = np.empty_like(placed)
+    even[order] = placed
+    return even
+
+
+@kernel
+def _place(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any) -> bool:
+    """Places items of descending cost into the cheapest pack with room; False where one has none."""
+    num_items, num_caps = sizes.shape
+    free = np.empty((num_packs, num_caps), np.int64)
+    free[:] = capacities
+    of_packs = np.zeros(num_packs, np.int64)
+    for item in range(num_items):
+        best = -1
+        for pack in range(num_packs):
+            if best < 0 or of_packs[pack] < of_packs[best]:
+                fits = True
+                for cap in range(num_caps):
+                    fits &= sizes[item, cap] <= free[pack, cap]
+                if fits:
+                    best = pack
+        if best < 0:
+            return False
+        placed[item] = best
+        of_packs[best] += costs[item]
+        for cap in range(num_caps):
+            free[best, cap] -= sizes[item, cap]
+    return True
+
+
+@kernel
+def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, work: int) -> None:
+    """Lets the most expensive pack exchange an item with the cheapest that bring both nearer, again and again."""
+    num_items, num_caps = sizes.shape
+    free = np.empty((num_packs, num_caps), np.int64)
+    free[:] = capacities
+    of_packs = np.zeros(num_packs, np.int64)
+    members = [[np.int64(0) for _ in range(0)] for _ in range(num_packs)]
+    for item in range(num_items):
+        members[placed[item]].append(np.int64(item))
+        of_packs[placed[item]] += costs[item]
+        for cap in range(num_caps):
+            free[placed[item], cap] -= sizes[item, cap]
+    close = (of_packs.sum() // num_packs) >> _CLOSE_BITS
+    is_settled = np.zeros(num_packs, np.bool_)  # packs that had no partner when they were looked at
+    has_changed = False  # since all were looked at
+    while work > 0:
+        high = -1
+        for pack in range(num_packs):
+            if not is_settled[pack] and (high < 0 or of_packs[pack] > of_packs[high]):
+                high = pack
+        if high < 0 and not has_changed:
+            return
+        if high < 0:
+            is_settled[:] = has_changed = False
+            continue
+        is_settled[high] = True
+        for low in np.argsort(of_packs):
+            gap = of_packs[high] - of_packs[low]
+            if gap <= close or work <= 0:
+                break
+            given, taken = _partners(sizes, costs, members[high], members[low], free[high], free[low], gap)
+            work -= len(members[high]) * (len(members[low]) + 1)
+            if given < 0:
+                continue
+            a = members[high].pop(given)
+            members[low].append(a)
+            placed[a] = low
+            moved = costs[a]
+            for cap in range(num_caps):
+                free[high, cap] += sizes[a, cap]
+                free[low, cap] -= sizes[a, cap]
+            if taken >= 0:
+                b = members[low].pop(taken)
+                members[high].append(b)
+                placed[b] = high
+                moved -= costs[b]
+                for cap in range(num_caps):
+                    free[high, cap] -= sizes[b, cap]
+                    free[low, cap] += sizes[b, cap]
+            of_packs[high] -= moved
+            of_packs[low] += moved
+            is_settled[high] = is_settled[low] = False
+            has_changed = True
+            break
+
+
+@kernel_part
+def _partners(sizes: Any, costs: Any, of_high: Any, of_low: Any, free_high: Any, free_low: Any, gap: Any) -> Any:
+    """Returns which item of the dearer pack to exchange for which of the cheaper, by index in the packs.
+
+    The second is -1 for a gift, the first is -1 if no exchange that fits narrows the gap.
+    """
+    nearest, given, taken = gap, -1, -1
+    for i in range(len(of_high)):
+        a = of_high[i]
+        for j in range(-1, len(of_low)):
+            b = of_low[j] if j >= 0 else -1
+            moved = costs[a] - (costs[b] if j >= 0 else 0)
+            if moved <= 0 or abs(gap - 2 * moved) >= nearest:
+                continue
+            fits = True
+            for cap in range(sizes.shape[1]):
+                grows = sizes[a, cap] - (sizes[b, cap] if j >= 0 else 0)
+                fits &= -free_high[cap] <= grows and grows <= free_low[cap]
+            if fits:
+                nearest, given, taken = abs(gap - 2 * moved), i, j
+    return given, taken
+
+
+def compile_kernels() -> None:
+    """Compiles, or loads from Numba's cache, the kernels that a request would otherwise wait for."""
+    one = np.ones(1, dtype=np.int64)
+    even_packs(one[:, None], one, one, np.zeros(1, dtype=np.int64), 1)
