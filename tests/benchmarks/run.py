@@ -36,6 +36,7 @@ import bench_pack_sequences
 import bench_packers
 import bench_peers_streaming
 import bench_planning
+import bench_prefix_trees
 import bench_prepare
 import bench_prepare_huge
 import bench_processes
@@ -59,6 +60,7 @@ BENCHMARKS = {
     "few-lengths": bench_few_lengths,
     "online": bench_online,
     "even-packs": bench_even_packs,
+    "prefix-trees": bench_prefix_trees,
     "materialising": bench_materialising,
     "sources": bench_sources,
     "mixtures": bench_mixtures,

@@ -8,12 +8,14 @@ from packhorse.rollouts.given import Rollouts
 from packhorse.rollouts.open_instruct import OpenInstructPacks, to_open_instruct
 from packhorse.rollouts.pack import RolloutBatch, as_micro_batches, pack_rollouts
 from packhorse.rollouts.pairs import PairBatch, PairLogProbs, as_pair_batch, pack_pairs, pair_log_probs
+from packhorse.rollouts.prefix_tree import PrefixTree, tree_row
 
 __all__ = [
     "OpenInstructPacks",
     "PackOptions",
     "PairBatch",
     "PairLogProbs",
+    "PrefixTree",
     "RolloutBatch",
     "Rollouts",
     "as_micro_batches",
@@ -22,4 +24,5 @@ __all__ = [
     "pack_rollouts",
     "pair_log_probs",
     "to_open_instruct",
+    "tree_row",
 ]

@@ -1,0 +1,297 @@
+"""`PrefixTree`: sequences whose common prefixes stand in a row once, and the row that TRL's asynchronous GRPO takes.
+
+Owns the tree's layout, which tokens see each other in it, and TRL's keys. Leaves checks of rows to `given`.
+
+Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys, M trained tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.batches import IGNORE_INDEX
+from packhorse.rollouts.given import flatten, refuse_flaws
+
+_INTEGERS, _NUMBERS = "iu", "fiu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrefixTree:
+    """Sequences laid out as the tree of their prefixes, depth first.
+
+    A node is a token and the next one, so sequences fork one token before they differ, and every node has one label.
+    Children come in the order of the first sequence that has them. A segment is a chain of nodes without a fork.
+
+    Example:
+        >>> tree = PrefixTree.of([[1, 2, 3, 4], [1, 2, 3, 5]])
+        >>> tree.tokens.tolist(), tree.depths.tolist()
+        ([1, 2, 3, 4, 3, 5], [0, 1, 2, 3, 2, 3])
+        >>> tree.next_tokens.tolist(), tree.positions.tolist()
+        ([2, 3, 4, -100, 5, -100], [0, 1, 2, 3, 0, 1, 4, 5])
+    """
+
+    tokens: NDArray[np.int64]
+    """Distinct tokens: int64 [N]."""
+    depths: NDArray[np.int64]
+    """How many tokens stand before each in its sequences: int64 [N], the position ids."""
+    next_tokens: NDArray[np.int64]
+    """The one token that follows each; -100 at a sequence's end: int64 [N]."""
+    subtree_ends: NDArray[np.int64]
+    """Exclusive end of what descends from each: int64 [N]."""
+    segment_ends: NDArray[np.int64]
+    """Exclusive end of each segment in the row: int64 [S]."""
+    parents: NDArray[np.int64]
+    """The segment before each one, -1 at a root: int64 [S]."""
+    positions: NDArray[np.int64]
+    """Where each sequence's tokens stand in the row, sequence after sequence: int64 [A]."""
+    sequence_ends: NDArray[np.int64]
+    """Exclusive end of each sequence in `positions`: int64 [R]."""
+
+    @classmethod
+    def of(cls, sequences: Sequence[Any]) -> Self:
+        """Lays sequences out, in O(A) array operations and a loop over forks.
+
+        Args:
+            sequences: R rows of token ids from 0, each with at least one: lists, arrays or tensors.
+
+        Raises:
+            ValueError: there is no sequence, or one is empty, not 1-D, or holds something else; names it.
+        """
+        if len(sequences) == 0:
+            raise ValueError("sequences is empty: there is no tree to build")
+        flat, lengths = flatten("sequences", sequences, _INTEGERS)
+        starts = np.cumsum(lengths) - lengths
+        refuse_flaws(((lengths == 0, "is empty; leave it out"),), lambda i: f"sequences[{i}]")
+        flat = flat.astype(np.int64, copy=False)
+        if flat.min() < 0:
+            at = int(flat.argmin())
+            index = int(np.searchsorted(starts, at, side="right")) - 1
+            raise ValueError(f"sequences[{index}] holds {flat[at]}; a token id is at least 0")
+        return cls._of_flat(flat, starts, lengths)
+
+    @classmethod
+    def _of_flat(cls, flat: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
+        leaves = _Leaves.of(flat, starts, lengths)
+        first, end, parents, which, segment_of_leaf = leaves.segments()
+        sizes = end - first  # of segments
+        segment_ends = np.cumsum(sizes)
+        begins = segment_ends - sizes
+        source = _ranges(starts[which] + first, sizes)
+        is_last = np.zeros(len(source), dtype=np.bool_)
+        at_leaf = segment_ends[segment_of_leaf] - 1
+        is_last[at_leaf] = True
+        next_tokens = np.where(is_last, IGNORE_INDEX, flat[np.minimum(source + 1, len(flat) - 1)])
+        subtree_ends = segment_ends.copy()
+        for segment in range(len(parents) - 1, -1, -1):
+            if (parent := parents[segment]) >= 0:
+                subtree_ends[parent] = max(subtree_ends[parent], subtree_ends[segment])
+        of_segments, num_in_path = _paths(parents)
+        up_to = np.concatenate(([0], np.cumsum(num_in_path)))
+        segment_of = segment_of_leaf[leaves.leaf_of]  # of each sequence
+        in_paths = of_segments[_ranges(up_to[segment_of], num_in_path[segment_of])]
+        return cls(
+            tokens=flat[source],
+            depths=_ranges(first, sizes),
+            next_tokens=next_tokens,
+            subtree_ends=np.repeat(subtree_ends, sizes),
+            segment_ends=segment_ends,
+            parents=parents,
+            positions=_ranges(begins[in_paths], sizes[in_paths]),
+            sequence_ends=np.cumsum(lengths),
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Distinct tokens N, which are what the row takes."""
+        return len(self.tokens)
+
+    def paths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the keys that each segment's queries attend to, for variable-length kernels.
+
+        Returns:
+            Positions in the row from the root to each segment's end, segment after segment, int64 [K], and their
+            exclusive ends, int64 [S]. A kernel aligns causal masks at the end.
+        """
+        sizes = np.diff(self.segment_ends, prepend=0)
+        of_segments, num_in_path = _paths(self.parents)
+        keys = _ranges((self.segment_ends - sizes)[of_segments], sizes[of_segments])
+        in_segments = np.cumsum(sizes[of_segments])
+        return keys, in_segments[np.cumsum(num_in_path) - 1]
+
+    def mask(self) -> torch.Tensor:
+        """Returns which keys each query sees, itself and what precedes it in its sequences: bool [N, N], for SDPA."""
+        at = torch.arange(self.num_tokens)
+        return (at[None] <= at[:, None]) & (at[:, None] < torch.from_numpy(self.subtree_ends)[None])
+
+    def mask_mod(self, device: torch.device | str = "cpu") -> Callable[..., torch.Tensor]:
+        """Returns the same rule as a `mask_mod` of FlexAttention (batch, head, query, key), with its table on a device.
+
+        Example:
+            >>> sees = PrefixTree.of([[1, 2, 4], [1, 2, 5]]).mask_mod()
+            >>> [bool(sees(0, 0, torch.tensor(3), torch.tensor(key))) for key in range(4)]
+            [True, False, False, True]
+        """
+        ends = torch.from_numpy(self.subtree_ends).to(device)
+        return lambda batch, head, query, key: (key <= query) & (query < ends[key])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Leaves:
+    """Distinct sequences in lexicographic order, so that those with a common prefix are neighbours. n leaves."""
+
+    sequences: NDArray[np.int64]
+    """The first sequence of each leaf: int64 [n]."""
+    lengths: NDArray[np.int64]
+    """Nodes from the root: int64 [n]."""
+    shared: NDArray[np.int64]
+    """Nodes that each shares with the leaf before it, 0 for the first: int64 [n]."""
+    leaf_of: NDArray[np.int64]
+    """Each sequence's leaf: int64 [R]."""
+
+    @classmethod
+    def of(cls, flat: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
+        rows = np.split(flat, starts[1:])
+        keys = [row.astype(">i8").tobytes() for row in rows]
+        order = sorted(range(len(rows)), key=keys.__getitem__)  # equal ones by their index
+        sequences: list[int] = []
+        shared: list[int] = []
+        leaf_of = np.empty(len(rows), dtype=np.int64)
+        for at, index in enumerate(order):
+            if at and keys[index] == keys[order[at - 1]]:
+                leaf_of[index] = len(sequences) - 1
+                continue
+            leaf_of[index] = len(sequences)
+            sequences.append(index)
+            shared.append(max(_common(rows[order[at - 1]], rows[index]) - 1, 0) if at else 0)
+        chosen = np.array(sequences)
+        return cls(sequences=chosen, lengths=lengths[chosen], shared=np.array(shared), leaf_of=leaf_of)
+
+    def segments(self) -> tuple[NDArray[np.int64], ...]:
+        """Returns the tree's segments, depth first, and each leaf's last one.
+
+        Returns:
+            For each segment its first depth, its end, its parent and a sequence that has it: int64 [S] each; and the
+            segment at which each leaf ends: int64 [n].
+        """
+        rows: list[tuple[int, int, int, int]] = []
+        last = np.empty(len(self.lengths), dtype=np.int64)
+        stack = [(0, len(self.lengths), 0, -1)]  # leaves [begin, end) that share so many nodes, below a segment
+        while stack:
+            begin, end, depth, parent = stack.pop()
+            is_leaf = end - begin == 1
+            fork = int(self.lengths[begin] if is_leaf else self.shared[begin + 1 : end].min())
+            if fork > depth:
+                rows.append((depth, fork, parent, int(self.sequences[begin])))
+                parent = len(rows) - 1
+            if is_leaf:
+                last[begin] = parent
+                continue
+            inner = np.flatnonzero(self.shared[begin + 1 : end] == fork) + begin + 1
+            bounds = [begin, *inner.tolist(), end]
+            children = list(pairwise(bounds))
+            children.sort(key=lambda child: -int(self.sequences[child[0] : child[1]].min()))
+            stack += [(first, after, fork, parent) for first, after in children]
+        return (*np.array(rows, dtype=np.int64).T, last)
+
+
+def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+    """How many tokens two rows begin with in common."""
+    num = min(len(one), len(other))
+    differs = one[:num] != other[:num]
+    at = int(differs.argmax()) if num else 0
+    return at if num and differs[at] else num
+
+
+def _paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the segments from the root to each segment, end to end, and how many each has: int64 [S]."""
+    paths: list[list[int]] = []
+    for segment, parent in enumerate(parents.tolist()):
+        paths.append([*(paths[parent] if parent >= 0 else ()), segment])
+    return np.array([each for path in paths for each in path], dtype=np.int64), np.array([len(path) for path in paths])
+
+
+def _ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the numbers of all ranges [starts[i], starts[i] + sizes[i]), one after the other."""
+    return np.arange(int(sizes.sum())) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+
+
+def tree_row(
+    sequences: Sequence[Any], trained: Sequence[Any], *, logprobs: Sequence[Any], advantages: Any
+) -> dict[str, torch.Tensor]:
+    """Builds a row of TRL's asynchronous GRPO: the keys, dtypes and order of its `TreeRow.pack()` (TRL 1.16).
+
+    A position that several sequences share serves each of them: every sequence's trained tokens are there, in the order
+    of sequences, whatever they share.
+
+    Example:
+        >>> row = tree_row(
+        ...     [[1, 2, 4], [1, 2, 5]], [[0, 0, 1]] * 2, logprobs=[[0, 0, -1.0], [0, 0, -2.0]], advantages=[0.5, -0.5]
+        ... )
+        >>> row["input_ids"].tolist(), row["shift_labels"].tolist(), row["token_index"].tolist()
+        ([1, 2, 4, 2, 5], [-100, 4, -100, 5, -100], [1, 3])
+        >>> row["tree_kv_index"].tolist(), row["tree_cu_seqlens_k"].tolist()
+        ([0, 0, 1, 2, 0, 3, 4], [0, 1, 4, 7])
+
+    Args:
+        sequences: R rows of token ids, as in `PrefixTree.of`.
+        trained: R rows with one entry for each token: 1 or True if it is trained. A first token never is, because
+            nothing predicts it.
+        logprobs: R rows with one entry for each token: its log-probability when it was generated.
+        advantages: one number for each sequence.
+
+    Returns:
+        int64 [N] `input_ids`, `position_ids`, `shift_labels`; int64 [K] `tree_kv_index`; int32 [S + 1]
+        `tree_cu_seqlens_q` and `tree_cu_seqlens_k`; int64 [2] `tree_max_seqlens`; int64 [M] `token_index` and
+        `segment_id`; float32 [M] `old_log_probs` and `advantages`.
+
+    Raises:
+        ValueError: a row or the advantages do not fit the sequences; names the argument and the sequence.
+    """
+    tree = PrefixTree.of(sequences)
+    lengths = np.diff(tree.sequence_ends, prepend=0)
+    flags = _beside("trained", trained, lengths, "b" + _INTEGERS) != 0
+    of_tokens = _beside("logprobs", logprobs, lengths, _NUMBERS)
+    of_sequences = np.asarray(advantages, dtype=np.float64)
+    if of_sequences.shape != lengths.shape:
+        raise ValueError(f"advantages has shape {list(of_sequences.shape)} for {len(lengths)} sequences")
+    flags[tree.sequence_ends - lengths] = False
+    at = np.flatnonzero(flags)
+    token_index = tree.positions[at - 1]
+    which = np.repeat(np.arange(len(lengths)), lengths)[at]
+    labels = np.full(tree.num_tokens, IGNORE_INDEX, dtype=np.int64)
+    labels[token_index] = tree.next_tokens[token_index]
+    keys, path_ends = tree.paths()
+    longest = [int(np.diff(ends, prepend=0).max()) for ends in (tree.segment_ends, path_ends)]
+    return {
+        "input_ids": torch.from_numpy(tree.tokens),
+        "position_ids": torch.from_numpy(tree.depths),
+        "shift_labels": torch.from_numpy(labels),
+        "tree_kv_index": torch.from_numpy(keys),
+        "tree_cu_seqlens_q": _offsets(tree.segment_ends),
+        "tree_cu_seqlens_k": _offsets(path_ends),
+        "tree_max_seqlens": torch.tensor(longest),
+        "token_index": torch.from_numpy(token_index),
+        "old_log_probs": torch.from_numpy(of_tokens[at].astype(np.float32)),
+        "advantages": torch.from_numpy(of_sequences[which].astype(np.float32)),
+        "segment_id": torch.from_numpy(which),
+    }
+
+
+def _beside(name: str, rows: Sequence[Any], lengths: NDArray[np.int64], kinds: str) -> NDArray[Any]:
+    """Returns rows that have one entry for each token of their sequences, end to end."""
+    if len(rows) != len(lengths):
+        raise ValueError(f"{name} has {len(rows)} entries for {len(lengths)} sequences")
+    flat, own = flatten(name, rows, kinds)
+    if (own != lengths).any():
+        index = int((own != lengths).argmax())
+        raise ValueError(f"{name}[{index}] has {own[index]} entries for a sequence of {lengths[index]} tokens")
+    return flat
+
+
+def _offsets(ends: NDArray[np.int64]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32))
