@@ -16,6 +16,7 @@ from packhorse.compiling import kernel, kernel_part
 MOST_WORK = 1 << 28
 """Pairs of items that are compared at most, and items times packs that are placed: about half a second each."""
 
+_SORTING = 16  # pairs of items that are compared in the time in which a pack takes its place in an order
 _CLOSE_BITS = 12  # packs are even where they differ by less than one part in 2^12 of the mean
 
 
@@ -152,6 +153,7 @@ def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, 
             is_settled[:] = has_changed = False
             continue
         is_settled[high] = True
+        work -= _SORTING * num_packs
         for low in np.argsort(of_packs):
             gap = of_packs[high] - of_packs[low]
             if gap <= close or work <= 0:
