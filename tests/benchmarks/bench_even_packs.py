@@ -1,7 +1,8 @@
 """How long ranks wait for each other's packs of rollouts, beside verl's Karmarkar-Karp.
 
-Owns the seven rows of lengths, and the call of verl's own function: `pip install --no-deps verl` is enough, because
-only that function of it is run. Without verl its column stays empty. Legend: D ranks, N packs.
+Owns the cases, and the call of verl's own function. Only that function of it is run: put the folder `verl` of its wheel
+on PYTHONPATH, and nothing else of the wheel, which also brings a package `tests` that would hide ours. Without verl its
+column stays empty. Legend: D ranks.
 """
 
 import ast
@@ -29,7 +30,7 @@ NOTE = (
     "even-packs: time that ranks wait at every micro-step, on top of their work, for packs of rollouts of lognormal "
     "lengths up to 8,193 tokens that cost 24,576 · L + L²; the mean of 20 seeds. verl packs into as many packs; in "
     "brackets how many batches have a pack over the cap. The target is verl plus half a point, or what the longest "
-    "rollout alone forces."
+    "rollout forces if all other packs cost the same."
 )
 
 COST_LINEAR = 24_576
@@ -70,6 +71,13 @@ def waiting(costs: NDArray[np.int64], world_size: int) -> float:
     return 100 * float(rounds.max(axis=1).sum() / rounds.mean(axis=1).sum() - 1)
 
 
+def forced_by_longest(costs: NDArray[np.int64], num_packs: int, world_size: int) -> float:
+    """Percent that waiting adds if all packs cost the same but the one of the dearest rollout, alone in it."""
+    of_others = (costs.sum() - costs.max()) / (num_packs - 1)
+    duration = max(costs.max(), of_others) + (num_packs / world_size - 1) * of_others
+    return 100 * max(float(world_size * duration / costs.sum() - 1), 0.0)
+
+
 def batches(num: int, sigma: float) -> Iterator[NDArray[np.int64]]:
     """Yields the lengths of each seed's rollouts."""
     for seed in range(SEEDS):
@@ -93,7 +101,7 @@ def measured(world_size: int, num: int, cap: int, sigma: float, verl: Split | No
             seconds.append(time.perf_counter() - started)
             of_packs = np.array([costs[pack].sum() for pack in packs])
             ours.append(waiting(of_packs, world_size))
-            forced.append(100 * max(costs.max() / of_packs.mean() - 1, 0))
+            forced.append(forced_by_longest(costs, len(packs), world_size))
             num_over[0] += max(lengths[pack].sum() for pack in packs) > cap
             if verl is not None and num <= 1024:
                 parts = verl(costs.tolist(), len(packs), False)

@@ -16,7 +16,7 @@ from packhorse.rollouts import PrefixTree, tree_row
 
 NOTE = (
     "prefix-trees: tokens of rollouts a second that become rows, on one core, one row for each prompt; TRL's is "
-    "`TreeRow.add` and `pack`. The share is of the tokens that a model computes without trees."
+    "`TreeRow.add` and `pack`. The share is tokens that a model computes with trees, of those without."
 )
 
 CASES = [
@@ -127,8 +127,3 @@ def run(workspace: Workspace) -> list[Row]:
             )
         )
     return rows
-
-
-if __name__ == "__main__":
-    for row in run(None):  # type: ignore[arg-type]
-        print(row.cells())

@@ -1,4 +1,4 @@
-"""Packing on demand: rollouts of reinforcement learning, and preference pairs.
+"""Packing on demand: rollouts of reinforcement learning, preference pairs, and trees of common prefixes.
 
 Re-exports what the files of this package own.
 """
@@ -8,7 +8,8 @@ from packhorse.rollouts.given import Rollouts
 from packhorse.rollouts.open_instruct import OpenInstructPacks, to_open_instruct
 from packhorse.rollouts.pack import RolloutBatch, as_micro_batches, pack_rollouts
 from packhorse.rollouts.pairs import PairBatch, PairLogProbs, as_pair_batch, pack_pairs, pair_log_probs
-from packhorse.rollouts.prefix_tree import PrefixTree, tree_row
+from packhorse.rollouts.prefix_tree import PrefixTree
+from packhorse.rollouts.tree_row import tree_row
 
 __all__ = [
     "OpenInstructPacks",

@@ -1,17 +1,16 @@
 """`Rollouts`: queries and responses as a trainer gives them; the same, checked and laid flat; and their bins.
 
-Owns every check of queries, responses and their tokens' values, laying rows of any length end to end, and the call of
-the planner, in this process or on a server; leaves the batches to `pack` and `pairs`.
+Owns every check of queries, responses and their tokens' values, and the call of the planner, in this process or on a
+server; leaves laying rows end to end to `flat_rows`, and the batches to `pack` and `pairs`.
 
 Legend: R rollouts, A tokens of all responses end to end.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from packhorse.client import BinBlock, Client, RetryPolicy
@@ -19,8 +18,15 @@ from packhorse.client.errors import InvalidRequestError
 from packhorse.client.options import PackOptions
 from packhorse.client.transport.embedded import EmbeddedPlanner
 from packhorse.client.transport.requests import NO_RESOURCES, Resources
-
-_INTEGERS, _NUMBERS = "iu", "fiu"
+from packhorse.rollouts.flat_rows import (
+    INTEGERS,
+    NUMBERS,
+    check_finite,
+    flatten,
+    one_each,
+    refuse_flaws,
+    rows_of_tokens,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,14 +111,14 @@ class FlatRollouts:
         Raises:
             ValueError: names the field and the rollout.
         """
-        query_tokens, query_lengths = flatten("queries", given.queries, _INTEGERS)
-        response_tokens, response_lengths = flatten("responses", given.responses, _INTEGERS)
+        query_tokens, query_lengths = flatten("queries", given.queries, INTEGERS)
+        response_tokens, response_lengths = flatten("responses", given.responses, INTEGERS)
         _check_lengths(query_lengths, response_lengths, max_seq_len)
         by_query = np.split(query_tokens.astype(np.int64, copy=False), np.cumsum(query_lengths)[:-1])
         by_response = np.split(response_tokens, np.cumsum(response_lengths)[:-1])
         is_tool = np.zeros(len(response_tokens), dtype=np.bool_)
         if given.tool_masks is not None:
-            is_tool = _of_tokens("tool_masks", given.tool_masks, response_lengths, "b" + _INTEGERS) != 0
+            is_tool = rows_of_tokens("tool_masks", given.tool_masks, response_lengths, "b" + INTEGERS) != 0
         return cls(
             sequences=[np.concatenate(pair) for pair in zip(by_query, by_response, strict=True)],
             query_lengths=query_lengths,
@@ -120,7 +126,9 @@ class FlatRollouts:
             response_starts=np.cumsum(response_lengths) - response_lengths,
             is_tool=is_tool,
             values=_values(given, response_lengths, is_tool),
-            dones=np.ones(len(by_query), dtype=np.bool_) if given.dones is None else _flat("dones", given.dones, "b"),
+            dones=np.ones(len(by_query), dtype=np.bool_)
+            if given.dones is None
+            else one_each("dones", given.dones, "b"),
             group_of=_number_groups(by_query, given.group_ids),
             policy_versions=None if given.policy_versions is None else _versions(given.policy_versions),
         )
@@ -165,23 +173,12 @@ def _values(
         values["advantages"] = np.where(is_tool, 0, of_tokens)
     for name in ("logprobs", "reference_logprobs"):
         if (rows := getattr(given, name)) is not None:
-            values[name] = np.where(is_tool, 0, _of_tokens(name, rows, response_lengths, _NUMBERS))
+            values[name] = np.where(is_tool, 0, rows_of_tokens(name, rows, response_lengths, NUMBERS))
     if given.rewards is not None:
         values["rewards"] = _per_rollout_or_token("rewards", given.rewards, response_lengths, at_last=True)
     for name, of_tokens in values.items():
-        _check_finite(name, of_tokens, response_lengths)
+        check_finite(name, of_tokens, response_lengths)
     return {name: of_tokens.astype(np.float32) for name, of_tokens in values.items()}
-
-
-def _of_tokens(name: str, rows: Sequence[Any], response_lengths: NDArray[np.int64], kinds: str) -> NDArray[Any]:
-    """Rows with one entry for each token of their responses, end to end: [A]."""
-    flat, lengths = flatten(name, rows, kinds)
-    if (lengths != response_lengths).any():
-        index = int((lengths != response_lengths).argmax())
-        raise ValueError(
-            f"{name}[{index}] has {lengths[index]} entries for a response of {response_lengths[index]} tokens"
-        )
-    return flat
 
 
 def _per_rollout_or_token(
@@ -189,8 +186,8 @@ def _per_rollout_or_token(
 ) -> NDArray[np.floating]:
     """The same for rows or for one number a rollout, which stands at its last token or at all of them: [A]."""
     if np.ndim(given[0]) > 0:
-        return _of_tokens(name, given, response_lengths, _NUMBERS)
-    of_rollouts = _flat(name, given, _NUMBERS)
+        return rows_of_tokens(name, given, response_lengths, NUMBERS)
+    of_rollouts = one_each(name, given, NUMBERS)
     if not at_last:
         return np.repeat(of_rollouts, response_lengths)
     of_tokens = np.zeros(int(response_lengths.sum()), dtype=np.float64)
@@ -198,26 +195,8 @@ def _per_rollout_or_token(
     return of_tokens
 
 
-def _check_finite(name: str, of_tokens: NDArray[np.floating], response_lengths: NDArray[np.int64]) -> None:
-    if not np.isfinite(of_tokens).all():
-        token = int(np.isfinite(of_tokens).argmin())
-        ends = np.cumsum(response_lengths)
-        index = int(np.searchsorted(ends, token, side="right"))
-        raise ValueError(
-            f"{name} of rollout {index} is {of_tokens[token]} at response token "
-            f"{token - ends[index] + response_lengths[index]}, which is trained on"
-        )
-
-
-def _flat(name: str, given: Any, kinds: str) -> NDArray[Any]:
-    array = as_array(given)
-    if array.ndim != 1 or array.dtype.kind not in kinds:
-        raise ValueError(f"{name} must hold one value of a type that fits for each rollout, got {array.dtype}")
-    return array
-
-
 def _versions(given: Any) -> NDArray[np.int64]:
-    versions = _flat("policy_versions", given, _INTEGERS).astype(np.int64)
+    versions = one_each("policy_versions", given, INTEGERS).astype(np.int64)
     if (versions < 0).any():
         index = int((versions < 0).argmax())
         raise ValueError(f"policy_versions[{index}] is {versions[index]}; a version must be at least 0")
@@ -227,56 +206,9 @@ def _versions(given: Any) -> NDArray[np.int64]:
 def _number_groups(queries: list[NDArray[np.int64]], group_ids: Any) -> NDArray[np.int64]:
     """Numbers groups from 0: by ascending id, or equal queries in the order in which they first appear."""
     if group_ids is not None:
-        return np.unique(_flat("group_ids", group_ids, _INTEGERS), return_inverse=True)[1].astype(np.int64)
+        return np.unique(one_each("group_ids", group_ids, INTEGERS), return_inverse=True)[1].astype(np.int64)
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(query.tobytes(), len(numbers)) for query in queries], dtype=np.int64)
-
-
-def as_array(value: Any) -> NDArray[Any]:
-    """A list, array or tensor as an array in host memory; bfloat16, which NumPy lacks, as float32."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-    return np.asarray(value)
-
-
-def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Lays rows end to end.
-
-    Args:
-        name: of the argument, for errors.
-        rows: R rows, each a list, array or tensor [length]; at least one.
-        kinds: NumPy's letters of the types that are taken ("iu" for integers).
-
-    Returns:
-        The values [total], and each row's length, int64 [R].
-
-    Raises:
-        ValueError: a row is not 1-D or of another type; names the row.
-    """
-    arrays = [as_array(row) for row in rows]
-    for index, array in enumerate(arrays):
-        if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
-            raise ValueError(
-                f"{name}[{index}] must be 1-D and of a type that fits, got {array.dtype} of shape {list(array.shape)}"
-            )
-    lengths = np.array([len(array) for array in arrays], dtype=np.int64)
-    return np.concatenate([array for array in arrays if array.size] or [np.zeros(0, dtype=np.int64)]), lengths
-
-
-def refuse_flaws(flaws: Iterable[tuple[NDArray[np.bool_], str]], describe: Callable[[int], str]) -> None:
-    """Refuses rows of which one has a flaw.
-
-    Args:
-        flaws: for each kind, which rows have it, bool [R], and what it means for the caller.
-        describe: tells which row it is, by its index.
-
-    Raises:
-        ValueError: names the first row with the first flaw that any has.
-    """
-    for has_flaw, means in flaws:
-        if has_flaw.any():
-            raise ValueError(f"{describe(int(has_flaw.argmax()))}: {means}")
 
 
 def bins_of_steps(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from packhorse.client import BatchAssembler, BinBlock, Client, PackedBatch
 from packhorse.client.batches import IGNORE_INDEX
@@ -16,6 +15,7 @@ from packhorse.client.options import DEFAULT_PACKING, PackOptions
 from packhorse.client.sources import IndexableSource
 from packhorse.client.transport.requests import NO_RESOURCES, Resources
 from packhorse.losses import SequenceGroups
+from packhorse.rollouts.flat_rows import range_indices
 from packhorse.rollouts.given import FlatRollouts, Rollouts, bins_of_steps, block_of
 
 NO_VERSION = -1
@@ -174,8 +174,8 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
     response_lengths = rollouts.response_lengths[which]
     # A response's tokens and what tells of them stand so far from the row's begin: its query is never empty.
     starts = layout.starts + rollouts.query_lengths[which] - int(bool(assembler.shift_labels))
-    there = _range_indices(starts, response_lengths)  # int64 [K], in T
-    here = _range_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
+    there = range_indices(starts, response_lengths)  # int64 [K], in T
+    here = range_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
 
     is_tool = rollouts.is_tool[here]
     masks = np.zeros((3, labels.numel()), dtype=np.bool_)
@@ -206,9 +206,3 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
 
 
 torch.serialization.add_safe_globals([RolloutBatch])
-
-
-def _range_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices of all elements of spans [starts[i], starts[i] + lengths[i]), one span after the other: int64 [total]."""
-    offsets = np.cumsum(lengths) - lengths
-    return np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)

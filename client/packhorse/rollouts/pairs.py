@@ -23,9 +23,8 @@ from packhorse.client.batches import has_shifted_labels
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
 from packhorse.client.sources import IndexableSource
 from packhorse.losses import SequenceGroups, sequence_log_probs
-from packhorse.rollouts.given import bins_of_steps, block_of, flatten, refuse_flaws
-
-_INTEGERS = "iu"
+from packhorse.rollouts.flat_rows import INTEGERS, flatten, refuse_flaws
+from packhorse.rollouts.given import bins_of_steps, block_of
 
 
 class PairBatch(PackedBatch):
@@ -216,7 +215,7 @@ def _sequences(
     for name, given in (("prompts", prompts), ("chosen", chosen), ("rejected", rejected)):
         if len(given) != len(prompts):
             raise ValueError(f"{name} has {len(given)} entries for {len(prompts)} prompts")
-        tokens, lengths[name] = flatten(name, given, _INTEGERS)
+        tokens, lengths[name] = flatten(name, given, INTEGERS)
         rows[name] = np.split(tokens.astype(np.int64, copy=False), np.cumsum(lengths[name])[:-1])
     of_pairs = 2 * lengths["prompts"] + lengths["chosen"] + lengths["rejected"]
     refuse_flaws(

@@ -1,8 +1,9 @@
-"""`PrefixTree`: sequences whose common prefixes stand in a row once, and the row that TRL's asynchronous GRPO takes.
+"""`PrefixTree`: sequences whose common prefixes stand in a row once.
 
-Owns the tree's layout, which tokens see each other in it, and TRL's keys. Leaves checks of rows to `given`.
+Owns the tree's layout and which tokens see each other in it. Leaves checks of rows to `flat_rows`, and the keys that a
+trainer expects to `tree_row`.
 
-Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys, M trained tokens.
+Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from packhorse.client.batches import IGNORE_INDEX
-from packhorse.rollouts.given import flatten, refuse_flaws
-
-_INTEGERS, _NUMBERS = "iu", "fiu"
+from packhorse.rollouts.flat_rows import INTEGERS, flatten, range_indices, refuse_flaws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +63,7 @@ class PrefixTree:
         """
         if len(sequences) == 0:
             raise ValueError("sequences is empty: there is no tree to build")
-        flat, lengths = flatten("sequences", sequences, _INTEGERS)
+        flat, lengths = flatten("sequences", sequences, INTEGERS)
         starts = np.cumsum(lengths) - lengths
         refuse_flaws(((lengths == 0, "is empty; leave it out"),), lambda i: f"sequences[{i}]")
         flat = flat.astype(np.int64, copy=False)
@@ -81,11 +80,9 @@ class PrefixTree:
         sizes = end - first  # of segments
         segment_ends = np.cumsum(sizes)
         begins = segment_ends - sizes
-        source = _ranges(starts[which] + first, sizes)
-        is_last = np.zeros(len(source), dtype=np.bool_)
-        at_leaf = segment_ends[segment_of_leaf] - 1
-        is_last[at_leaf] = True
-        next_tokens = np.where(is_last, IGNORE_INDEX, flat[np.minimum(source + 1, len(flat) - 1)])
+        source = range_indices(starts[which] + first, sizes)
+        next_tokens = flat[np.minimum(source + 1, len(flat) - 1)]
+        next_tokens[segment_ends[segment_of_leaf] - 1] = IGNORE_INDEX
         subtree_ends = segment_ends.copy()
         for segment in range(len(parents) - 1, -1, -1):
             if (parent := parents[segment]) >= 0:
@@ -93,15 +90,15 @@ class PrefixTree:
         of_segments, num_in_path = _paths(parents)
         up_to = np.concatenate(([0], np.cumsum(num_in_path)))
         segment_of = segment_of_leaf[leaves.leaf_of]  # of each sequence
-        in_paths = of_segments[_ranges(up_to[segment_of], num_in_path[segment_of])]
+        in_paths = of_segments[range_indices(up_to[segment_of], num_in_path[segment_of])]
         return cls(
             tokens=flat[source],
-            depths=_ranges(first, sizes),
+            depths=range_indices(first, sizes),
             next_tokens=next_tokens,
             subtree_ends=np.repeat(subtree_ends, sizes),
             segment_ends=segment_ends,
             parents=parents,
-            positions=_ranges(begins[in_paths], sizes[in_paths]),
+            positions=range_indices(begins[in_paths], sizes[in_paths]),
             sequence_ends=np.cumsum(lengths),
         )
 
@@ -115,21 +112,21 @@ class PrefixTree:
 
         Returns:
             Positions in the row from the root to each segment's end, segment after segment, int64 [K], and their
-            exclusive ends, int64 [S]. A kernel aligns causal masks at the end.
+            exclusive ends, int64 [S]. The kernel has to align its causal mask at the end, as FlashAttention does.
         """
         sizes = np.diff(self.segment_ends, prepend=0)
         of_segments, num_in_path = _paths(self.parents)
-        keys = _ranges((self.segment_ends - sizes)[of_segments], sizes[of_segments])
+        keys = range_indices((self.segment_ends - sizes)[of_segments], sizes[of_segments])
         in_segments = np.cumsum(sizes[of_segments])
         return keys, in_segments[np.cumsum(num_in_path) - 1]
 
     def mask(self) -> torch.Tensor:
-        """Returns which keys each query sees, itself and what precedes it in its sequences: bool [N, N], for SDPA."""
+        """Returns which keys each query sees: bool [N, N], for SDPA. It sees itself and its sequences up to it."""
         at = torch.arange(self.num_tokens)
         return (at[None] <= at[:, None]) & (at[:, None] < torch.from_numpy(self.subtree_ends)[None])
 
     def mask_mod(self, device: torch.device | str = "cpu") -> Callable[..., torch.Tensor]:
-        """Returns the same rule as a `mask_mod` of FlexAttention (batch, head, query, key), with its table on a device.
+        """Returns the rule of `mask` as a function of (batch, head, query, key) for FlexAttention, on a device.
 
         Example:
             >>> sees = PrefixTree.of([[1, 2, 4], [1, 2, 5]]).mask_mod()
@@ -213,85 +210,3 @@ def _paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     for segment, parent in enumerate(parents.tolist()):
         paths.append([*(paths[parent] if parent >= 0 else ()), segment])
     return np.array([each for path in paths for each in path], dtype=np.int64), np.array([len(path) for path in paths])
-
-
-def _ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the numbers of all ranges [starts[i], starts[i] + sizes[i]), one after the other."""
-    return np.arange(int(sizes.sum())) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
-
-
-def tree_row(
-    sequences: Sequence[Any], trained: Sequence[Any], *, logprobs: Sequence[Any], advantages: Any
-) -> dict[str, torch.Tensor]:
-    """Builds a row of TRL's asynchronous GRPO: the keys, dtypes and order of its `TreeRow.pack()` (TRL 1.16).
-
-    A position that several sequences share serves each of them: every sequence's trained tokens are there, in the order
-    of sequences, whatever they share.
-
-    Example:
-        >>> row = tree_row(
-        ...     [[1, 2, 4], [1, 2, 5]], [[0, 0, 1]] * 2, logprobs=[[0, 0, -1.0], [0, 0, -2.0]], advantages=[0.5, -0.5]
-        ... )
-        >>> row["input_ids"].tolist(), row["shift_labels"].tolist(), row["token_index"].tolist()
-        ([1, 2, 4, 2, 5], [-100, 4, -100, 5, -100], [1, 3])
-        >>> row["tree_kv_index"].tolist(), row["tree_cu_seqlens_k"].tolist()
-        ([0, 0, 1, 2, 0, 3, 4], [0, 1, 4, 7])
-
-    Args:
-        sequences: R rows of token ids, as in `PrefixTree.of`.
-        trained: R rows with one entry for each token: 1 or True if it is trained. A first token never is, because
-            nothing predicts it.
-        logprobs: R rows with one entry for each token: its log-probability when it was generated.
-        advantages: one number for each sequence.
-
-    Returns:
-        int64 [N] `input_ids`, `position_ids`, `shift_labels`; int64 [K] `tree_kv_index`; int32 [S + 1]
-        `tree_cu_seqlens_q` and `tree_cu_seqlens_k`; int64 [2] `tree_max_seqlens`; int64 [M] `token_index` and
-        `segment_id`; float32 [M] `old_log_probs` and `advantages`.
-
-    Raises:
-        ValueError: a row or the advantages do not fit the sequences; names the argument and the sequence.
-    """
-    tree = PrefixTree.of(sequences)
-    lengths = np.diff(tree.sequence_ends, prepend=0)
-    flags = _beside("trained", trained, lengths, "b" + _INTEGERS) != 0
-    of_tokens = _beside("logprobs", logprobs, lengths, _NUMBERS)
-    of_sequences = np.asarray(advantages, dtype=np.float64)
-    if of_sequences.shape != lengths.shape:
-        raise ValueError(f"advantages has shape {list(of_sequences.shape)} for {len(lengths)} sequences")
-    flags[tree.sequence_ends - lengths] = False
-    at = np.flatnonzero(flags)
-    token_index = tree.positions[at - 1]
-    which = np.repeat(np.arange(len(lengths)), lengths)[at]
-    labels = np.full(tree.num_tokens, IGNORE_INDEX, dtype=np.int64)
-    labels[token_index] = tree.next_tokens[token_index]
-    keys, path_ends = tree.paths()
-    longest = [int(np.diff(ends, prepend=0).max()) for ends in (tree.segment_ends, path_ends)]
-    return {
-        "input_ids": torch.from_numpy(tree.tokens),
-        "position_ids": torch.from_numpy(tree.depths),
-        "shift_labels": torch.from_numpy(labels),
-        "tree_kv_index": torch.from_numpy(keys),
-        "tree_cu_seqlens_q": _offsets(tree.segment_ends),
-        "tree_cu_seqlens_k": _offsets(path_ends),
-        "tree_max_seqlens": torch.tensor(longest),
-        "token_index": torch.from_numpy(token_index),
-        "old_log_probs": torch.from_numpy(of_tokens[at].astype(np.float32)),
-        "advantages": torch.from_numpy(of_sequences[which].astype(np.float32)),
-        "segment_id": torch.from_numpy(which),
-    }
-
-
-def _beside(name: str, rows: Sequence[Any], lengths: NDArray[np.int64], kinds: str) -> NDArray[Any]:
-    """Returns rows that have one entry for each token of their sequences, end to end."""
-    if len(rows) != len(lengths):
-        raise ValueError(f"{name} has {len(rows)} entries for {len(lengths)} sequences")
-    flat, own = flatten(name, rows, kinds)
-    if (own != lengths).any():
-        index = int((own != lengths).argmax())
-        raise ValueError(f"{name}[{index}] has {own[index]} entries for a sequence of {lengths[index]} tokens")
-    return flat
-
-
-def _offsets(ends: NDArray[np.int64]) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from packhorse.packing.on_demand.online import OnlineBin
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.methods import pack_stream as bins_of_ranks
-from packhorse.server.methods.pack import order_of_bins
+from packhorse.server.methods import pack_stream
+from packhorse.server.methods.bins_of_ranks import order_of_bins
 from packhorse.server.methods.pack_stream import Rounds
 from packhorse.topology import Balance, Topology
 
@@ -122,7 +122,7 @@ def test_a_flush_may_add_empty_bins():
 
 
 def test_the_bins_of_a_round_are_bounded(monkeypatch):
-    monkeypatch.setattr(bins_of_ranks, "MAX_ROUND_SEQUENCES", 4)
+    monkeypatch.setattr(pack_stream, "MAX_ROUND_SEQUENCES", 4)
     rounds = Rounds(Topology(world_size=8), CAPACITIES)
     rounds.add([one(0), one(1)])
     with pytest.raises(ServiceError, match="flush earlier") as caught:

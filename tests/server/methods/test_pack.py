@@ -5,7 +5,7 @@ import pytest
 
 from packhorse.client.streams.blocks import decode_bins
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.methods import pack, pack_stream
+from packhorse.server.methods import bins_of_ranks, pack, pack_stream
 from packhorse.v1 import packing_pb2 as pb
 
 OPTIONS = pb.PackStreamRequest(options=pb.PackStreamOptions(max_seq_len=100, lookahead_sequences=3))
@@ -93,7 +93,7 @@ def test_options_of_the_packing(backend):
         ({"max_seq_len": 2**31}, "max_seq_len"),
         ({"max_sequences_per_bin": -1}, "max_sequences_per_bin"),
         ({"num_bins_multiple_of": -1}, "num_bins_multiple_of"),
-        ({"num_bins_multiple_of": pack.MAX_MULTIPLE + 1}, "num_bins_multiple_of"),
+        ({"num_bins_multiple_of": bins_of_ranks.MAX_MULTIPLE + 1}, "num_bins_multiple_of"),
         ({"align": -1}, "align"),
         ({"align": 101}, "align"),
         ({"extra_tokens": 100}, "extra_tokens"),
@@ -364,7 +364,7 @@ def test_fields_of_a_balance_out_of_range(backend, fields, field):
     ("options", "field"),
     [
         ({"num_bins_multiple_of": -1}, "num_bins_multiple_of"),
-        ({"num_bins_multiple_of": 2, "accumulation": pack.MAX_MULTIPLE // 2 + 1}, "accumulation"),
+        ({"num_bins_multiple_of": 2, "accumulation": bins_of_ranks.MAX_MULTIPLE // 2 + 1}, "accumulation"),
         ({"balance": 77}, "balance"),
         ({"cost_linear": -1}, "cost_linear"),
         ({"balance": pb.BALANCE_OPTIMIZER_STEP, "cost_linear": 2**62}, "cost_linear"),

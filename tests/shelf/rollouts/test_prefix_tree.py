@@ -153,10 +153,12 @@ def test_a_mask_that_trains_a_shared_token_in_one_sequence_alone_counts_it_there
         ({"sequences": [[1, 2], []]}, r"sequences\[1\]: is empty; leave it out"),
         ({"sequences": [[1, 2], [3, -4]]}, r"sequences\[1\] holds -4"),
         ({"sequences": [[1, 2], [[3]]]}, r"sequences\[1\] must be 1-D"),
-        ({"trained": [[0, 1]]}, "trained has 1 entries for 2 sequences"),
+        ({"trained": [[0, 1]]}, "trained has 1 rows for 2 sequences"),
         ({"trained": [[0, 1], [0]]}, r"trained\[1\] has 1 entries for a sequence of 2 tokens"),
         ({"logprobs": [[0.0, 1.0], [0.0] * 3]}, r"logprobs\[1\] has 3 entries"),
-        ({"advantages": [1.0]}, r"advantages has shape \[1\] for 2 sequences"),
+        ({"logprobs": [[float("nan"), 0.0], [0.0, float("inf")]]}, "logprobs of sequence 1 is inf at token 1"),
+        ({"advantages": [1.0, float("nan")]}, "advantages of sequence 1 is nan at token 1"),
+        ({"advantages": [1.0]}, "advantages has 1 entries for 2 sequences"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(change, says):

@@ -28,7 +28,7 @@ def even_bins(
     capacities: NDArray[np.int64],
     kinds: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns as many bins of the same items that cost the same, each item by descending tokens.
+    """Returns as many bins of the same items, which cost the same. A bin has its largest items first.
 
     Example:
         >>> sizes = np.array([[5], [4], [4], [3]])
@@ -45,7 +45,7 @@ def even_bins(
         kinds: of each item; items of different kinds share no bin: int64 [M]. None where all may.
 
     Returns:
-        `indices` and `bin_ends`, as given.
+        `indices` and `bin_ends` of the new bins.
     """
     num_bins = len(bin_ends)
     if not len(indices):
@@ -73,7 +73,7 @@ def even_packs(
 
     Items go by descending cost into the cheapest pack with room. Where one finds no room, the given packs are taken
     instead, so no further pack is ever needed. Then the packs exchange items, or give one away, until no pair of packs
-    comes nearer.
+    comes nearer, or MOST_WORK is done.
 
     Example:
         >>> sizes = np.array([[5], [4], [4], [3]])
@@ -128,7 +128,7 @@ def _place(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any)
 
 @kernel
 def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, work: int) -> None:
-    """Lets the most expensive pack exchange an item with the cheapest that bring both nearer, again and again."""
+    """Changes `placed`: the dearest pack exchanges items with the cheapest that comes nearer, until none does."""
     num_items, num_caps = sizes.shape
     free = np.empty((num_packs, num_caps), np.int64)
     free[:] = capacities
@@ -141,7 +141,7 @@ def _even(sizes: Any, costs: Any, capacities: Any, num_packs: int, placed: Any, 
             free[placed[item], cap] -= sizes[item, cap]
     close = (of_packs.sum() // num_packs) >> _CLOSE_BITS
     is_settled = np.zeros(num_packs, np.bool_)  # packs that had no partner when they were looked at
-    has_changed = False  # since all were looked at
+    has_changed = False  # since packs were last unsettled
     while work > 0:
         high = -1
         for pack in range(num_packs):

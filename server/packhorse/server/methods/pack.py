@@ -1,7 +1,7 @@
-"""Packing without a dataset, all lengths at once (PackSequences), and the order in which packed bins leave.
+"""Packing without a dataset, all lengths at once (PackSequences).
 
-Owns the method's checks, limits and answer, and the fields that divide bins among ranks, which PackStream has too: bin
-k belongs to rank k mod D. Leaves the packing to `packhorse.packing`.
+Owns the method's checks, limits and answer. Leaves the packing to `packhorse.packing`, and what ranks take of it to
+`bins_of_ranks`.
 
 Legend: S sequences, N bins, D ranks.
 """
@@ -12,13 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.epoch import arrange
 from packhorse.packing import (
     LIST_ONLY,
     MAX_SEQ_LEN,
     PackedSequences,
     checked_lengths,
-    even_bins,
     laid_end_to_end,
     lower_bound,
     pack_sizes,
@@ -30,7 +28,8 @@ from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
 from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.methods import requests
-from packhorse.topology import Balance, RoomRule, Topology, cost_of
+from packhorse.server.methods.bins_of_ranks import check_costs, evened, is_balanced, order_of_bins, ranks_of, sums_of
+from packhorse.topology import RoomRule, Topology, cost_of
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_PACK_SEQUENCES = 1_000_000
@@ -54,9 +53,6 @@ MAX_PACK_SECONDS = 10.0
 
 BYTES_PER_LENGTH = 160
 """Memory that packing a length takes, at most."""
-
-MAX_MULTIPLE = 1 << 16
-"""Of `num_bins_multiple_of`, because fewer bins than that are split off one by one, and of the bins in a round."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,12 +243,8 @@ def _evened_items(
     ranks: Topology,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns as many bins of the same items that cost the same; `lengths` are of the request's sequences."""
-    sizes = items.sizes
-    if limit is not None:  # one more budget, of which each takes one
-        sizes = np.concatenate((sizes, np.ones((len(sizes), 1), dtype=np.int64)), axis=1)
-        capacities = np.append(capacities, limit)
-    up_to = np.concatenate(([0], np.cumsum(cost_of(lengths[items.sequences], ranks.cost_linear))))
-    costs = np.diff(up_to[items.ends], prepend=0)
+    sizes, capacities = _with_limit(items.sizes, capacities, limit)
+    costs = sums_of(cost_of(lengths[items.sequences], ranks.cost_linear), items.ends)
     kinds = items.separate_by if len(items.separate_by) else None
     return evened(indices, ends, sizes, costs, capacities, ranks, kinds)
 
@@ -339,107 +331,14 @@ def _packed_under_budgets(
 ) -> PackedSequences:
     if algorithm not in ("auto", "best-fit"):
         raise invalid_field("algorithm", f"algorithm: budgets are packed by 'best-fit', not by {algorithm!r}")
-    if limit is not None:  # one more budget, of which each takes one
-        sizes = np.concatenate((sizes, np.ones((len(sizes), 1), dtype=np.int64)), axis=1)
-        capacities = np.append(capacities, limit)
+    sizes, capacities = _with_limit(sizes, capacities, limit)
     return pack_sizes(sizes, capacities, seed=request.seed if request.HasField("seed") else None)
 
 
-def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:
-    """Returns the ranks that a message packs for; a ServiceError names a field that is out of range, in `within`."""
-    world_size = requests.integer(f"{within}num_bins_multiple_of", message.num_bins_multiple_of, 0, MAX_MULTIPLE) or 1
-    accumulation = 1
-    if isinstance(message, pb.PackStreamOptions):
-        most = MAX_MULTIPLE // world_size
-        accumulation = requests.integer(f"{within}accumulation", message.accumulation, 0, most) or 1
-    balance = Balance.NONE  # what older clients, which do not know the field, expect
-    if message.balance:
-        balance = requests.choice(f"{within}balance", message.balance, pb.Balance.Name, Balance)
-    cost_linear = requests.integer(f"{within}cost_linear", message.cost_linear, 0)
-    return Topology(world_size=world_size, accumulation=accumulation, balance=balance, cost_linear=cost_linear)
-
-
-def check_costs(ranks: Topology, num_tokens: int, longest: int, *, within: str = "") -> None:
-    """Refuses costs whose sum would not fit into 64 bits; a ServiceError names `cost_linear`, in `within`.
-
-    `num_tokens` are of all sequences that are balanced together, `longest` of one.
-    """
-    if ranks.balance is not Balance.NONE and num_tokens * (ranks.cost_linear + longest) >= 1 << 62:
-        raise invalid_field(
-            f"{within}cost_linear",
-            f"{within}cost_linear {ranks.cost_linear} gives {num_tokens} tokens, in sequences of up to {longest}, a "
-            "cost of more than 62 bits; give a smaller one, or no balance",
-        )
-
-
-def is_balanced(ranks: Topology) -> bool:
-    """Whether there are ranks that wait for each other."""
-    return ranks.balance is not Balance.NONE and ranks.world_size > 1
-
-
-def evened(
-    indices: NDArray[np.int64],
-    bin_ends: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    costs: NDArray[np.int64],
-    capacities: NDArray[np.int64],
-    ranks: Topology,
-    kinds: NDArray[np.int64] | None = None,
+def _with_limit(
+    sizes: NDArray[np.int64], capacities: NDArray[np.int64], limit: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the bins of `even_bins`, or the given ones where ranks would wait less for those.
-
-    That happens if single items cost more than a mean bin: then bins of several sizes share rounds better.
-
-    Args:
-        indices: as in `even_bins`.
-        bin_ends: as in `even_bins`; N is a multiple of D.
-        sizes: as in `even_bins`.
-        costs: as in `even_bins`.
-        capacities: as in `even_bins`.
-        ranks: how many there are, and their balance.
-        kinds: as in `even_bins`.
-    """
-    even = even_bins(indices, bin_ends, sizes, costs, capacities, kinds)
-    return min(even, (indices, bin_ends), key=lambda bins: _duration(costs[bins[0]], bins[1], ranks))
-
-
-def _duration(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> int:
-    """Returns what the slowest ranks' bins cost; `costs` are of items, bin after bin."""
-    order = _order_of_costs(costs, bin_ends, ranks)
-    in_order = _costs_of_bins(costs, bin_ends)[order].reshape(-1, ranks.world_size)
-    return int(in_order.max(axis=1).sum() if ranks.balance is Balance.MICRO_STEP else in_order.sum(axis=0).max())
-
-
-def _costs_of_bins(costs: NDArray[np.int64], bin_ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.diff(np.concatenate(([0], np.cumsum(costs)))[bin_ends], prepend=0)
-
-
-def _order_of_costs(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
-    """As `order_of_bins`, from the cost of each sequence or item."""
-    key = np.array([costs.sum()], dtype=np.uint64)
-    num_steps = len(bin_ends) // ranks.world_size
-    return arrange(_costs_of_bins(costs, bin_ends)[None], ranks.balance, num_steps, ranks.world_size, key).ravel()
-
-
-def order_of_bins(lengths: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
-    """Returns which bin leaves first, second, …, so that bin k of this order is rank k mod D's.
-
-    The sum of all costs is the key of the shuffle, so that no rank always gets the most expensive bins.
-
-    Example:
-        >>> ranks = Topology(world_size=2, balance=Balance.OPTIMIZER_STEP, cost_linear=0)
-        >>> order = order_of_bins(np.array([5, 4, 4, 3]), np.array([1, 2, 3, 4]), ranks)
-        >>> sorted(sorted(order[rank::2].tolist()) for rank in range(2))  # 5² + 3² beside 4² + 4²
-        [[0, 3], [1, 2]]
-
-    Args:
-        lengths: int64 [S], in tokens, bin after bin.
-        bin_ends: int64 [N], exclusive end of every bin in `lengths`; N is a multiple of D.
-        ranks: how many there are, and their balance.
-
-    Returns:
-        int64 [N], each bin once.
-    """
-    if not is_balanced(ranks) or not len(bin_ends):
-        return np.arange(len(bin_ends))
-    return _order_of_costs(cost_of(lengths, ranks.cost_linear), bin_ends, ranks)
+    """Adds a limit of sequences as one more budget, of which each item takes one; None adds nothing."""
+    if limit is None:
+        return sizes, capacities
+    return np.concatenate((sizes, np.ones((len(sizes), 1), dtype=np.int64)), axis=1), np.append(capacities, limit)

@@ -1,7 +1,7 @@
 """Packing without a dataset, sequences as they arrive (PackStream).
 
 Owns the checks and limits of one stream, its answers, and the rounds in which its bins leave. Leaves the packing to
-`packhorse.packing`, and the order of bins within a round to `pack`.
+`packhorse.packing`, and what ranks take of a round to `bins_of_ranks`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,9 @@ from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker, split_to_mul
 from packhorse.server.base.faults import invalid_field, too_large
 from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.methods import requests
+from packhorse.server.methods.bins_of_ranks import check_costs, evened, is_balanced, order_of_bins, ranks_of
 from packhorse.server.methods.messages import encode
-from packhorse.server.methods.pack import caps_of, check_costs, evened, is_balanced, order_of_bins, ranks_of
+from packhorse.server.methods.pack import caps_of
 from packhorse.topology import Topology, cost_of
 from packhorse.v1 import packing_pb2 as pb
 

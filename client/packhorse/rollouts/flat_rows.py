@@ -1,0 +1,130 @@
+"""Rows of any length, laid end to end and checked: what rollouts, pairs and trees are given.
+
+Owns the checks that every such argument has, and the indices of spans. Leaves what an argument means to `given`,
+`pairs`, `prefix_tree` and `tree_row`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+INTEGERS, NUMBERS = "iu", "fiu"
+"""NumPy's letters of the types that an argument takes."""
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """A list, array or tensor as an array in host memory; bfloat16, which NumPy lacks, as float32."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    return np.asarray(value)
+
+
+def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Lays rows end to end.
+
+    Args:
+        name: of the argument, for errors.
+        rows: R rows, each a list, array or tensor [length]; at least one.
+        kinds: NumPy's letters of the types that are taken ("iu" for integers).
+
+    Returns:
+        The values [total], and each row's length, int64 [R].
+
+    Raises:
+        ValueError: a row is not 1-D or of another type; names the row.
+    """
+    arrays = [as_array(row) for row in rows]
+    for index, array in enumerate(arrays):
+        if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+            raise ValueError(
+                f"{name}[{index}] must be 1-D and of a type that fits, got {array.dtype} of shape {list(array.shape)}"
+            )
+    lengths = np.array([len(array) for array in arrays], dtype=np.int64)
+    return np.concatenate([array for array in arrays if array.size] or [np.zeros(0, dtype=np.int64)]), lengths
+
+
+def rows_of_tokens(
+    name: str, rows: Sequence[Any], lengths: NDArray[np.int64], kinds: str, *, what: str = "response"
+) -> NDArray[Any]:
+    """Lays rows end to end that have one entry for each token.
+
+    Args:
+        name: of the argument, for errors.
+        rows: R rows.
+        lengths: tokens of what each belongs to: int64 [R].
+        kinds: as in `flatten`.
+        what: one of these is, for errors.
+
+    Returns:
+        The entries: [total].
+
+    Raises:
+        ValueError: as `flatten`, or there are not as many rows, or entries of a row.
+    """
+    if len(rows) != len(lengths):
+        raise ValueError(f"{name} has {len(rows)} rows for {len(lengths)} {what}s")
+    flat, own = flatten(name, rows, kinds)
+    if (own != lengths).any():
+        index = int((own != lengths).argmax())
+        raise ValueError(f"{name}[{index}] has {own[index]} entries for a {what} of {lengths[index]} tokens")
+    return flat
+
+
+def one_each(name: str, given: Any, kinds: str) -> NDArray[Any]:
+    """Returns one value for each row, as an array; a ValueError names the argument that is none, or of another type."""
+    array = as_array(given)
+    if array.ndim != 1 or array.dtype.kind not in kinds:
+        raise ValueError(f"{name} must hold one value of a type that fits for each row, got {array.dtype}")
+    return array
+
+
+def check_finite(
+    name: str,
+    values: NDArray[np.floating],
+    lengths: NDArray[np.int64],
+    *,
+    row: str = "rollout",
+    token: str = "response token",
+) -> None:
+    """Refuses values of which one is no finite number; a ValueError names the `row` and the `token`.
+
+    Args:
+        name: of the argument, for errors.
+        values: of each token, 0 where it is not trained: [total].
+        lengths: tokens of each row: int64 [R].
+        row: what a row is, for errors.
+        token: what a token is, for errors.
+    """
+    if not np.isfinite(values).all():
+        at = int(np.isfinite(values).argmin())
+        ends = np.cumsum(lengths)
+        index = int(np.searchsorted(ends, at, side="right"))
+        raise ValueError(
+            f"{name} of {row} {index} is {values[at]} at {token} {at - ends[index] + lengths[index]}, "
+            "which is trained on"
+        )
+
+
+def refuse_flaws(flaws: Iterable[tuple[NDArray[np.bool_], str]], describe: Callable[[int], str]) -> None:
+    """Refuses rows of which one has a flaw.
+
+    Args:
+        flaws: for each kind, which rows have it, bool [R], and what it means for the caller.
+        describe: tells which row it is, by its index.
+
+    Raises:
+        ValueError: names the first row with the first flaw that any has.
+    """
+    for has_flaw, means in flaws:
+        if has_flaw.any():
+            raise ValueError(f"{describe(int(has_flaw.argmax()))}: {means}")
+
+
+def range_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the numbers in all spans [starts[i], starts[i] + lengths[i]), span after span: int64 [total]."""
+    offsets = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)

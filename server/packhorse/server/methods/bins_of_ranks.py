@@ -1,0 +1,130 @@
+"""Which rank takes which bin that was packed without a dataset: bin k belongs to rank k mod D.
+
+Owns the fields of PackSequences and PackStream that say how many ranks there are and where they wait, and which bins
+make them wait least. Leaves packs of equal cost to `packhorse.packing`, and the order of bins to `packhorse.epoch`.
+
+Legend: S sequences, N bins, D ranks.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.epoch import arrange
+from packhorse.packing import even_bins
+from packhorse.server.base.faults import invalid_field
+from packhorse.server.methods import requests
+from packhorse.topology import Balance, Topology, cost_of
+from packhorse.v1 import packing_pb2 as pb
+
+MAX_MULTIPLE = 1 << 16
+"""Of `num_bins_multiple_of`, because fewer bins than that are split off one by one, and of the bins in a round."""
+
+
+def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:
+    """Returns the ranks that a message packs for; a ServiceError names a field that is out of range, in `within`."""
+    world_size = requests.integer(f"{within}num_bins_multiple_of", message.num_bins_multiple_of, 0, MAX_MULTIPLE) or 1
+    accumulation = 1
+    if isinstance(message, pb.PackStreamOptions):
+        most = MAX_MULTIPLE // world_size
+        accumulation = requests.integer(f"{within}accumulation", message.accumulation, 0, most) or 1
+    balance = Balance.NONE  # what older clients, which do not know the field, expect
+    if message.balance:
+        balance = requests.choice(f"{within}balance", message.balance, pb.Balance.Name, Balance)
+    cost_linear = requests.integer(f"{within}cost_linear", message.cost_linear, 0)
+    return Topology(world_size=world_size, accumulation=accumulation, balance=balance, cost_linear=cost_linear)
+
+
+def check_costs(ranks: Topology, num_tokens: int, longest: int, *, within: str = "") -> None:
+    """Refuses costs whose sum would not fit into 64 bits; a ServiceError names `cost_linear`, in `within`.
+
+    `num_tokens` are of all sequences that are balanced together, `longest` of one.
+    """
+    if ranks.balance is not Balance.NONE and num_tokens * (ranks.cost_linear + longest) >= 1 << 62:
+        raise invalid_field(
+            f"{within}cost_linear",
+            f"{within}cost_linear {ranks.cost_linear} gives {num_tokens} tokens, in sequences of up to {longest}, a "
+            "cost of more than 62 bits; give a smaller one, or no balance",
+        )
+
+
+def is_balanced(ranks: Topology) -> bool:
+    """Whether there are ranks that wait for each other."""
+    return ranks.balance is not Balance.NONE and ranks.world_size > 1
+
+
+def evened(
+    indices: NDArray[np.int64],
+    bin_ends: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    costs: NDArray[np.int64],
+    capacities: NDArray[np.int64],
+    ranks: Topology,
+    kinds: NDArray[np.int64] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the bins of `even_bins`, or the given ones where ranks would wait less for those.
+
+    That happens if single items cost more than a mean bin: then bins of several sizes share rounds better.
+
+    Args:
+        indices: as in `even_bins`.
+        bin_ends: as in `even_bins`; N is a multiple of D.
+        sizes: as in `even_bins`.
+        costs: as in `even_bins`.
+        capacities: as in `even_bins`.
+        ranks: how many there are, and their balance.
+        kinds: as in `even_bins`.
+    """
+    even = even_bins(indices, bin_ends, sizes, costs, capacities, kinds)
+    return min(even, (indices, bin_ends), key=lambda bins: _duration(costs[bins[0]], bins[1], ranks))
+
+
+def _duration(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> int:
+    """Returns what the slowest ranks' bins cost; `costs` are of items, bin after bin."""
+    order = _order_of_costs(costs, bin_ends, ranks)
+    in_order = sums_of(costs, bin_ends)[order].reshape(-1, ranks.world_size)
+    return int(in_order.max(axis=1).sum() if ranks.balance is Balance.MICRO_STEP else in_order.sum(axis=0).max())
+
+
+def sums_of(costs: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the sum of each stretch of costs: int64 [n].
+
+    Example:
+        >>> sums_of(np.array([1, 2, 3]), np.array([2, 2, 3])).tolist()
+        [3, 0, 3]
+
+    Args:
+        costs: stretch after stretch.
+        ends: exclusive end of every stretch: int64 [n].
+    """
+    return np.diff(np.concatenate(([0], np.cumsum(costs)))[ends], prepend=0)
+
+
+def _order_of_costs(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
+    """As `order_of_bins`, from the cost of each sequence or item."""
+    key = np.array([costs.sum()], dtype=np.uint64)
+    num_steps = len(bin_ends) // ranks.world_size
+    return arrange(sums_of(costs, bin_ends)[None], ranks.balance, num_steps, ranks.world_size, key).ravel()
+
+
+def order_of_bins(lengths: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
+    """Returns which bin leaves first, second, …, so that bin k of this order is rank k mod D's.
+
+    The sum of all costs is the key of the shuffle, so that no rank always gets the most expensive bins.
+
+    Example:
+        >>> ranks = Topology(world_size=2, balance=Balance.OPTIMIZER_STEP, cost_linear=0)
+        >>> order = order_of_bins(np.array([5, 4, 4, 3]), np.array([1, 2, 3, 4]), ranks)
+        >>> sorted(sorted(order[rank::2].tolist()) for rank in range(2))  # 5² + 3² beside 4² + 4²
+        [[0, 3], [1, 2]]
+
+    Args:
+        lengths: int64 [S], in tokens, bin after bin.
+        bin_ends: int64 [N], exclusive end of every bin in `lengths`; N is a multiple of D.
+        ranks: how many there are, and their balance.
+
+    Returns:
+        int64 [N], each bin once.
+    """
+    if not is_balanced(ranks) or not len(bin_ends):
+        return np.arange(len(bin_ends))
+    return _order_of_costs(cost_of(lengths, ranks.cost_linear), bin_ends, ranks)
