@@ -73,9 +73,11 @@ def waiting(costs: NDArray[np.int64], world_size: int) -> float:
 
 def forced_by_longest(costs: NDArray[np.int64], num_packs: int, world_size: int) -> float:
     """Percent that waiting adds if all packs cost the same but the one of the dearest rollout, alone in it."""
+    if costs.max() * num_packs <= costs.sum():  # it does not fill a pack
+        return 0.0
     of_others = (costs.sum() - costs.max()) / (num_packs - 1)
-    duration = max(costs.max(), of_others) + (num_packs / world_size - 1) * of_others
-    return 100 * max(float(world_size * duration / costs.sum() - 1), 0.0)
+    duration = costs.max() + (num_packs / world_size - 1) * of_others
+    return 100 * float(world_size * duration / costs.sum() - 1)
 
 
 def batches(num: int, sigma: float) -> Iterator[NDArray[np.int64]]:
