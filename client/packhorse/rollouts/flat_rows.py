@@ -16,7 +16,7 @@ INTEGERS, NUMBERS = "iu", "fiu"
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """A list, array or tensor as an array in host memory; bfloat16, which NumPy lacks, as float32."""
+    """Returns a list, array or tensor as an array in host memory; bfloat16, which NumPy lacks, as float32."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
@@ -50,14 +50,14 @@ def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], N
 def rows_of_tokens(
     name: str, rows: Sequence[Any], lengths: NDArray[np.int64], kinds: str, *, what: str = "response"
 ) -> NDArray[Any]:
-    """Lays rows end to end that have one entry for each token.
+    """Lays rows end to end, each with one entry for every token of its response or sequence.
 
     Args:
         name: of the argument, for errors.
         rows: R rows.
-        lengths: tokens of what each belongs to: int64 [R].
+        lengths: tokens of each response, or sequence: int64 [R].
         kinds: as in `flatten`.
-        what: one of these is, for errors.
+        what: "response" or "sequence", for errors.
 
     Returns:
         The entries: [total].
@@ -75,7 +75,7 @@ def rows_of_tokens(
 
 
 def one_each(name: str, given: Any, kinds: str) -> NDArray[Any]:
-    """Returns one value for each row, as an array; a ValueError names the argument that is none, or of another type."""
+    """Returns an argument that has one value for each row, as an array; a ValueError names one that has not."""
     array = as_array(given)
     if array.ndim != 1 or array.dtype.kind not in kinds:
         raise ValueError(f"{name} must hold one value of a type that fits for each row, got {array.dtype}")
@@ -90,7 +90,7 @@ def check_finite(
     row: str = "rollout",
     token: str = "response token",
 ) -> None:
-    """Refuses values of which one is no finite number; a ValueError names the `row` and the `token`.
+    """Refuses NaN and infinity among the values of trained tokens; a ValueError names the row and the token.
 
     Args:
         name: of the argument, for errors.
