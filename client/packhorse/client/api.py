@@ -400,6 +400,7 @@ class Client:
         separate_by: Sequence[int] | NDArray[np.integer] | None = None,
         groups: Sequence[int] | NDArray[np.integer] | None = None,
         resources: Resources = NO_RESOURCES,
+        costs: Sequence[int] | NDArray[np.integer] | None = None,
         seed: int | None = None,
         align: int = 1,
         extra_tokens: int = 0,
@@ -423,6 +424,8 @@ class Client:
                 not together with `max_sequences_per_bin`.
             resources: name of what sequences take of a bin beside tokens → (how much of it each takes, int [S]; the
                 most that a bin holds), as in `{"tiles": (num_tiles, 48)}`. The packer is then best-fit.
+            costs: int [S], what each sequence costs, at least 0; None for what its length says (`packing.cost_linear`).
+                Of no effect without a balance.
             seed: shuffles equal lengths; None keeps their order.
             align: every sequence takes a multiple of this many tokens in its bin.
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
@@ -448,6 +451,7 @@ class Client:
             separate_by=None if separate_by is None else integers("separate_by", separate_by),
             groups=None if groups is None else integers("groups", groups),
             budgets=budget_messages(resources),
+            costs=None if costs is None else integers("costs", costs),
             seed=seed,
             align=align,
             extra_tokens=extra_tokens,

@@ -564,7 +564,7 @@ class StreamLocation(_message.Message):
     def __init__(self, step: _Optional[int] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class PackSequencesRequest(_message.Message):
-    __slots__ = ("lengths", "max_seq_len", "algorithm", "max_sequences_per_bin", "num_bins_multiple_of", "seed", "align", "extra_tokens", "balance", "cost_linear", "allow_empty", "separate_by", "groups", "budgets")
+    __slots__ = ("lengths", "max_seq_len", "algorithm", "max_sequences_per_bin", "num_bins_multiple_of", "seed", "align", "extra_tokens", "balance", "cost_linear", "allow_empty", "separate_by", "groups", "budgets", "costs")
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
@@ -579,6 +579,7 @@ class PackSequencesRequest(_message.Message):
     SEPARATE_BY_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     max_seq_len: int
     algorithm: str
@@ -593,7 +594,8 @@ class PackSequencesRequest(_message.Message):
     separate_by: _containers.RepeatedScalarFieldContainer[int]
     groups: _containers.RepeatedScalarFieldContainer[int]
     budgets: _containers.RepeatedCompositeFieldContainer[Budget]
-    def __init__(self, lengths: _Optional[_Iterable[int]] = ..., max_seq_len: _Optional[int] = ..., algorithm: _Optional[str] = ..., max_sequences_per_bin: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., seed: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., separate_by: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ...) -> None: ...
+    costs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lengths: _Optional[_Iterable[int]] = ..., max_seq_len: _Optional[int] = ..., algorithm: _Optional[str] = ..., max_sequences_per_bin: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., seed: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., separate_by: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., costs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Budget(_message.Message):
     __slots__ = ("name", "cap", "amounts")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from packhorse.packing.on_demand.online import OnlineBin
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.methods import pack_stream
-from packhorse.server.methods.bins_of_ranks import order_of_bins
+from packhorse.server.methods.bins_of_ranks import order_of_costs
 from packhorse.server.methods.pack_stream import Rounds
-from packhorse.topology import Balance, Topology
+from packhorse.topology import Balance, Topology, cost_of
 
 CAPACITIES = np.array([100])
 """Of the bins of every round here."""
@@ -28,7 +28,7 @@ def cost(lengths, cost_linear):
 def of_ranks(bins, ranks):
     """Cost of each step's bins: [steps, D]."""
     lengths, ends = laid_out(bins)
-    order = order_of_bins(lengths, ends, ranks)
+    order = order_of_costs(cost_of(lengths, ranks.cost_linear), ends, ranks)
     assert sorted(order.tolist()) == list(range(len(bins)))
     return np.array([cost(bins[b], ranks.cost_linear) for b in order]).reshape(-1, ranks.world_size)
 
@@ -71,8 +71,8 @@ def test_sums_that_can_agree_do():
 
 def test_without_a_balance_bins_stay_in_the_packers_order():
     for ranks in (Topology(world_size=3), Topology(balance=Balance.MICRO_STEP)):
-        assert order_of_bins(*laid_out([[3], [1], [2]]), ranks).tolist() == [0, 1, 2]
-    assert order_of_bins(*laid_out([]), Topology(world_size=3, balance=Balance.MICRO_STEP)).tolist() == []
+        assert order_of_costs(*laid_out([[3], [1], [2]]), ranks).tolist() == [0, 1, 2]
+    assert order_of_costs(*laid_out([]), Topology(world_size=3, balance=Balance.MICRO_STEP)).tolist() == []
 
 
 def test_no_rank_always_has_the_most():

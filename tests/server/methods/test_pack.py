@@ -281,6 +281,30 @@ def test_groups_budgets_and_limits_hold_in_packs_of_equal_cost(backend, balance)
 
 
 @pytest.mark.parametrize("balance", [pb.BALANCE_MICRO_STEP, pb.BALANCE_OPTIMIZER_STEP])
+def test_costs_that_are_given_are_what_ranks_share(backend, balance):
+    random = np.random.default_rng(4)
+    lengths, costs = some_lengths().clip(max=200), random.integers(1, 1 << 40, 400)
+    request = pb.PackSequencesRequest(
+        lengths=lengths, costs=costs, max_seq_len=1000, num_bins_multiple_of=4, balance=balance
+    )
+    bins = bins_of(backend.pack_sequences(request))
+    assert sorted(i for b in bins for i in b) == list(range(400))
+    assert max(lengths[b].sum() for b in bins) <= 1000
+    in_steps = np.array([costs[b].sum() for b in bins]).reshape(-1, 4)
+    by_length = costs_of(bins, lengths, 100).reshape(-1, 4)
+    if balance == pb.BALANCE_OPTIMIZER_STEP:
+        in_steps, by_length = in_steps.sum(axis=0)[None], by_length.sum(axis=0)[None]
+    assert waiting(in_steps) < min(0.005, waiting(by_length))
+
+
+@pytest.mark.parametrize("costs", [[1], [1, 2, 1 << 62], [1 << 61, 1 << 61, 0]])
+def test_costs_that_do_not_fit_are_refused(backend, costs):
+    request = pb.PackSequencesRequest(lengths=[3, 4, 5], max_seq_len=10, costs=costs)
+    with pytest.raises(ServiceError, match="costs holds"):
+        backend.pack_sequences(request)
+
+
+@pytest.mark.parametrize("balance", [pb.BALANCE_MICRO_STEP, pb.BALANCE_OPTIMIZER_STEP])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_balance_never_makes_ranks_wait_more(backend, balance, seed):
     """Where single sequences cost more than a mean bin, bins of several sizes may share rounds better."""

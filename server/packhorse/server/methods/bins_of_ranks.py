@@ -20,6 +20,10 @@ MAX_MULTIPLE = 1 << 16
 """Of `num_bins_multiple_of`, because fewer bins than that are split off one by one, and of the bins in a round."""
 
 
+MOST_COST = 1 << 62
+"""Of all sequences that are balanced together."""
+
+
 def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:
     """Returns the ranks that a message packs for; a ServiceError names a field that is out of range, in `within`."""
     world_size = requests.integer(f"{within}num_bins_multiple_of", message.num_bins_multiple_of, 0, MAX_MULTIPLE) or 1
@@ -39,7 +43,7 @@ def check_costs(ranks: Topology, num_tokens: int, longest: int, *, within: str =
 
     `num_tokens` are of all sequences that are balanced together, `longest` of one.
     """
-    if ranks.balance is not Balance.NONE and num_tokens * (ranks.cost_linear + longest) >= 1 << 62:
+    if ranks.balance is not Balance.NONE and num_tokens * (ranks.cost_linear + longest) >= MOST_COST:
         raise invalid_field(
             f"{within}cost_linear",
             f"{within}cost_linear {ranks.cost_linear} gives {num_tokens} tokens, in sequences of up to {longest}, a "
@@ -80,7 +84,7 @@ def evened(
 
 def _duration(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> int:
     """Returns what the slowest ranks' bins cost; `costs` are of items, bin after bin."""
-    order = _order_of_costs(costs, bin_ends, ranks)
+    order = order_of_costs(costs, bin_ends, ranks)
     in_order = sums_of(costs, bin_ends)[order].reshape(-1, ranks.world_size)
     return int(in_order.max(axis=1).sum() if ranks.balance is Balance.MICRO_STEP else in_order.sum(axis=0).max())
 
@@ -99,27 +103,20 @@ def sums_of(costs: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int
     return np.diff(np.concatenate(([0], np.cumsum(costs)))[ends], prepend=0)
 
 
-def _order_of_costs(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
-    """As `order_of_bins`, from the cost of each sequence or item."""
-    key = np.array([costs.sum()], dtype=np.uint64)
-    num_steps = len(bin_ends) // ranks.world_size
-    return arrange(sums_of(costs, bin_ends)[None], ranks.balance, num_steps, ranks.world_size, key).ravel()
-
-
-def order_of_bins(lengths: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
+def order_of_costs(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
     """Returns which bin leaves first, second, …, so that bin k of this order is rank k mod D's.
 
     The sum of all costs is the key of the shuffle, so that no rank always gets the most expensive bins.
 
     Example:
-        >>> ranks = Topology(world_size=2, balance=Balance.OPTIMIZER_STEP, cost_linear=0)
-        >>> order = order_of_bins(np.array([5, 4, 4, 3]), np.array([1, 2, 3, 4]), ranks)
-        >>> sorted(sorted(order[rank::2].tolist()) for rank in range(2))  # 5² + 3² beside 4² + 4²
+        >>> ranks = Topology(world_size=2, balance=Balance.OPTIMIZER_STEP)
+        >>> order = order_of_costs(np.array([25, 16, 16, 9]), np.array([1, 2, 3, 4]), ranks)
+        >>> sorted(sorted(order[rank::2].tolist()) for rank in range(2))  # 25 + 9 beside 16 + 16
         [[0, 3], [1, 2]]
 
     Args:
-        lengths: int64 [S], in tokens, bin after bin.
-        bin_ends: int64 [N], exclusive end of every bin in `lengths`; N is a multiple of D.
+        costs: of sequences or items, bin after bin: int64 [S].
+        bin_ends: int64 [N], exclusive end of every bin in `costs`; N is a multiple of D.
         ranks: how many there are, and their balance.
 
     Returns:
@@ -127,4 +124,6 @@ def order_of_bins(lengths: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks
     """
     if not is_balanced(ranks) or not len(bin_ends):
         return np.arange(len(bin_ends))
-    return _order_of_costs(cost_of(lengths, ranks.cost_linear), bin_ends, ranks)
+    key = np.array([costs.sum()], dtype=np.uint64)
+    num_steps = len(bin_ends) // ranks.world_size
+    return arrange(sums_of(costs, bin_ends)[None], ranks.balance, num_steps, ranks.world_size, key).ravel()

@@ -28,7 +28,15 @@ from packhorse.packing import pack_sequences as pack_lengths
 from packhorse.server.base.faults import ServiceError, invalid_field, too_large
 from packhorse.server.base.time_slices import TimeSlices, finish
 from packhorse.server.methods import requests
-from packhorse.server.methods.bins_of_ranks import check_costs, evened, is_balanced, order_of_bins, ranks_of, sums_of
+from packhorse.server.methods.bins_of_ranks import (
+    MOST_COST,
+    check_costs,
+    evened,
+    is_balanced,
+    order_of_costs,
+    ranks_of,
+    sums_of,
+)
 from packhorse.topology import RoomRule, Topology, cost_of
 from packhorse.v1 import packing_pb2 as pb
 
@@ -195,7 +203,7 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         rooms = rooms_of_lengths(lengths, RoomRule(capacity, align, extra))  # int64 [S]
     except ValueError as error:
         raise invalid_field("lengths", str(error)) from None
-    check_costs(ranks, int(lengths.sum()), int(lengths.max(initial=0)))
+    costs = _costs(request, lengths, ranks)
     algorithm = request.algorithm or "best-fit"
     sizes_of_sequences, capacities = _sizes(request, rooms)
     items = Items.of(request, sizes_of_sequences, capacities)
@@ -219,10 +227,10 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
         raise invalid_field("num_bins_multiple_of", f"num_bins_multiple_of: {error}") from None
     if is_balanced(ranks):
         yield num_bytes
-        indices, ends = _evened_items(indices, ends, items, lengths, capacities, limit, ranks)
+        indices, ends = _evened_items(indices, ends, items, costs, capacities, limit, ranks)
     indices, ends = items.members(indices, ends)
     if is_balanced(ranks):
-        order = order_of_bins(lengths[indices], ends, ranks)
+        order = order_of_costs(costs[indices], ends, ranks)
         sizes = np.diff(ends, prepend=0)
         indices, ends = laid_end_to_end(indices, (ends - sizes)[order], sizes[order])
     return pb.PackSequencesResponse(
@@ -237,16 +245,30 @@ def _evened_items(
     indices: NDArray[np.int64],
     ends: NDArray[np.int64],
     items: Items,
-    lengths: NDArray[np.int64],
+    costs: NDArray[np.int64],
     capacities: NDArray[np.int64],
     limit: int | None,
     ranks: Topology,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns as many bins of the same items that cost the same; `lengths` are of the request's sequences."""
+    """Returns as many bins of the same items that cost the same; `costs` are of the request's sequences."""
     sizes, capacities = _with_limit(items.sizes, capacities, limit)
-    costs = sums_of(cost_of(lengths[items.sequences], ranks.cost_linear), items.ends)
+    of_items = sums_of(costs[items.sequences], items.ends)
     kinds = items.separate_by if len(items.separate_by) else None
-    return evened(indices, ends, sizes, costs, capacities, ranks, kinds)
+    return evened(indices, ends, sizes, of_items, capacities, ranks, kinds)
+
+
+def _costs(request: pb.PackSequencesRequest, lengths: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
+    """Returns what each sequence costs: the request's numbers, or what its length says: int64 [S]."""
+    if not len(request.costs):
+        check_costs(ranks, int(lengths.sum()), int(lengths.max(initial=0)))
+        return cost_of(lengths, ranks.cost_linear)
+    if len(request.costs) != len(lengths) or sum(request.costs) >= MOST_COST:
+        raise invalid_field(
+            "costs",
+            f"costs holds {len(request.costs)} numbers for {len(lengths)} lengths, which add up to "
+            f"{sum(request.costs)}: give one for each, that fit together into 62 bits",
+        )
+    return np.array(request.costs, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker, split_to_mul
 from packhorse.server.base.faults import invalid_field, too_large
 from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.methods import requests
-from packhorse.server.methods.bins_of_ranks import check_costs, evened, is_balanced, order_of_bins, ranks_of
+from packhorse.server.methods.bins_of_ranks import check_costs, evened, is_balanced, order_of_costs, ranks_of
 from packhorse.server.methods.messages import encode
 from packhorse.server.methods.pack import caps_of
 from packhorse.topology import Topology, cost_of
@@ -115,8 +115,9 @@ class Rounds:
         for first in range(0, num_bins, self._bins_per_round):
             bins = self._held[first : min(first + self._bins_per_round, num_bins)]
             lengths = np.array([length for bin_ in bins for length in bin_.lengths], dtype=np.int64)
+            costs = cost_of(lengths, self._ranks.cost_linear)
             ends = np.cumsum([len(bin_.ids) for bin_ in bins], dtype=np.int64)
-            leaving += [bins[index] for index in order_of_bins(lengths, ends, self._ranks).tolist()]
+            leaving += [bins[index] for index in order_of_costs(costs, ends, self._ranks).tolist()]
         del self._held[:num_bins]
         self._num_sequences -= sum(len(bin_.ids) for bin_ in leaving)
         return leaving
