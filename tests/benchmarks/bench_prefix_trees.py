@@ -1,7 +1,7 @@
 """Building rows of rollouts that share prefixes, beside TRL's `TreeRow`, and how many tokens such rows save.
 
 Owns the three cases; both build the same row from the same arrays, in this one process, and the rows are compared.
-Without TRL its column stays empty.
+Without TRL its column stays empty. Then the same rollouts are packed for ranks that wait for each other.
 """
 
 import time
@@ -12,11 +12,21 @@ import torch
 from harness import Row, interleaved, timed
 from workload import Workspace
 
-from packhorse.rollouts import PrefixTree, tree_row
+from packhorse.rollouts import (
+    PackOptions,
+    PrefixTree,
+    Rollouts,
+    TreeBatch,
+    pack_rollouts,
+    prefix_sharing,
+    tree_row,
+)
+from packhorse.topology import DEFAULT_COST_LINEAR
 
 NOTE = (
     "prefix-trees: tokens of rollouts a second that become rows, on one core, one row for each prompt; TRL's is "
-    "`TreeRow.add` and `pack`. The share is tokens that a model computes with trees, of those without."
+    "`TreeRow.add` and `pack`. The share is tokens that a model computes with trees, of those without. Packs are of "
+    "`pack_rollouts` with trees and a balance at every micro-step; the slowest rank is told in parts of the mean."
 )
 
 CASES = [
@@ -62,6 +72,48 @@ def theirs(samples: list[list[dict[str, Any]]]) -> list[dict[str, torch.Tensor]]
             row.add(sample)
         built.append(row.pack())
     return built
+
+
+PACKS = [(CASES[0], 16_384, 16), (CASES[1], 16_384, 16), (CASES[2], 32_768, 16), (CASES[2], 32_768, 64)]
+"""(case, tokens of a pack, ranks)."""
+
+
+def packs(case: tuple[Any, ...], max_seq_len: int, ranks: int) -> Row:
+    """Packs a case's rollouts for ranks."""
+    name, prompts, answers, prompt, mean, target = case
+    groups = rollouts(prompts, answers, prompt, mean)
+    given = Rollouts(
+        queries=[row[:prompt] for group in groups for row in group],
+        responses=[row[prompt:] for group in groups for row in group],
+    )
+    batches: list[TreeBatch] = []
+
+    def work() -> None:
+        batches[:] = pack_rollouts(
+            given,
+            max_seq_len=max_seq_len,
+            pad_token_id=0,
+            world_size=ranks,
+            prefixes="tree",
+            packing=PackOptions(balance="micro-step"),
+            flatten=True,
+        )
+
+    seconds = min(interleaved(3, lambda: timed(work))[0])
+    sharing = prefix_sharing(batches)
+    share = sharing.num_distinct_tokens / sharing.num_tokens
+    costs = np.array([int((2 * batch["position_ids"] + 1 + DEFAULT_COST_LINEAR).sum()) for batch in batches])
+    in_steps = costs.reshape(-1, ranks)
+    slowest = in_steps.max(axis=1).sum() / in_steps.mean(axis=1).sum()
+    return Row(
+        what=f"packs of prefix trees, {name}, {ranks} ranks",
+        size=f"{len(batches)} packs of {max_seq_len:,} tokens",
+        ours=f"{share:.2f} of the tokens are computed; the slowest rank takes {slowest:.2f}; {1000 * seconds:.0f} ms",
+        peer="",
+        ratio=None,
+        target=f"≤ {target}, slowest ≤ 1.2",
+        reached=round(share, 2) <= target and slowest <= 1.2,
+    )
 
 
 def run(workspace: Workspace) -> list[Row]:
@@ -126,4 +178,4 @@ def run(workspace: Workspace) -> list[Row]:
                 reached=rates[0] >= 10 and round(share, 2) <= target,
             )
         )
-    return rows
+    return [*rows, *(packs(*case) for case in PACKS)]

@@ -157,8 +157,8 @@ class LossCounts:
 
         Args:
             batch: has `labels`, integers [B, L] on any device, and `layout` or, as batches of the presets padding-free,
-                trl and open-instruct, `cu_seq_lens_q` in host memory. Count batches of other presets before the preset:
-                `LossCounts.of_batch(batch)`, then `get_preset(name).convert(batch)`.
+                trl and open-instruct, `cu_seq_lens_q` in host memory; or it is a batch of trees. Count batches of other
+                presets before the preset: `LossCounts.of_batch(batch)`, then `get_preset(name).convert(batch)`.
             groups: of its sequences; None for the batch's own `groups`, if it has any.
 
         Raises:
@@ -258,7 +258,8 @@ def build_loss_weights(
             not change. For a component with the share o of the objective and the share s of the samples, give o / s.
 
     Returns:
-        float32 [B, L], aligned with `labels`: 0 where they are -100. For unshifted labels and a loss computed from
+        float32 [B, L], aligned with `labels`: 0 where they are -100. Of a batch of trees float32 [M], aligned with
+        `token_index`. For unshifted labels and a loss computed from
         `labels[:, 1:]`, take `[:, 1:]` of the weights too. On the labels' device, or on that of `counts` where labels
         are on the host.
 
@@ -270,7 +271,8 @@ def build_loss_weights(
         raise ValueError(f"reduction {reduction!r} is not one of {', '.join(LossReduction)}")
     if gradient_divisor < 1:
         raise ValueError(f"gradient_divisor must be at least 1, got {gradient_divisor}")
-    if counts is None and groups is None and "groups" not in batch and _layout_of(batch).group_ids is not None:
+    is_alone = counts is None and groups is None and "groups" not in batch
+    if is_alone and _layout_of(batch).group_ids is not None:
         (groups,) = SequenceGroups.of_batches(batch)
     targets, groups = _targets_of_sequences(batch), _groups_of(batch, groups)
     counts = counts or LossCounts._of_targets(targets, groups)
@@ -281,6 +283,8 @@ def build_loss_weights(
     of_sequences = gradient_divisor / denominators.clamp(min=1).to(torch.float32)
     if component_weights is not None:
         of_sequences = of_sequences * _component_factors(batch, component_weights, device)
+    if "sequence_index" in batch:
+        return of_sequences[move(batch["sequence_index"], device)]
     sequence_of_tokens = sequence_index(_layout_of(batch), device)  # 0 before the first sequence
     of_tokens = torch.nn.functional.pad(of_sequences, (1, 0))[sequence_of_tokens].view(labels.shape)
     return of_tokens * move(labels != IGNORE_INDEX, device)
@@ -334,6 +338,9 @@ def _layout_of(batch: Mapping[str, Any]) -> PackLayout:
 
 def _targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
     """Returns how many targets every sequence has, on the labels' device: int64 [n]."""
+    if "sequence_index" in batch:  # a tree
+        which = batch["sequence_index"]
+        return which.new_zeros(len(batch["ids"])).index_add_(0, which, torch.ones_like(which))
     layout = _layout_of(batch)
     labels = batch["labels"]
     check_shape("labels", labels, layout)
@@ -361,7 +368,7 @@ def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
 
 def _groups_of(batch: Mapping[str, Any], groups: SequenceGroups | None) -> SequenceGroups | None:
     groups = batch.get("groups") if groups is None else groups
-    num_sequences = _layout_of(batch).num_sequences
+    num_sequences = len(batch["ids"]) if "sequence_index" in batch else _layout_of(batch).num_sequences
     if groups is not None and len(groups.numbers) != num_sequences:
         raise ValueError(f"groups number {len(groups.numbers)} sequences, and the batch has {num_sequences}")
     return groups

@@ -274,7 +274,7 @@ def context_batches(
 def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
     where = batch.get("layout")
     if not isinstance(where, PackLayout) or "input_ids" not in batch:
-        raise ValueError("batch must have PackedBatch's own keys: take no preset")
+        raise ValueError("batch must have PackedBatch's own keys: take no preset, and prefixes='repeated'")
     if "media" in batch:
         raise ValueError("a batch with media cannot be shared by ranks: its images belong to it as a whole")
     if (planned := ContextRule(*batch.get("context_rule", astuple(rule)))) != rule:

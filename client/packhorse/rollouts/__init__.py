@@ -9,21 +9,36 @@ from packhorse.rollouts.open_instruct import OpenInstructPacks, to_open_instruct
 from packhorse.rollouts.pack import RolloutBatch, as_micro_batches, pack_rollouts
 from packhorse.rollouts.pairs import PairBatch, PairLogProbs, as_pair_batch, pack_pairs, pair_log_probs
 from packhorse.rollouts.prefix_tree import PrefixTree
-from packhorse.rollouts.tree_row import tree_row
+from packhorse.rollouts.tree_batch import (
+    PrefixSharing,
+    TreeBatch,
+    build_tree_block_mask,
+    build_tree_mask,
+    prefix_sharing,
+    trained_log_probs,
+)
+from packhorse.rollouts.tree_row import to_trl_async, tree_row
 
 __all__ = [
     "OpenInstructPacks",
     "PackOptions",
     "PairBatch",
     "PairLogProbs",
+    "PrefixSharing",
     "PrefixTree",
     "RolloutBatch",
     "Rollouts",
+    "TreeBatch",
     "as_micro_batches",
     "as_pair_batch",
+    "build_tree_block_mask",
+    "build_tree_mask",
     "pack_pairs",
     "pack_rollouts",
     "pair_log_probs",
+    "prefix_sharing",
     "to_open_instruct",
+    "to_trl_async",
+    "trained_log_probs",
     "tree_row",
 ]

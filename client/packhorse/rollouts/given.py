@@ -101,6 +101,8 @@ class FlatRollouts:
     """Whether a rollout came to its end: bool [R]."""
     group_of: NDArray[np.int64]
     """Number of every rollout's group: int64 [R]; all from 0 to the greatest occur."""
+    has_group_ids: bool
+    """Whether groups were given, so that they are not of equal queries."""
     policy_versions: NDArray[np.int64] | None
     """Version of the policy that wrote each rollout: int64 [R], at least 0; None where none was given."""
 
@@ -130,6 +132,7 @@ class FlatRollouts:
             if given.dones is None
             else one_each("dones", given.dones, "b"),
             group_of=_number_groups(by_query, given.group_ids),
+            has_group_ids=given.group_ids is not None,
             policy_versions=None if given.policy_versions is None else _versions(given.policy_versions),
         )
 
@@ -137,6 +140,11 @@ class FlatRollouts:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of every rollout: int64 [R]."""
         return self.query_lengths + self.response_lengths
+
+    @property
+    def num_trained(self) -> NDArray[np.int64]:
+        """Trained tokens of every rollout: int64 [R]."""
+        return self.response_lengths - np.add.reduceat(self.is_tool, self.response_starts, dtype=np.int64)
 
     @property
     def version_numbers(self) -> NDArray[np.int64] | None:
@@ -222,6 +230,7 @@ def bins_of_steps(
     packing: PackOptions,
     separate_by: NDArray[np.int64] | None = None,
     resources: Resources = NO_RESOURCES,
+    costs: NDArray[np.int64] | None = None,
 ) -> list[NDArray[np.int64]]:
     """Packs rooms into bins, as many for every rank and batch.
 
@@ -235,6 +244,7 @@ def bins_of_steps(
         packing: the packer and its limits.
         separate_by: items with different numbers share no bin: int64 [S]; None where all may.
         resources: as in `Client.pack_sequences`.
+        costs: as in `Client.pack_sequences`.
 
     Returns:
         Each bin's indices into `rooms`: int64.
@@ -253,6 +263,7 @@ def bins_of_steps(
             packing=packing,
             separate_by=separate_by,
             resources=resources,
+            costs=costs,
         )
     except InvalidRequestError as error:
         if error.metadata.get("field") != "num_bins_multiple_of":

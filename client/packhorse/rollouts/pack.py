@@ -5,6 +5,7 @@ has to `packhorse.client.batches`, the bins and their order to the service's pla
 """
 
 from collections.abc import Sequence
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -17,9 +18,9 @@ from packhorse.client.transport.requests import NO_RESOURCES, Resources
 from packhorse.losses import SequenceGroups
 from packhorse.rollouts.flat_rows import range_indices
 from packhorse.rollouts.given import FlatRollouts, Rollouts, bins_of_steps, block_of
-
-NO_VERSION = -1
-"""Policy version of a pack without rollouts."""
+from packhorse.rollouts.pack_versions import versions_of_packs
+from packhorse.rollouts.tree_batch import TreeBatch, tree_batch
+from packhorse.rollouts.tree_packs import bins_of_trees
 
 
 class RolloutBatch(PackedBatch):
@@ -69,6 +70,7 @@ class RolloutBatch(PackedBatch):
     """
 
 
+@overload
 def pack_rollouts(
     rollouts: Rollouts,
     *,
@@ -81,7 +83,43 @@ def pack_rollouts(
     resources: Resources = NO_RESOURCES,
     shift_labels: bool = False,
     flatten: bool = False,
-) -> list[RolloutBatch]:
+    prefixes: Literal["repeated"] = "repeated",
+) -> list[RolloutBatch]: ...
+
+
+@overload
+def pack_rollouts(
+    rollouts: Rollouts,
+    *,
+    max_seq_len: int,
+    pad_token_id: int,
+    client: Client | None = None,
+    world_size: int = 1,
+    batch_size: int = 1,
+    packing: PackOptions = DEFAULT_PACKING,
+    resources: Resources = NO_RESOURCES,
+    shift_labels: bool = True,
+    flatten: bool = False,
+    prefixes: Literal["tree"],
+    max_trained_tokens: int | None = None,
+) -> list[TreeBatch]: ...
+
+
+def pack_rollouts(
+    rollouts: Rollouts,
+    *,
+    max_seq_len: int,
+    pad_token_id: int,
+    client: Client | None = None,
+    world_size: int = 1,
+    batch_size: int = 1,
+    packing: PackOptions = DEFAULT_PACKING,
+    resources: Resources = NO_RESOURCES,
+    shift_labels: bool | None = None,
+    flatten: bool = False,
+    prefixes: Literal["repeated", "tree"] = "repeated",
+    max_trained_tokens: int | None = None,
+) -> list[RolloutBatch] | list[TreeBatch]:
     """Packs rollouts into batches, the same number for every rank.
 
     Example:
@@ -103,11 +141,16 @@ def pack_rollouts(
         resources: what rollouts need besides tokens, such as image tiles: name → (the amount of each, int [rollouts];
             the cap of a bin).
         shift_labels: False: a label, and every value aligned with it, is for the token at its index. True: for the next
-            token.
+            token, as it always is in trees. None is False for repeated prefixes.
         flatten: whether a batch's rollouts are joined in one row without padding.
+        prefixes: "repeated": each rollout stands in a row by itself. "tree": common prefixes stand there once, and a
+            bin's tokens are distinct ones. A group stays together unless it is larger than a bin, or ranks would wait.
+        max_trained_tokens: the most trained tokens of a tree's bin, each counted once for each rollout; None for no
+            limit.
 
     Returns:
-        Batches on the CPU; every row has rollouts, unless `packing.allow_empty` is set.
+        Batches on the CPU; every row has rollouts, unless `packing.allow_empty` is set. With trees they are
+        `TreeBatch`es.
 
     Raises:
         ValueError: a rollout is empty, too long or does not fit the rows that belong to it (its index and lengths are
@@ -115,8 +158,29 @@ def pack_rollouts(
         InvalidRequestError: the service refuses, as when there are fewer rollouts than packs without `allow_empty`.
         PackhorseError: there is no client, and packhorse[server] is not installed.
     """
-    assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten)
+    if prefixes not in ("repeated", "tree"):
+        raise ValueError(f"prefixes must be 'repeated' or 'tree', got {prefixes!r}")
+    assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=bool(shift_labels), flatten=flatten)
     flat = FlatRollouts.of(rollouts, max_seq_len)
+    if prefixes == "tree":
+        if shift_labels is False:
+            raise ValueError("labels of a tree are for the next token; leave out shift_labels")
+        trees = bins_of_trees(
+            client,
+            flat,
+            max_seq_len,
+            world_size=world_size,
+            batch_size=batch_size,
+            packing=packing,
+            resources=resources,
+            max_trained_tokens=max_trained_tokens,
+        )
+        return [
+            tree_batch(trees[first : first + batch_size], flat, max_seq_len, pad_token_id=pad_token_id, flatten=flatten)
+            for first in range(0, len(trees), batch_size)
+        ]
+    if max_trained_tokens is not None:
+        raise ValueError("max_trained_tokens limits trees; give prefixes='tree', or leave it out")
     bins = bins_of_steps(
         client,
         flat.lengths,
@@ -198,10 +262,7 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
         "groups": SequenceGroups(numbers=rollouts.group_of[which], num_groups=rollouts.num_groups),
     }
     if rollouts.policy_versions is not None:
-        versions = rollouts.policy_versions[which]
-        of_packs = np.append(versions, NO_VERSION)[block.bin_starts()]  # [packs]
-        of_packs[block.bin_starts() == block.bin_ends] = NO_VERSION
-        batch |= {"policy_versions": torch.from_numpy(versions), "pack_policy_versions": torch.from_numpy(of_packs)}
+        batch |= versions_of_packs(rollouts.policy_versions, np.split(which, block.bin_ends[:-1]))
     return RolloutBatch(batch)
 
 

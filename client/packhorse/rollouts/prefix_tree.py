@@ -1,7 +1,7 @@
 """`PrefixTree`: sequences whose common prefixes stand in a row once.
 
-Owns the tree's layout and which tokens see each other in it. Leaves checks of rows to `flat_rows`, and the keys that a
-trainer expects to `tree_row`.
+Owns the tree's layout and which tokens see each other in it. Leaves checks of rows to `flat_rows`, the order in which
+common prefixes are neighbours to `prefix_order`, and the keys that a trainer expects to `tree_batch` and `tree_row`.
 
 Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys.
 """
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.rollouts.flat_rows import INTEGERS, flatten, range_indices, refuse_flaws
+from packhorse.rollouts.prefix_order import by_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,6 +108,35 @@ class PrefixTree:
         """Distinct tokens N, which are what the row takes."""
         return len(self.tokens)
 
+    @property
+    def num_forks(self) -> int:
+        """How often sequences part that began alike."""
+        parents = self.parents[self.parents >= 0]
+        return int((np.bincount(parents, minlength=1) > 1).sum())
+
+    def targets(self, trained: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Returns where trained tokens are predicted.
+
+        Args:
+            trained: of each sequence's tokens, sequence after sequence: bool [A]. A first token is never trained,
+                because nothing predicts it.
+
+        Returns:
+            For each of M trained tokens its index in A, the row's position whose logits predict it, and its sequence:
+            int64 [M] each. A position that several sequences share serves each of them.
+        """
+        lengths = np.diff(self.sequence_ends, prepend=0)
+        flags = trained.copy()
+        flags[self.sequence_ends - lengths] = False
+        at = np.flatnonzero(flags)
+        return at, self.positions[at - 1], np.repeat(np.arange(len(lengths)), lengths)[at]
+
+    def labels(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns each token's next one at the given positions, and -100 elsewhere: int64 [N]."""
+        labels = np.full(self.num_tokens, IGNORE_INDEX, dtype=np.int64)
+        labels[positions] = self.next_tokens[positions]
+        return labels
+
     def paths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the keys that each segment's queries attend to, for variable-length kernels.
 
@@ -152,21 +182,12 @@ class _Leaves:
 
     @classmethod
     def of(cls, flat: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
-        rows = np.split(flat, starts[1:])
-        keys = [row.astype(">i8").tobytes() for row in rows]
-        order = sorted(range(len(rows)), key=keys.__getitem__)  # equal ones by their index
-        sequences: list[int] = []
-        shared: list[int] = []
-        leaf_of = np.empty(len(rows), dtype=np.int64)
-        for at, index in enumerate(order):
-            if at and keys[index] == keys[order[at - 1]]:
-                leaf_of[index] = len(sequences) - 1
-                continue
-            leaf_of[index] = len(sequences)
-            sequences.append(index)
-            shared.append(max(_common(rows[order[at - 1]], rows[index]) - 1, 0) if at else 0)
-        chosen = np.array(sequences)
-        return cls(sequences=chosen, lengths=lengths[chosen], shared=np.array(shared), leaf_of=leaf_of)
+        order, shared = by_prefix(np.split(flat, starts[1:]))
+        is_first = shared < lengths[order]  # of its leaf: it equals none before it
+        leaf_of = np.empty(len(order), dtype=np.int64)
+        leaf_of[order] = np.cumsum(is_first) - 1
+        chosen = order[is_first]
+        return cls(sequences=chosen, lengths=lengths[chosen], shared=shared[is_first], leaf_of=leaf_of)
 
     def segments(self) -> tuple[NDArray[np.int64], ...]:
         """Returns the tree's segments, depth first, and each leaf's last one.
@@ -194,14 +215,6 @@ class _Leaves:
             children.sort(key=lambda child: -int(self.sequences[child[0] : child[1]].min()))
             stack += [(first, after, fork, parent) for first, after in children]
         return (*np.array(rows, dtype=np.int64).T, last)
-
-
-def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """How many tokens two rows begin with in common."""
-    num = min(len(one), len(other))
-    differs = one[:num] != other[:num]
-    at = int(differs.argmax()) if num else 0
-    return at if num and differs[at] else num
 
 
 def _paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,6 +1,6 @@
-"""`tree_row`: rollouts that share prefixes as the row that TRL's asynchronous GRPO gives its model.
+"""`tree_row` and `to_trl_async`: rollouts that share prefixes as TRL's asynchronous GRPO gives them to its model.
 
-Owns TRL's keys. Leaves the tree to `prefix_tree`, and checks of rows to `flat_rows`.
+Owns TRL's keys and padding. Leaves the tree to `prefix_tree`, and checks of rows to `flat_rows`.
 
 Legend: R sequences, N distinct tokens, S segments, K gathered keys, M trained tokens.
 """
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.rollouts.flat_rows import INTEGERS, NUMBERS, check_finite, one_each, rows_of_tokens
 from packhorse.rollouts.prefix_tree import PrefixTree
+from packhorse.rollouts.tree_batch import TreeBatch
 
 
 def tree_row(
@@ -57,20 +58,17 @@ def tree_row(
     of_sequences = one_each("advantages", advantages, NUMBERS)
     if len(of_sequences) != len(lengths):
         raise ValueError(f"advantages has {len(of_sequences)} entries for {len(lengths)} sequences")
-    flags[tree.sequence_ends - lengths] = False
+    at, token_index, which = tree.targets(flags)
     for name, values in (("logprobs", of_tokens), ("advantages", np.repeat(of_sequences, lengths))):
-        check_finite(name, np.where(flags, values, 0), lengths, row="sequence", token="token")
-    at = np.flatnonzero(flags)
-    token_index = tree.positions[at - 1]
-    which = np.repeat(np.arange(len(lengths)), lengths)[at]
-    labels = np.full(tree.num_tokens, IGNORE_INDEX, dtype=np.int64)
-    labels[token_index] = tree.next_tokens[token_index]
+        of_trained = np.zeros(len(values), dtype=values.dtype)
+        of_trained[at] = values[at]
+        check_finite(name, of_trained, lengths, row="sequence", token="token")
     keys, path_ends = tree.paths()
     longest = [int(np.diff(ends, prepend=0).max()) for ends in (tree.segment_ends, path_ends)]
     return {
         "input_ids": torch.from_numpy(tree.tokens),
         "position_ids": torch.from_numpy(tree.depths),
-        "shift_labels": torch.from_numpy(labels),
+        "shift_labels": torch.from_numpy(tree.labels(token_index)),
         "tree_kv_index": torch.from_numpy(keys),
         "tree_cu_seqlens_q": _offsets(tree.segment_ends),
         "tree_cu_seqlens_k": _offsets(path_ends),
@@ -79,6 +77,79 @@ def tree_row(
         "old_log_probs": torch.from_numpy(of_tokens[at].astype(np.float32)),
         "advantages": torch.from_numpy(of_sequences[which].astype(np.float32)),
         "segment_id": torch.from_numpy(which),
+    }
+
+
+_PADDING = {
+    "shift_labels": IGNORE_INDEX,
+    "token_index": -1,
+    "tree_kv_index": -1,
+    "tree_cu_seqlens_q": -1,
+    "tree_cu_seqlens_k": -1,
+}
+"""What fills the ends of TRL's keys; all others are 0, and `input_ids` the padding token."""
+
+
+def to_trl_async(batches: Sequence[TreeBatch], *, pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Joins one micro-batch of all ranks as the collator of TRL's asynchronous GRPO does (TRL 1.16), a row a rank.
+
+    Example:
+        >>> from packhorse.rollouts import Rollouts, pack_rollouts
+        >>> rollouts = Rollouts(queries=[[1], [1]], responses=[[7, 8], [9]], advantages=[0.5, -0.5])
+        >>> batches = pack_rollouts(
+        ...     rollouts, max_seq_len=8, pad_token_id=0, world_size=2, prefixes="tree", flatten=True
+        ... )
+        >>> micro_batch = to_trl_async(batches, pad_token_id=0)
+        >>> micro_batch["input_ids"].tolist(), micro_batch["token_index"].tolist()
+        ([[1, 7, 8], [1, 9, 0]], [[0, 1], [0, -1]])
+
+    Args:
+        batches: one for each of D ranks, of `pack_rollouts` with `prefixes="tree"`, `flatten=True` and batch_size 1.
+        pad_token_id: as it was given there.
+
+    Returns:
+        The keys of `tree_row`, each padded to the longest rank's: [D, longest]; beside them int64 [D, N]
+        `attention_mask`, and float32 [D] `global_n_tokens` and `global_n_forward_tokens`: trained and distinct tokens
+        of all ranks. `old_log_probs` and `advantages` are there if rollouts had them.
+
+    Raises:
+        ValueError: there is no batch, or one has several rows or padding; names the way out.
+    """
+    if not batches or any(
+        batch["input_ids"].shape[0] != 1 or (len(batch["ids"]) and not bool(batch["attention_mask"].all()))
+        for batch in batches
+    ):
+        raise ValueError("batches must be one row for each rank, without padding: give pack_rollouts flatten=True")
+    rows = [_row_of(batch) for batch in batches]
+    joined = {
+        name: torch.nn.utils.rnn.pad_sequence(
+            [row[name] for row in rows],
+            batch_first=True,
+            padding_value=pad_token_id if name == "input_ids" else _PADDING.get(name, 0),
+        )
+        for name in rows[0]
+    }
+    for name, key in (("global_n_tokens", "token_index"), ("global_n_forward_tokens", "input_ids")):
+        joined[name] = torch.full((len(rows),), float(sum(row[key].numel() for row in rows)))
+    return joined
+
+
+def _row_of(batch: TreeBatch) -> dict[str, torch.Tensor]:
+    """Returns a batch of one row under TRL's names."""
+    same = ("tree_kv_index", "tree_cu_seqlens_q", "tree_cu_seqlens_k", "token_index")
+    return {
+        "input_ids": batch["input_ids"][0],
+        "position_ids": batch["position_ids"][0],
+        "shift_labels": batch["labels"][0],
+        **{name: batch[name] for name in same},
+        "tree_max_seqlens": torch.tensor(batch["tree_max_seqlens"]),
+        **{
+            name: batch[key]
+            for name, key in (("old_log_probs", "logprobs"), ("advantages", "advantages"))
+            if key in batch
+        },
+        "segment_id": batch["sequence_index"],
+        "attention_mask": batch["attention_mask"][0],
     }
 
 

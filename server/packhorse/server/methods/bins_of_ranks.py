@@ -13,7 +13,7 @@ from packhorse.epoch import arrange
 from packhorse.packing import even_bins
 from packhorse.server.base.faults import invalid_field
 from packhorse.server.methods import requests
-from packhorse.topology import Balance, Topology, cost_of
+from packhorse.topology import Balance, Topology
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_MULTIPLE = 1 << 16

@@ -1,0 +1,167 @@
+"""Which rollouts are placed in a row together, so that what they share is computed once.
+
+Owns the items that go to the planner: groups, and halves of those that are too large. Leaves the order of prefixes to
+`prefix_order`, and the packs to the service's planner.
+
+Legend: R rollouts in the order of their prefixes, M items, c amounts (distinct tokens, trained tokens, resources).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.rollouts.prefix_order import by_prefix
+from packhorse.topology import cost_of
+
+Span = tuple[int, int]
+"""An item: rollouts [begin, end) in the order of prefixes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SharedPrefixes:
+    """Rollouts in groups, each group in the order of its prefixes, and what any stretch of a group takes.
+
+    Example:
+        >>> rows = [np.array([1, 2, 3]), np.array([1, 2, 4])]
+        >>> shared = SharedPrefixes.of(rows, np.array([2, 2]), None, np.ones((2, 1), dtype=np.int64))
+        >>> shared.groups, shared.amounts((0, 2)).tolist()
+        ([(0, 2)], [5, 2])
+    """
+
+    order: NDArray[np.int64]
+    """The rollouts in order: int64 [R]."""
+    groups: list[Span]
+    """The groups."""
+    up_to: NDArray[np.int64]
+    """Sums of lengths, of squared lengths and of other amounts before each: int64 [R + 1, c + 1]."""
+    shared_up_to: NDArray[np.int64]
+    """Sums of what each shares with the one before it, in nodes and squared nodes: int64 [R + 1, 2]."""
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[NDArray[np.integer]],
+        query_lengths: NDArray[np.int64],
+        groups: NDArray[np.int64] | None,
+        amounts: NDArray[np.int64],
+        kinds: NDArray[np.int64] | None = None,
+    ) -> Self:
+        """Groups rollouts.
+
+        Args:
+            rows: tokens of every rollout: R of integers [length].
+            query_lengths: tokens of its query: int64 [R].
+            groups: number of its group: int64 [R]. None: those are a group of which one's whole query begins the other,
+                such as answers to a query and the turns of a conversation.
+            amounts: what each takes beside tokens: int64 [R, c - 1].
+            kinds: rollouts with different numbers are never in a group: int64 [R]; None if all may be.
+        """
+        order, shared = by_prefix(rows)
+        # Rows of a group stay in the order of prefixes. Between them others may stand, which share at least as much.
+        numbers = np.zeros((2, len(rows)), dtype=np.int64)
+        numbers[0] = 0 if kinds is None else kinds
+        if groups is not None:
+            numbers[1] = groups
+        if groups is not None or kinds is not None:
+            by_number = np.lexsort((np.arange(len(rows)), *numbers[::-1][:, order]))
+            shared = _least_between(shared, by_number)
+            order = order[by_number]
+        begins = np.ones(len(rows), dtype=np.bool_)
+        begins[1:] = (np.diff(numbers[:, order]) != 0).any(axis=0)
+        if groups is None:
+            least_query = np.minimum(query_lengths[order][1:], query_lengths[order][:-1])
+            begins[1:] |= shared[1:] + 1 < least_query
+        shared[begins] = 0
+        lengths = np.array([len(rows[index]) for index in order.tolist()], dtype=np.int64)
+        columns = np.concatenate((lengths[:, None], lengths[:, None] ** 2, amounts[order]), axis=1)
+        starts = np.flatnonzero(begins)
+        return cls(
+            order=order,
+            groups=list(zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True)),
+            up_to=np.concatenate((np.zeros((1, columns.shape[1]), dtype=np.int64), np.cumsum(columns, axis=0))),
+            shared_up_to=np.concatenate(
+                (np.zeros((1, 2), dtype=np.int64), np.cumsum(np.column_stack((shared, shared**2)), axis=0))
+            ),
+        )
+
+    def amounts(self, span: Span) -> NDArray[np.int64]:
+        """Returns what an item takes: distinct tokens, and then each other amount: int64 [c]."""
+        sums = self._sums(*span)
+        return np.delete(sums, 1)
+
+    def cost(self, span: Span, cost_linear: int) -> int:
+        """Returns what an item costs: `cost_linear` for each distinct token, and 2 · depth + 1 for its attention.
+
+        A sequence by itself costs what `cost_of` says.
+        """
+        num_tokens, squares = self._sums(*span)[:2].tolist()
+        return int(cost_of(num_tokens, cost_linear) - num_tokens**2 + squares)
+
+    def halved(self, span: Span) -> list[Span]:
+        """Cuts an item in two where little is shared and the larger half is small; an item has two rollouts or more."""
+        begin, end = span
+        cuts = np.arange(begin + 1, end)
+        num_tokens, shared = self.up_to[:, 0], self.shared_up_to[:, 0]
+        # What the first of an item shares with the one before it does not count.
+        left = num_tokens[cuts] - num_tokens[begin] - (shared[cuts] - shared[begin + 1])
+        right = num_tokens[end] - num_tokens[cuts] - (shared[end] - shared[cuts + 1])
+        at = int(cuts[np.argmin(np.maximum(left, right) + left + right)])
+        return [(begin, at), (at, end)]
+
+    def _sums(self, begin: int, end: int) -> NDArray[np.int64]:
+        sums = self.up_to[end] - self.up_to[begin]
+        sums[:2] -= self.shared_up_to[end] - self.shared_up_to[begin + 1]
+        return sums
+
+
+def _least_between(shared: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns what each chosen one shares with the chosen one before it; ascending stretches of indices share."""
+    found = np.zeros(len(chosen), dtype=np.int64)
+    ascending = np.flatnonzero(np.diff(chosen) > 0) + 1
+    if len(ascending):
+        bounds = np.column_stack((chosen[ascending - 1] + 1, chosen[ascending] + 1)).ravel()
+        found[ascending] = np.minimum.reduceat(np.append(shared, 0), bounds)[::2]
+    return found
+
+
+def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], least: int) -> list[Span]:
+    """Returns the groups, those that are too large in parts.
+
+    Args:
+        shared: the rollouts.
+        capacities: what a pack holds of each amount: int64 [c]; each rollout by itself fits.
+        least: items that there are at least, if there are as many rollouts: the packs of a step.
+    """
+    items: list[Span] = []
+    stack = shared.groups[::-1]
+    while stack:
+        span = stack.pop()
+        if (shared.amounts(span) <= capacities).all():
+            items.append(span)
+        else:
+            stack += shared.halved(span)[::-1]
+    largest = [(-int(shared.amounts(span)[0]), span) for span in items]
+    heapify(largest)
+    done: list[Span] = []
+    while largest and len(largest) + len(done) < least:
+        _, span = heappop(largest)
+        if span[1] - span[0] == 1:
+            done.append(span)
+            continue
+        for half in shared.halved(span):
+            heappush(largest, (-int(shared.amounts(half)[0]), half))
+    return sorted(done + [span for _, span in largest])
+
+
+def finer_items(shared: SharedPrefixes, items: list[Span], costs: NDArray[np.int64], most: float) -> list[Span] | None:
+    """Returns the items with those halved that cost more than `most`; None if each of them is one rollout."""
+    is_dear = [cost > most and end - begin > 1 for cost, (begin, end) in zip(costs.tolist(), items, strict=True)]
+    if not any(is_dear):
+        return None
+    return [
+        part for span, dear in zip(items, is_dear, strict=True) for part in (shared.halved(span) if dear else [span])
+    ]

@@ -1,0 +1,148 @@
+"""Packs of rollouts whose common prefixes are computed once.
+
+Owns what such a pack may hold, and when groups are halved so that ranks wait less. Leaves items to `tree_items`, the
+placing to the service's planner, and the batch to `tree_batch`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client import Client
+from packhorse.client.options import Balance, PackOptions
+from packhorse.client.transport.requests import Resources
+from packhorse.rollouts.flat_rows import as_array
+from packhorse.rollouts.given import FlatRollouts, bins_of_steps
+from packhorse.rollouts.tree_items import SharedPrefixes, Span, finer_items, items_that_fit
+
+ENOUGH = 1.2
+"""Ranks are even if the slowest takes so many times the mean."""
+
+_DEAREST = (1.2, 0.6, 0.3, 0.15)
+"""What an item may cost, in mean packs, at each further try to even ranks."""
+
+
+def bins_of_trees(
+    client: Client | None,
+    rollouts: FlatRollouts,
+    max_seq_len: int,
+    *,
+    world_size: int,
+    batch_size: int,
+    packing: PackOptions,
+    resources: Resources,
+    max_trained_tokens: int | None = None,
+) -> list[NDArray[np.int64]]:
+    """Packs rollouts by the distinct tokens that they take, groups together.
+
+    Args:
+        client: as in `pack_rollouts`.
+        rollouts: checked; none is longer than `max_seq_len`.
+        max_seq_len: most distinct tokens in a bin.
+        world_size: as in `pack_rollouts`.
+        batch_size: as in `pack_rollouts`.
+        packing: as in `pack_rollouts`; the limit of sequences counts rollouts.
+        resources: as in `pack_rollouts`; a group takes the sum of its rollouts'.
+        max_trained_tokens: most trained tokens in a bin; None for no limit.
+
+    Returns:
+        Each bin's rollouts, ascending in each group: int64.
+
+    Raises:
+        ValueError: a rollout by itself takes more than a bin has; names it and the amount.
+        InvalidRequestError: the service refuses.
+    """
+    amounts, caps = _amounts(rollouts, packing, resources, max_trained_tokens)
+    kinds = rollouts.version_numbers
+    shared = SharedPrefixes.of(
+        rollouts.sequences,
+        rollouts.query_lengths,
+        rollouts.group_of if rollouts.has_group_ids else None,
+        np.array([np.zeros(len(rollouts.sequences)), *amounts.values()], dtype=np.int64)[1:].T,
+        kinds,
+    )
+
+    def packed(items: list[Span]) -> _Packed:
+        taken = np.array([shared.amounts(span) for span in items])
+        costs = np.array([shared.cost(span, packing.cost_linear) for span in items], dtype=np.int64)
+        bins = bins_of_steps(
+            client,
+            taken[:, 0],
+            max_seq_len,
+            world_size=world_size,
+            batch_size=batch_size,
+            what="rollouts",
+            packing=replace(packing, max_sequences_per_bin=None),
+            separate_by=None if kinds is None else kinds[shared.order[[begin for begin, _ in items]]],
+            resources={name: (taken[:, 1 + at], caps[name]) for at, name in enumerate(amounts)},
+            costs=costs,
+        )
+        return _Packed(items, bins, costs, np.array([costs[members].sum() for members in bins]))
+
+    capacities = np.array([max_seq_len, *caps.values()], dtype=np.int64)
+    best = last = packed(items_that_fit(shared, capacities, world_size * batch_size))
+    for dearest in () if packing.balance is Balance.NONE else _DEAREST:
+        if best.duration(world_size * batch_size, packing) <= ENOUGH:
+            break
+        finer = finer_items(shared, last.items, last.costs, dearest * last.of_bins.mean())
+        if finer is not None:
+            last = packed(finer)
+            best = min(best, last, key=lambda each: each.slowest(world_size * batch_size, packing))
+    return [best.rollouts(members, shared) for members in best.bins]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Packed:
+    """Items in bins."""
+
+    items: list[Span]
+    bins: list[NDArray[np.int64]]
+    """Each bin's items."""
+    costs: NDArray[np.int64]
+    """Of each item."""
+    of_bins: NDArray[np.int64]
+    """Cost of each bin."""
+
+    def slowest(self, num_ranks: int, packing: PackOptions) -> int:
+        """What the slowest ranks' bins cost."""
+        in_steps = self.of_bins.reshape(-1, num_ranks)
+        if packing.balance is Balance.OPTIMIZER_STEP:
+            return int(in_steps.sum(axis=0).max())
+        return int(in_steps.max(axis=1).sum())
+
+    def duration(self, num_ranks: int, packing: PackOptions) -> float:
+        """The same in parts of what each rank's would cost if they were even."""
+        return self.slowest(num_ranks, packing) * num_ranks / max(int(self.of_bins.sum()), 1)
+
+    def rollouts(self, members: NDArray[np.int64], shared: SharedPrefixes) -> NDArray[np.int64]:
+        """A bin's rollouts, item after item."""
+        parts = [np.sort(shared.order[slice(*self.items[at])]) for at in members.tolist()]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+def _amounts(
+    rollouts: FlatRollouts, packing: PackOptions, resources: Resources, max_trained_tokens: int | None
+) -> tuple[dict[str, NDArray[np.int64]], dict[str, int]]:
+    """Returns what each rollout takes beside tokens, int64 [R], and the caps, by name."""
+    num = len(rollouts.sequences)
+    given: dict[str, tuple[NDArray[np.int64], int]] = {}
+    if max_trained_tokens is not None:
+        given["trained tokens"] = (rollouts.num_trained, max_trained_tokens)
+    if packing.max_sequences_per_bin is not None:
+        given["rollouts"] = (np.ones(num, dtype=np.int64), packing.max_sequences_per_bin)
+    if not isinstance(resources, Mapping):
+        raise ValueError("resources must be a dict of name to (amounts, cap)")
+    for name, (values, cap) in resources.items():
+        amounts = as_array(values)
+        if amounts.shape != (num,) or amounts.dtype.kind not in "iu":
+            raise ValueError(f"resources[{name!r}] must have one integer for each of {num} rollouts")
+        given[name] = (amounts.astype(np.int64), int(cap))
+    for name, (amounts, cap) in given.items():
+        if (amounts > cap).any():
+            index = int((amounts > cap).argmax())
+            raise ValueError(
+                f"rollout {index} takes {amounts[index]} {name}, over the cap of {cap}; raise it, or drop the rollout"
+            )
+    return {name: amounts for name, (amounts, _) in given.items()}, {name: cap for name, (_, cap) in given.items()}
