@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import PackhorseError
-from packhorse.client.options import DEFAULT_PACKING, NO_SKIPS, PackOptions
+from packhorse.client.options import DEFAULT_PACKING, NO_SKIPS, PackOptions, Staleness
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.stream import BinStream
@@ -473,6 +473,7 @@ class Client:
         align: int = 1,
         extra_tokens: int = 0,
         resources: Mapping[str, int] = MappingProxyType({}),
+        max_staleness: int | Staleness | None = None,
     ) -> PackStream:
         """Packs sequences as they arrive (rollouts), and returns full bins meanwhile.
 
@@ -499,6 +500,8 @@ class Client:
             extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
             resources: name of what sequences take of a bin beside tokens, such as image tiles → the most that a bin
                 holds; `send` then takes `amounts`.
+            max_staleness: how many versions of the policy a sequence may be behind when its bin leaves, or `Staleness`
+                for more; `send` then takes `versions`. What is too old comes back as `evicted` with the answer.
 
         Returns:
             A stream to `send` sequences to and to `flush` at the end; the first of these opens it.
@@ -507,6 +510,7 @@ class Client:
             InvalidRequestError: a number does not fit the protocol. The service refuses other errors at the first
                 `send`.
         """
+        stale = max_staleness if isinstance(max_staleness, Staleness) else Staleness(max_staleness)
         options = message(
             pb.PackStreamOptions,
             within="options.",
@@ -522,6 +526,9 @@ class Client:
             extra_tokens=extra_tokens,
             wire_version=WIRE_VERSION,
             budgets=budget_messages({name: ((), cap) for name, cap in dict(resources).items()}),
+            max_staleness=stale.max_versions,
+            evict_groups=stale.evict == "group",
+            separate_versions=stale.separate_versions,
         )
         return PackStream(self._transport, options, self._retry)
 

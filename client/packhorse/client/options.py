@@ -44,6 +44,7 @@ __all__ = [
     "RetryPolicy",
     "Run",
     "Skips",
+    "Staleness",
     "StreamMode",
     "Topology",
 ]
@@ -280,6 +281,35 @@ class PackOptions:
         if not isinstance(self.allow_empty, bool):
             raise invalid("allow_empty", f"must be True or False, got {type(self.allow_empty).__name__}")
         object.__setattr__(self, "balance", checked_balance("balance", self.balance))
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How old rollouts may be that a `PackStream` packs.
+
+    Example:
+        >>> Staleness(2, evict="group").max_versions
+        2
+
+    Raises:
+        InvalidRequestError: a field is out of range; names it.
+    """
+
+    max_versions: int | None = None
+    """How many versions of the policy a sequence may be behind the newest when its bin leaves; None for any number."""
+    _: KW_ONLY
+    evict: Literal["sequence", "group"] = "sequence"
+    """What comes back with a sequence that is too old: it by itself, or its whole group."""
+    separate_versions: bool = False
+    """Whether sequences of different versions share no bin. The oldest version's bins then leave first."""
+
+    def __post_init__(self) -> None:
+        if self.max_versions is not None and (
+            not isinstance(self.max_versions, int) or isinstance(self.max_versions, bool) or self.max_versions < 0
+        ):
+            raise invalid("max_staleness", f"must be an integer of at least 0, got {shortened(self.max_versions)}")
+        if self.evict not in ("sequence", "group"):
+            raise invalid("evict", f"must be 'sequence' or 'group', got {shortened(self.evict)}")
 
 
 DEFAULT_PACKING = PackOptions()

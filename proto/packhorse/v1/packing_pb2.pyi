@@ -630,7 +630,7 @@ class PackStreamRequest(_message.Message):
     def __init__(self, options: _Optional[_Union[PackStreamOptions, _Mapping]] = ..., sequences: _Optional[_Union[PackStreamSequences, _Mapping]] = ..., flush: _Optional[_Union[PackStreamFlush, _Mapping]] = ...) -> None: ...
 
 class PackStreamOptions(_message.Message):
-    __slots__ = ("max_seq_len", "lookahead_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty", "wire_version", "budgets")
+    __slots__ = ("max_seq_len", "lookahead_sequences", "max_sequences_per_bin", "align", "extra_tokens", "num_bins_multiple_of", "accumulation", "balance", "cost_linear", "allow_empty", "wire_version", "budgets", "max_staleness", "evict_groups", "separate_versions")
     MAX_SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
     LOOKAHEAD_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
@@ -643,6 +643,9 @@ class PackStreamOptions(_message.Message):
     ALLOW_EMPTY_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
+    EVICT_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SEPARATE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     max_seq_len: int
     lookahead_sequences: int
     max_sequences_per_bin: int
@@ -655,31 +658,42 @@ class PackStreamOptions(_message.Message):
     allow_empty: bool
     wire_version: int
     budgets: _containers.RepeatedCompositeFieldContainer[Budget]
-    def __init__(self, max_seq_len: _Optional[int] = ..., lookahead_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ...) -> None: ...
+    max_staleness: int
+    evict_groups: bool
+    separate_versions: bool
+    def __init__(self, max_seq_len: _Optional[int] = ..., lookahead_sequences: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., num_bins_multiple_of: _Optional[int] = ..., accumulation: _Optional[int] = ..., balance: _Optional[_Union[Balance, str]] = ..., cost_linear: _Optional[int] = ..., allow_empty: _Optional[bool] = ..., wire_version: _Optional[int] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., max_staleness: _Optional[int] = ..., evict_groups: _Optional[bool] = ..., separate_versions: _Optional[bool] = ...) -> None: ...
 
 class PackStreamSequences(_message.Message):
-    __slots__ = ("ids", "lengths", "groups", "amounts")
+    __slots__ = ("ids", "lengths", "groups", "amounts", "versions", "policy_version")
     IDS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     AMOUNTS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     groups: _containers.RepeatedScalarFieldContainer[int]
     amounts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ..., amounts: _Optional[_Iterable[int]] = ...) -> None: ...
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    policy_version: int
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ..., amounts: _Optional[_Iterable[int]] = ..., versions: _Optional[_Iterable[int]] = ..., policy_version: _Optional[int] = ...) -> None: ...
 
 class PackStreamFlush(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("policy_version",)
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    policy_version: int
+    def __init__(self, policy_version: _Optional[int] = ...) -> None: ...
 
 class PackStreamResponse(_message.Message):
-    __slots__ = ("bins", "num_sequences_held")
+    __slots__ = ("bins", "num_sequences_held", "evicted")
     BINS_FIELD_NUMBER: _ClassVar[int]
     NUM_SEQUENCES_HELD_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
     bins: Bins
     num_sequences_held: int
-    def __init__(self, bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences_held: _Optional[int] = ...) -> None: ...
+    evicted: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences_held: _Optional[int] = ..., evicted: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetActivityRequest(_message.Message):
     __slots__ = ()

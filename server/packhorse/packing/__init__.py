@@ -38,11 +38,12 @@ from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, 
 if TYPE_CHECKING:
     from packhorse.packing.compile import compile_kernels
     from packhorse.packing.on_demand.even import even_bins
-    from packhorse.packing.on_demand.online import OnlineBin, OnlinePacker
+    from packhorse.packing.on_demand.online import OnlineBin, OnlineItem, OnlinePacker
     from packhorse.packing.split import halve_into, laid_end_to_end, split_to_multiple
 
 _COMPILED_PARTS = {
     "OnlineBin": "on_demand.online",
+    "OnlineItem": "on_demand.online",
     "OnlinePacker": "on_demand.online",
     "compile_kernels": "compile",
     "even_bins": "on_demand.even",
@@ -58,6 +59,7 @@ __all__ = [
     "PACKERS",
     "DualCertificate",
     "OnlineBin",
+    "OnlineItem",
     "OnlinePacker",
     "PackedSequences",
     "PackingPlan",

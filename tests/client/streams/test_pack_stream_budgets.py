@@ -79,7 +79,7 @@ def test_the_packer_holds_its_caps_and_its_limit(data):
     packer = OnlinePacker(50, lookahead_sequences=5, max_sequences_per_bin=limit, caps=(25, 30))
     bins = []
     for number in range(num):
-        bins += packer.add_group([number], [lengths[number]], [first[number], second[number]])
+        bins += packer.add_group([number], [lengths[number]], [(first[number], second[number])])
     bins += packer.flush()
     assert sorted(id for one in bins for id in one.ids) == list(range(num))
     for one in bins:

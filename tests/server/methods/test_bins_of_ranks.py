@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing.on_demand.online import OnlineBin
+from packhorse.packing.on_demand.online import OnlineBin, OnlineItem
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.methods import pack_stream
 from packhorse.server.methods.bins_of_ranks import order_of_costs
@@ -81,9 +81,15 @@ def test_no_rank_always_has_the_most():
     assert greatest == {0, 1, 2, 3}
 
 
+def bin_of(numbers, lengths):
+    """A bin of single sequences."""
+    pairs = zip(numbers, lengths, strict=True)
+    return OnlineBin([OnlineItem((number,), (length,), (length,)) for number, length in pairs])
+
+
 def one(number):
     """A bin of two sequences."""
-    return OnlineBin([2 * number, 2 * number + 1], [10 + number, 5], [(10 + number,), (5,)])
+    return bin_of([2 * number, 2 * number + 1], [10 + number, 5])
 
 
 def ids(bins):
@@ -116,7 +122,7 @@ def test_one_rank_waits_for_no_round():
 
 def test_a_flush_may_add_empty_bins():
     rounds = Rounds(Topology(world_size=4), CAPACITIES, allow_empty=True)
-    assert rounds.add([OnlineBin([1], [9], [(9,)])]) == []
+    assert rounds.add([bin_of([1], [9])]) == []
     assert [bin_.ids for bin_ in rounds.flush([])] == [[1], [], [], []]
     assert rounds.flush([]) == []
 
@@ -136,7 +142,7 @@ def test_a_flush_of_more_than_a_round_evens_all_its_bins(balance):
     rounds = Rounds(Topology(world_size=2, accumulation=3, balance=balance, cost_linear=0), CAPACITIES)
     lengths = random.integers(1, 20, size=60)
     bins = [
-        OnlineBin(part.tolist(), lengths[part].tolist(), [(int(length),) for length in lengths[part]])
+        bin_of(part.tolist(), lengths[part].tolist())
         for part in np.split(np.argsort(-lengths), 15)  # the longest together
     ]
     left = rounds.flush(bins)

@@ -27,6 +27,31 @@ SEQUENCES_PER_MESSAGE = 10_000
 """After which a message ends; its last group is whole."""
 
 
+class PackedBins(list[Bin]):
+    """The bins of an answer, and the sequences that came back because their version is too old.
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.pack_stream(8, max_staleness=1) as stream:
+        ...     old = stream.send([10, 11], [5, 6], versions=[3, 4])
+        ...     bins = stream.flush(policy_version=5)
+        >>> [ids.tolist() for ids, lengths in bins], bins.evicted.tolist(), stream.num_evicted
+        ([[11]], [10], 1)
+    """
+
+    evicted: NDArray[np.int64]
+    """Ids of sequences that are in no bin: int64 [k], in the order in which they were sent."""
+
+    def __init__(self, bins: Iterable[Bin], evicted: Iterable[int]) -> None:
+        super().__init__(bins)
+        self.evicted = np.array(list(evicted), dtype=np.int64)
+
+    def __add__(self, other: list[Bin]) -> "PackedBins":  # type: ignore[override]
+        """Joins the bins of two answers, and what came back with them."""
+        also = other.evicted.tolist() if isinstance(other, PackedBins) else []
+        return PackedBins([*self, *other], [*self.evicted.tolist(), *also])
+
+
 class _Sequence(NamedTuple):
     """A sequence that was sent, or will be, and that no bin has held yet."""
 
@@ -36,6 +61,8 @@ class _Sequence(NamedTuple):
     """Own number of the first sequence of its group."""
     amounts: tuple[int, ...] = ()
     """What it takes of each of the stream's budgets."""
+    version: int = 0
+    """Of the policy that wrote it."""
 
 
 class PackStream:
@@ -71,8 +98,12 @@ class PackStream:
         self._unsent: dict[int, None] = {}  # own numbers that the open call has not been sent, in order
         self._num_sent = 0
         self._last_packed = -1  # the last own number that the service has ever taken
-        self._has_groups = False
+        self._groups: dict[int, list[int]] = {}  # first own number -> those held, of groups of several
+        self._has_versions = options.HasField("max_staleness") or options.separate_versions
+        self._version = 0  # of the policy, or the newest of its sequences
+        self._num_evicted = 0
         self._ready: list[Bin] = []
+        self._evicted: list[int] = []
         self._requests: queue.SimpleQueue[pb.PackStreamRequest | None] | None = None
         self._responses: Iterator[pb.PackStreamResponse] | None = None
 
@@ -81,6 +112,11 @@ class PackStream:
         """Number of sequences sent that are not in a returned bin yet."""
         return len(self._held)
 
+    @property
+    def num_evicted(self) -> int:
+        """Number of sequences that came back, because their version is too old."""
+        return self._num_evicted
+
     def send(
         self,
         ids: ArrayLike | Iterable[int],
@@ -88,7 +124,9 @@ class PackStream:
         groups: ArrayLike | Iterable[int] | None = None,
         *,
         amounts: Mapping[str, ArrayLike | Iterable[int]] | None = None,
-    ) -> list[Bin]:
+        versions: ArrayLike | Iterable[int] | None = None,
+        policy_version: int | None = None,
+    ) -> PackedBins:
         """Sends sequences, and returns the bins that are full.
 
         Example:
@@ -99,18 +137,21 @@ class PackStream:
             [[11, 13], [10, 12]]
 
         Args:
-            ids: int64 [S], chosen by the trainer; they need not be unique.
+            ids: int64 [S], chosen by the trainer; they need not be unique, unless the stream has versions.
             lengths: int [S], in tokens, each in [1, max_seq_len].
             groups: int [S]: sequences of this call with equal numbers share a bin, next to each other in their order;
                 without max_sequences_per_bin. A group is handed over whole, so equal numbers of two calls are two
                 groups. None packs each sequence alone.
             amounts: of a stream with `resources`: name → how much of it each sequence takes, int [S].
+            versions: of a stream with `max_staleness`: the version of the policy that wrote each, int [S], at least 0.
+            policy_version: the policy's version now, which never goes back; None for the newest of all sequences.
 
         Returns:
-            The bins that are ready, in the order in which they left.
+            The bins that are ready, in the order in which they left, and as `evicted` what is too old for one.
 
         Raises:
-            InvalidRequestError: ids or lengths are invalid, or a group is too long for a bin. None of them is kept.
+            InvalidRequestError: ids, lengths or versions are invalid, or a group is too long for a bin. None of them is
+                kept.
             TransientError: no server answered before the deadline. The sequences are kept: do not send them again, go
                 on with others or with `flush`.
         """
@@ -119,12 +160,15 @@ class PackStream:
             raise invalid("lengths", f"holds {len(new_lengths)} for {len(new_ids)} ids")
         if new_ids and not -(2**63) <= min(new_ids) <= max(new_ids) < 2**63:
             raise invalid("ids", "must be 64-bit integers")
+        new_versions = self._versions_of(new_ids, versions, policy_version)
         self._attempts.begin()
         self._retrying(self._open)  # refused options are named before lengths
         rule = self._check_lengths(new_lengths)
         numbers = range(self._num_sent, self._num_sent + len(new_ids))
         taken = self._taken(amounts or {}, len(new_ids))
-        self._held.update(zip(numbers, self._in_groups(new_ids, new_lengths, groups, rule, taken), strict=True))
+        sequences = self._in_groups(list(zip(new_ids, new_lengths, taken, new_versions, strict=True)), groups, rule)
+        self._held.update(zip(numbers, sequences, strict=True))
+        self._version = self._newest(new_versions, policy_version)
         self._num_sent += len(new_ids)
         self._unsent.update(dict.fromkeys(numbers))
         try:
@@ -133,26 +177,30 @@ class PackStream:
             raise
         except PackhorseError:
             for number in numbers:  # the server refused them: forget them
-                self._held.pop(number, None)
+                self._let_go(number)
             raise
         return self._take_ready()
 
-    def flush(self) -> list[Bin]:
+    def flush(self, *, policy_version: int | None = None) -> PackedBins:
         """Returns all bins, also those that are not full. You may send more sequences afterwards.
 
+        Args:
+            policy_version: as in `send`.
+
         Raises:
-            InvalidRequestError: there are fewer sequences than bins for all ranks, and no bin may be empty. Nothing is
-                lost: send more, and flush again.
+            InvalidRequestError: `policy_version` goes back, or there are fewer sequences than bins for all ranks, and
+                no bin may be empty. Nothing is lost: send more, and flush again.
             TransientError: no server answered before the deadline; nothing is lost, flush again.
         """
 
         def flush() -> None:
             if self._held:
                 self._send_unsent()
-                self._exchange(pb.PackStreamRequest(flush=pb.PackStreamFlush()))
+                self._exchange(pb.PackStreamRequest(flush=pb.PackStreamFlush(policy_version=self._policy_version)))
                 if self._held:
                     raise DamagedAnswerError(f"{self._transport.target} kept {len(self._held)} sequences at a flush")
 
+        self._version = self._newest(self._versions_of([], None, policy_version), policy_version)
         self._attempts.begin()
         self._retrying(flush)
         return self._take_ready()
@@ -192,11 +240,11 @@ class PackStream:
         while self._unsent:
             numbers: list[int] = []
             for number in self._unsent:
-                if len(numbers) >= SEQUENCES_PER_MESSAGE and self._held[number].group == number:
+                if len(numbers) >= SEQUENCES_PER_MESSAGE and self._first_of_group(number) == number:
                     break
                 numbers.append(number)
             first = numbers[0]
-            groups = [self._held[number].group - first for number in numbers]
+            groups = [self._first_of_group(number) - first for number in numbers]
             sequences = pb.PackStreamSequences(
                 ids=numbers,
                 lengths=[self._held[number].length for number in numbers],
@@ -204,6 +252,8 @@ class PackStream:
                 amounts=[
                     self._held[number].amounts[at] for at in range(len(self._options.budgets)) for number in numbers
                 ],
+                versions=[self._held[number].version for number in numbers] if self._has_versions else [],
+                policy_version=self._policy_version,
             )
             for number in numbers:  # they come back as unsent when the stream is opened again
                 del self._unsent[number]
@@ -221,35 +271,103 @@ class PackStream:
         if response is None:
             raise ServerUnavailableError(f"{self._transport.target} ended the stream early")
         block = decode_bins(response.bins, pb.ID_TYPE_INT64)
-        self._check(block, response.num_sequences_held)
-        self._check_caps(block)
+        evicted = list(response.evicted)
+        self._check(block, evicted, response.num_sequences_held)
+        for number in evicted:  # a group is then what is left of it
+            self._evicted.append(self._let_go(number))
+        self._num_evicted += len(evicted)
+        self._check_bins(block)
         for numbers, lengths in block.bins():
-            ids = [self._held.pop(number).id for number in numbers.tolist()]
+            ids = [self._let_go(number) for number in numbers.tolist()]
             self._ready.append((np.array(ids, dtype=np.int64), lengths))
-        if len(block):
+        if len(block) or evicted:
             self._attempts.succeeded()
 
-    def _check(self, block: BinBlock, num_held: int) -> None:
-        """Refuses an answer if its bins differ from the sequences that were sent."""
+    def _first_of_group(self, number: int) -> int:
+        """Returns the first sequence that is held of a sequence's group."""
+        return self._groups.get(self._held[number].group, [number])[0]
+
+    def _let_go(self, number: int) -> int:
+        """Holds a sequence no longer, and returns its id."""
+        sequence = self._held.pop(number)
+        if sequence.group in self._groups:
+            self._groups[sequence.group].remove(number)
+            if not self._groups[sequence.group]:
+                del self._groups[sequence.group]
+        return sequence.id
+
+    def _check(self, block: BinBlock, evicted: list[int], num_held: int) -> None:
+        """Refuses an answer if its bins, and what is evicted, differ from the sequences that were sent."""
         came = dict(zip(block.ids.tolist(), block.lengths.tolist(), strict=True))
         if (
             len(came) != len(block.ids)
+            or len({*came, *evicted}) != len(came) + len(evicted)
+            or not self._held.keys() - self._unsent.keys() >= set(evicted)
+            or any(not self._may_be_evicted(self._held[number]) for number in evicted)
             or len(block) % max(self._options.num_bins_multiple_of, 1)
             or not came.keys() <= self._held.keys() - self._unsent.keys()
             or any(self._held[number].length != length for number, length in came.items())
-            or self._is_torn(block)
-            or num_held != len(self._held) - len(self._unsent) - len(came)
+            or num_held != len(self._held) - len(self._unsent) - len(came) - len(evicted)
         ):
             raise DamagedAnswerError(
                 f"{self._transport.target} returned other sequences, lengths or numbers of them than it was sent"
             )
 
-    def _check_caps(self, block: BinBlock) -> None:
-        """Refuses bins over a cap, as a server makes that does not know resources."""
-        for at, budget in enumerate(self._options.budgets):
-            for numbers, _ in block.bins():
-                if sum(self._held[number].amounts[at] for number in numbers.tolist()) > budget.cap:
+    def _check_bins(self, block: BinBlock) -> None:
+        """Refuses torn groups, and bins as a server makes them that does not know resources or versions."""
+        for numbers, _ in block.bins():
+            if self._is_torn(numbers.tolist()):
+                raise DamagedAnswerError(
+                    f"{self._transport.target} returned other sequences with a group than came"
+                )
+            held = [self._held[number] for number in numbers.tolist()]
+            for at, budget in enumerate(self._options.budgets):
+                if sum(sequence.amounts[at] for sequence in held) > budget.cap:
                     raise too_old("resources")
+            if any(sequence.version < self._oldest for sequence in held):
+                raise too_old("max_staleness")
+            if self._options.separate_versions and len({sequence.version for sequence in held}) > 1:
+                raise too_old("separate_versions")
+
+    @property
+    def _oldest(self) -> int:
+        """The oldest version that a bin may hold."""
+        return self._version - self._options.max_staleness if self._options.HasField("max_staleness") else 0
+
+    @property
+    def _policy_version(self) -> int | None:
+        return self._version if self._has_versions else None
+
+    def _may_be_evicted(self, sequence: _Sequence) -> bool:
+        """Whether it is too old, or of a group that goes with one that is."""
+        group = self._groups.get(sequence.group, [])
+        oldest = min((self._held[number].version for number in group), default=sequence.version)
+        return (oldest if self._options.evict_groups else sequence.version) < self._oldest
+
+    def _versions_of(
+        self, ids: list[int], versions: ArrayLike | Iterable[int] | None, policy_version: int | None
+    ) -> list[int]:
+        """Returns each sequence's version; refuses those that a stream cannot take."""
+        if not self._has_versions:
+            if versions is not None or policy_version is not None:
+                raise invalid("versions", "need a stream that uses them: give pack_stream max_staleness")
+            return [0] * len(ids)
+        numbers = [] if versions is None else integers("versions", versions)
+        if len(numbers) != len(ids):
+            raise invalid("versions", f"holds {len(numbers)} numbers for {len(ids)} ids of a stream with max_staleness")
+        known = {sequence.id for sequence in self._held.values()}
+        for number, version in zip(ids, numbers, strict=True):
+            if number in known:
+                raise invalid("ids", f"holds {number}, which is sent already: what is evicted comes back by its id")
+            known.add(number)
+            if version < 0 or (policy_version is not None and version > policy_version):
+                raise invalid("versions", f"says {version} of sequence {number}, and must be in [0, policy_version]")
+        if policy_version is not None and policy_version < self._version:
+            raise invalid("policy_version", f"{policy_version} goes back: the stream has seen {self._version}")
+        return numbers
+
+    def _newest(self, versions: list[int], policy_version: int | None) -> int:
+        return max(self._version, policy_version or 0, *versions)
 
     def _taken(self, amounts: Mapping[str, ArrayLike | Iterable[int]], num: int) -> list[tuple[int, ...]]:
         """Returns what each sequence takes of each budget."""
@@ -264,43 +382,44 @@ class PackStream:
                 raise invalid("amounts", f"of {budget.name!r} must be in [0, {budget.cap}], its cap")
         return list(zip(*columns, strict=True)) if columns else [()] * num
 
-    def _is_torn(self, block: BinBlock) -> bool:
+    def _is_torn(self, numbers: list[int]) -> bool:
         """Whether some group did not come whole, in one bin and in its order."""
-        if not self._has_groups:
-            return False
-        for numbers, _ in block.bins():
-            previous = -1
-            for number in [*numbers.tolist(), -1]:
-                goes_on = previous + 1 in self._held and self._held[previous + 1].group <= previous
-                is_first = number < 0 or self._held[number].group == number
-                if (goes_on and number != previous + 1) or not (goes_on or is_first):
-                    return True
-                previous = number
+        at = 0
+        while at < len(numbers):
+            whole = self._groups.get(self._held[numbers[at]].group, numbers[at : at + 1])
+            if numbers[at : at + len(whole)] != whole:
+                return True
+            at += len(whole)
         return False
 
     def _in_groups(
         self,
-        ids: list[int],
-        lengths: list[int],
+        rows: list[tuple[int, int, tuple[int, ...], int]],
         groups: ArrayLike | Iterable[int] | None,
         rule: RoomRule,
-        amounts: list[tuple[int, ...]],
     ) -> list[_Sequence]:
-        """Returns sequences with own numbers from `_num_sent` on, group by group; refuses a group that fits no bin."""
+        """Returns sequences with own numbers from `_num_sent` on, group by group; refuses a group that fits no bin.
+
+        Args:
+            rows: id, length, amounts and version of each.
+            groups: as in `send`.
+            rule: of rooms.
+        """
         if groups is None:
             return [
-                _Sequence(number, length, self._num_sent + index, taken)
-                for index, (number, length, taken) in enumerate(zip(ids, lengths, amounts, strict=True))
+                _Sequence(number, length, self._num_sent + index, taken, version)
+                for index, (number, length, taken, version) in enumerate(rows)
             ]
         keys = integers("groups", groups)
-        if len(keys) != len(ids):
-            raise invalid("groups", f"holds {len(keys)} numbers for {len(ids)} ids")
+        if len(keys) != len(rows):
+            raise invalid("groups", f"holds {len(keys)} numbers for {len(rows)} ids")
         members: dict[int, list[int]] = {}
         for index, key in enumerate(keys):
             members.setdefault(key, []).append(index)
         sequences: list[_Sequence] = []
+        of_several: dict[int, list[int]] = {}
         for key, indices in members.items():
-            room = sum(int(rule.room(lengths[index])) for index in indices)
+            room = sum(int(rule.room(rows[index][1])) for index in indices)
             if room > rule.max_seq_len:
                 raise invalid(
                     "groups",
@@ -309,9 +428,15 @@ class PackStream:
                 )
             if len(indices) > 1 and self._options.max_sequences_per_bin:
                 raise invalid("groups", "max_sequences_per_bin does not go with groups: leave it None")
-            self._has_groups |= len(indices) > 1
+            if self._options.separate_versions and len({rows[index][3] for index in indices}) > 1:
+                raise invalid("versions", f"says several of group {key}, which shares a bin of one version")
             first = self._num_sent + len(sequences)
-            sequences += [_Sequence(ids[index], lengths[index], first, amounts[index]) for index in indices]
+            if len(indices) > 1:
+                of_several[first] = list(range(first, first + len(indices)))
+            for index in indices:
+                number, length, taken, version = rows[index]
+                sequences.append(_Sequence(number, length, first, taken, version))
+        self._groups |= of_several
         return sequences
 
     def _check_lengths(self, lengths: list[int]) -> RoomRule:
@@ -327,8 +452,9 @@ class PackStream:
                 )
         return rule
 
-    def _take_ready(self) -> list[Bin]:
-        ready, self._ready = self._ready, []
+    def _take_ready(self) -> PackedBins:
+        ready = PackedBins(self._ready, self._evicted)
+        self._ready, self._evicted = [], []
         return ready
 
     def _retrying(self, attempt: Callable[[], None]) -> None:

@@ -3,7 +3,8 @@
 Owns the bounded look-ahead of sequences held back and the bins made from it. Leaves packing the rest, at a flush, to
 `best_fit`.
 
-An item is a sequence, or a group of sequences that share a bin. Shape letters: n items held, C capacity in units.
+An item is a sequence, or a group of sequences that share a bin. Items whose version of the policy is too old are let
+go of (`evict`). Shape letters: n items held, C capacity in units.
 """
 
 from bisect import bisect_left, insort
@@ -38,21 +39,37 @@ before the long ones that need them arrive; with more, long ones that nothing fi
 
 
 @dataclass(frozen=True, slots=True)
+class OnlineItem:
+    """Sequences that share a bin: one, or a group."""
+
+    ids: tuple[int, ...]
+    """Their ids, in the order in which they came."""
+    lengths: tuple[int, ...]
+    """Their lengths, in tokens, as they were given."""
+    sizes: tuple[int, ...]
+    """What they take of a bin: room in tokens, then of each of the packer's `capacities`."""
+    amounts: tuple[tuple[int, ...], ...] = ()
+    """What each takes of each of the packer's `caps`; empty without caps."""
+    versions: tuple[int, ...] = ()
+    """The version of the policy that wrote each; empty if none was given."""
+
+
+@dataclass(frozen=True, slots=True)
 class OnlineBin:
     """One finished bin."""
 
-    ids: list[int]
-    """Ids of its sequences, by descending room of their items; a group's sequences keep their order."""
-    lengths: list[int]
-    """Their lengths, in tokens, as they were given."""
-    sizes: list[tuple[int, ...]]
-    """What each item takes of a bin: its room in tokens, then of each of the packer's `capacities`."""
-    group_sizes: list[int] | None = None
-    """Number of these sequences in each item; None if each item is one."""
+    items: list[OnlineItem]
+    """Its items, by descending room."""
 
+    @property
+    def ids(self) -> list[int]:
+        """Ids of its sequences, item after item."""
+        return [number for item in self.items for number in item.ids]
 
-_Held = tuple[tuple[int, ...], tuple[int, ...], int, int, tuple[int, ...]]
-"""(ids, lengths, room, bins that had left when it arrived, what it takes of each further budget) of an item."""
+    @property
+    def lengths(self) -> list[int]:
+        """Their lengths, in tokens."""
+        return [length for item in self.items for length in item.lengths]
 
 
 class OnlinePacker:
@@ -63,6 +80,8 @@ class OnlinePacker:
     the fullest leaves. A sequence is overdue after PATIENCE_LOOKAHEADS · lookahead_sequences bins have left, and the
     oldest overdue one is in the next bin at any cost. At most lookahead_sequences are older, so every sequence is in
     one of the (PATIENCE_LOOKAHEADS + 1) · lookahead_sequences + 1 bins that follow its arrival.
+
+    With `separate_versions` a bin has sequences of one version, and the oldest version's leave first.
 
     Under further budgets (`caps`) there is no such search: the item that takes the largest share of a bin is joined by
     the next largest that fit.
@@ -85,6 +104,7 @@ class OnlinePacker:
         align: a sequence's room is a multiple of this many tokens.
         extra_tokens: tokens added to every sequence before rounding.
         caps: the cap of each further resource, such as image tiles.
+        separate_versions: whether sequences of different versions share no bin.
 
     Raises:
         ValueError: an option is out of range.
@@ -99,6 +119,7 @@ class OnlinePacker:
         align: int = 1,
         extra_tokens: int = 0,
         caps: Sequence[int] = (),
+        separate_versions: bool = False,
     ) -> None:
         self._capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
         self._lookahead = checked_integer("lookahead_sequences", lookahead_sequences, 1)
@@ -113,8 +134,10 @@ class OnlinePacker:
         )
         self._caps = [checked_integer("every cap", cap, 1, MAX_SEQ_LEN) for cap in caps]
         self._unit = -(-self._capacity // MAX_UNITS)
-        self._held: dict[int, _Held] = {}  # arrival -> what arrived, oldest first
-        self._by_room: list[tuple[int, int]] = []  # (-room, arrival), ascending
+        self._separate_versions = separate_versions
+        self._held: dict[int, tuple[OnlineItem, int]] = {}  # arrival -> item, bins that had left; oldest first
+        # The version, or 0 if all share bins -> (-room, arrival), ascending. None is empty.
+        self._by_room: dict[int, list[tuple[int, int]]] = {}
         self._num_arrived = 0
         self._num_held = 0  # sequences
         self._num_left = 0  # bins, without those of flushes
@@ -139,26 +162,65 @@ class OnlinePacker:
         """
         return self.add_group([sequence_id], [length])
 
-    def add_group(self, ids: Sequence[int], lengths: Sequence[int], amounts: Sequence[int] = ()) -> list[OnlineBin]:
+    def add_group(
+        self,
+        ids: Sequence[int],
+        lengths: Sequence[int],
+        amounts: Sequence[Sequence[int]] = (),
+        versions: Sequence[int] = (),
+    ) -> list[OnlineBin]:
         """Adds sequences that share a bin, next to each other, in this order.
 
         Args:
             ids: any integers, at least one.
             lengths: in tokens, one for each.
-            amounts: what they take together of each of `caps`.
+            amounts: what each takes of each of `caps`; empty without caps.
+            versions: the version of the policy that wrote each; empty if there are none.
 
         Returns:
             The bins that leave, until no more than the look-ahead is held.
 
         Raises:
-            ValueError: a length is out of range, they do not fit a bin together, or bins have a limit of sequences.
+            ValueError: a length is out of range, they do not fit a bin together, bins have a limit of sequences, or
+                versions are separate and these have several.
         """
-        room = self.room_of_group(lengths)
-        self.check_amounts(amounts)
-        return self._take(tuple(map(int, ids)), tuple(map(int, lengths)), room, tuple(map(int, amounts)))
+        return self.add_item(self.item(ids, lengths, amounts, versions))
 
-    def check_amounts(self, amounts: Sequence[int]) -> None:
-        """Checks an item's amounts of further resources, as `add_group` does."""
+    def item(
+        self,
+        ids: Sequence[int],
+        lengths: Sequence[int],
+        amounts: Sequence[Sequence[int]] = (),
+        versions: Sequence[int] = (),
+    ) -> OnlineItem:
+        """Returns an item without holding it; takes and raises what `add_group` does."""
+        room = self.room_of_group(lengths)
+        if self._separate_versions and len(set(versions)) != 1:
+            raise ValueError(f"its sequences are of versions {sorted(set(versions))}, and a bin has one: give them one")
+        together = [sum(column) for column in zip(*amounts, strict=True)] if amounts else []
+        self._check_amounts(together)
+        of_limit = [1] if self._is_limited else []
+        return OnlineItem(
+            ids=tuple(map(int, ids)),
+            lengths=tuple(map(int, lengths)),
+            sizes=(room, *map(int, together), *of_limit),
+            amounts=tuple(tuple(map(int, taken)) for taken in amounts),
+            versions=tuple(map(int, versions)),
+        )
+
+    def without(self, item: OnlineItem, gone: Iterable[int]) -> OnlineItem | None:
+        """Returns an item without some of its sequences, by their indices; None if none is left."""
+        left = sorted(set(range(len(item.ids))) - set(gone))
+        if not left:
+            return None
+        return self.item(
+            [item.ids[at] for at in left],
+            [item.lengths[at] for at in left],
+            [item.amounts[at] for at in left] if item.amounts else (),
+            [item.versions[at] for at in left] if item.versions else (),
+        )
+
+    def _check_amounts(self, amounts: Sequence[int]) -> None:
         if len(amounts) != len(self._caps):
             raise ValueError(f"there are {len(self._caps)} caps, and amounts of {len(amounts)}: give one for each")
         for amount, cap in zip(amounts, self._caps, strict=True):
@@ -193,32 +255,80 @@ class OnlinePacker:
 
     def flush(self) -> list[OnlineBin]:
         """Packs all sequences held, best-fit-decreasing; more may be added afterwards."""
-        if self._caps:
-            return self._flush_under_caps()
+        pack = self._flush_under_caps if self._caps else self._flush
+        return [one for version in sorted(self._by_room) for one in pack(version)]
+
+    def _flush(self, version: int) -> list[OnlineBin]:
         arrivals: defaultdict[int, deque[int]] = defaultdict(deque)
-        for arrival, (_, _, room, _, _) in self._held.items():
-            arrivals[room].append(arrival)
+        by_room = self._by_room.pop(version)
+        for arrival in sorted(arrival for _, arrival in by_room):
+            arrivals[self._held[arrival][0].sizes[0]].append(arrival)
         pairs = sorted(((room, len(queue)) for room, queue in arrivals.items()), reverse=True)
         templates = canonical_templates(best_fit_decreasing(pairs, self._capacity, self._limit))
-        bins = [
+        return [
             self._bin(arrivals[room].popleft() for room in template)
             for template, multiplicity in templates
             for _ in range(multiplicity)
         ]
-        self._by_room.clear()
-        return bins
 
-    def _flush_under_caps(self) -> list[OnlineBin]:
-        arrivals = list(self._held)
-        sizes, capacities = self._sizes(arrivals)
-        bins = pack_sizes(sizes, capacities).bins() if arrivals else []
-        self._by_room.clear()
+    def _flush_under_caps(self, version: int) -> list[OnlineBin]:
+        arrivals = sorted(arrival for _, arrival in self._by_room.pop(version))
+        bins = pack_sizes(*self._sizes(arrivals)).bins()
         return [self._bin(arrivals[index] for index in one) for one in bins]
+
+    def evict(self, oldest: int, *, whole_groups: bool) -> list[int]:
+        """Lets go of sequences whose version is older than allowed.
+
+        Args:
+            oldest: the oldest version that may stay.
+            whole_groups: whether all of a group go if one of it is older.
+
+        Returns:
+            Their ids, in the order in which they came.
+        """
+        stale = [arrival for arrival, (item, _) in self._held.items() if min(item.versions, default=oldest) < oldest]
+        ids = []
+        for arrival in stale:
+            item, left_before = self._held[arrival]
+            self._by_room[self._version_of(item)].remove((-item.sizes[0], arrival))
+            kept, gone = self.without_stale(item, oldest, whole_groups=whole_groups)
+            ids += gone
+            self._num_held -= len(gone)
+            if kept is None:
+                del self._held[arrival]
+            else:  # at its old arrival, so that it waits no longer
+                self._held[arrival] = kept, left_before
+                insort(self._by_room.setdefault(self._version_of(kept), []), (-kept.sizes[0], arrival))
+        self._by_room = {version: items for version, items in self._by_room.items() if items}
+        return ids
+
+    def without_stale(
+        self, item: OnlineItem, oldest: int, *, whole_groups: bool
+    ) -> tuple[OnlineItem | None, list[int]]:
+        """Returns what stays of an item, None if nothing does, and the ids that go; see `evict`."""
+        stale = [at for at, version in enumerate(item.versions) if version < oldest]
+        if stale and whole_groups:
+            stale = list(range(len(item.ids)))
+        return self.without(item, stale), [item.ids[at] for at in stale]
+
+    def add_item(self, item: OnlineItem) -> list[OnlineBin]:
+        """Holds an item, and returns the bins that leave for it."""
+        self._held[self._num_arrived] = item, self._num_left
+        insort(self._by_room.setdefault(self._version_of(item), []), (-item.sizes[0], self._num_arrived))
+        self._num_arrived += 1
+        self._num_held += len(item.ids)
+        leaving = []
+        while self._num_held > self._lookahead:
+            leaving.append(self._next_bin())
+        return leaving
+
+    def _version_of(self, item: OnlineItem) -> int:
+        """Returns the key of the items that it may share a bin with."""
+        return item.versions[0] if self._separate_versions else 0
 
     def _sizes(self, arrivals: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns what items take of each budget, and what a bin has: int64 [n, d] and [d]."""
-        sizes = [self._size(item) for item in map(self._held.__getitem__, arrivals)]
-        return np.array(sizes, dtype=np.int64), self.capacities
+        return np.array([self._held[arrival][0].sizes for arrival in arrivals], dtype=np.int64), self.capacities
 
     @property
     def capacities(self) -> NDArray[np.int64]:
@@ -230,50 +340,35 @@ class OnlinePacker:
     def _is_limited(self) -> bool:
         return self._limit < self._capacity
 
-    def _size(self, item: _Held) -> tuple[int, ...]:
-        """Returns what an item takes of each of `capacities`."""
-        _, _, room, _, amounts = item
-        return (room, *amounts, 1) if self._is_limited else (room, *amounts)
-
-    def _take(
-        self, ids: tuple[int, ...], lengths: tuple[int, ...], room: int, amounts: tuple[int, ...]
-    ) -> list[OnlineBin]:
-        """Holds an item, and returns the bins that leave for it."""
-        self._held[self._num_arrived] = (ids, lengths, room, self._num_left, amounts)
-        insort(self._by_room, (-room, self._num_arrived))
-        self._num_arrived += 1
-        self._num_held += len(ids)
-        leaving = []
-        while self._num_held > self._lookahead:
-            leaving.append(self._next_bin())
-        return leaving
-
     def _next_bin(self) -> OnlineBin:
-        rooms = -np.array([room for room, _ in self._by_room], dtype=np.int64)  # [n], descending
-        arrival, (_, _, room, left_before, _) = next(iter(self._held.items()))
+        version = min(self._by_room)
+        by_room = self._by_room[version]
+        rooms = -np.array([room for room, _ in by_room], dtype=np.int64)  # [n], descending
+        arrival = next(iter(self._held)) if len(self._by_room) == 1 else min(arrival for _, arrival in by_room)
+        item, left_before = self._held[arrival]
         overdue = self._num_left - left_before >= PATIENCE_LOOKAHEADS * self._lookahead
-        forced = bisect_left(self._by_room, (-room, arrival)) if overdue else -1
+        forced = bisect_left(by_room, (-item.sizes[0], arrival)) if overdue else -1
         if self._caps:
-            return self._leave(filled_bin(*self._sizes(arrival for _, arrival in self._by_room), forced))
+            return self._leave(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
         capacity = self._capacity // self._unit
         units = np.minimum(-(-rooms // self._unit), capacity)  # a sequence that fills a bin alone still does
-        return self._leave(fullest_bin(units, capacity, self._limit, forced).tolist())
+        return self._leave(version, fullest_bin(units, capacity, self._limit, forced).tolist())
 
-    def _leave(self, chosen: list[int]) -> OnlineBin:
-        """Returns the bin of some items, by their indices in `_by_room`, ascending."""
-        arrivals = [self._by_room[index][1] for index in chosen]
+    def _leave(self, version: int, chosen: list[int]) -> OnlineBin:
+        """Returns the bin of some items of a version, by their indices in `_by_room`, ascending."""
+        by_room = self._by_room[version]
+        arrivals = [by_room[index][1] for index in chosen]
         for index in reversed(chosen):
-            del self._by_room[index]
+            del by_room[index]
+        if not by_room:
+            del self._by_room[version]
         self._num_left += 1
         return self._bin(arrivals)
 
     def _bin(self, arrivals: Iterable[int]) -> OnlineBin:
-        items = [self._held.pop(arrival) for arrival in arrivals]
-        ids = [number for item in items for number in item[0]]
-        self._num_held -= len(ids)
-        lengths = [length for item in items for length in item[1]]
-        group_sizes = None if len(ids) == len(items) else [len(item[0]) for item in items]
-        return OnlineBin(ids, lengths, [self._size(item) for item in items], group_sizes)
+        items = [self._held.pop(arrival)[0] for arrival in arrivals]
+        self._num_held -= sum(len(item.ids) for item in items)
+        return OnlineBin(items)
 
 
 def filled_bin(sizes: NDArray[np.int64], capacities: NDArray[np.int64], forced: int) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch import Bins
-from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlinePacker, split_to_multiple
+from packhorse.packing import MAX_SEQ_LEN, OnlineBin, OnlineItem, OnlinePacker, split_to_multiple
 from packhorse.server.base.faults import invalid_field, too_large
 from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.methods import requests
@@ -46,12 +46,21 @@ class Rounds:
         ranks: that the bins are for.
         capacities: what a bin has, as of `OnlinePacker`.
         allow_empty: whether a flush may add empty bins.
+        separate_versions: whether sequences of different versions share no bin.
     """
 
-    def __init__(self, ranks: Topology, capacities: NDArray[np.int64], *, allow_empty: bool = False) -> None:
+    def __init__(
+        self,
+        ranks: Topology,
+        capacities: NDArray[np.int64],
+        *,
+        allow_empty: bool = False,
+        separate_versions: bool = False,
+    ) -> None:
         self._ranks = ranks
         self._capacities = capacities
         self._allow_empty = allow_empty
+        self._separate_versions = separate_versions
         self._bins_per_round = 1 if ranks.world_size == 1 else ranks.bins_per_optimizer_step
         self._held: list[OnlineBin] = []
         self._num_sequences = 0
@@ -85,11 +94,11 @@ class Rounds:
             ServiceError: there are fewer sequences than bins, and no bin may be empty; all bins stay held.
         """
         self._hold(bins)
-        items = [item for bin_ in self._held for item in _items_of(bin_)]
+        items = [item for bin_ in self._held for item in bin_.items]
         try:
             indices, ends = split_to_multiple(
                 np.arange(len(items)),
-                np.cumsum([len(bin_.group_sizes or bin_.ids) for bin_ in self._held], dtype=np.int64),
+                np.cumsum([len(bin_.items) for bin_ in self._held], dtype=np.int64),
                 np.array([sum(item.lengths) for item in items], dtype=np.int64),
                 self._ranks.world_size,
                 allow_empty=self._allow_empty,
@@ -97,13 +106,21 @@ class Rounds:
         except ValueError as error:
             raise invalid_field("options.num_bins_multiple_of", f"options.num_bins_multiple_of: {error}") from None
         if is_balanced(self._ranks) and items:
-            sizes = np.array([item.sizes[0] for item in items], dtype=np.int64).reshape(len(items), -1)
+            sizes = np.array([item.sizes for item in items], dtype=np.int64)
             costs = [cost_of(np.array(item.lengths, dtype=np.int64), self._ranks.cost_linear).sum() for item in items]
             of_items = np.array(costs, dtype=np.int64)
-            indices, ends = evened(indices, ends, sizes, of_items, self._capacities, self._ranks)
+            kinds = np.array([item.versions[0] for item in items]) if self._separate_versions else None
+            indices, ends = evened(indices, ends, sizes, of_items, self._capacities, self._ranks, kinds)
         parts = np.split(indices, ends[:-1]) if len(ends) else []
-        self._held = [_bin([items[i] for i in part]) for part in parts]
+        self._held = [OnlineBin([items[i] for i in part]) for part in parts]
         return self._leave(len(self._held))
+
+    def take_stale(self, oldest: int) -> list[OnlineItem]:
+        """Gives back the items of the bins held that have a sequence of a version before `oldest`."""
+        stale = [bin_ for bin_ in self._held if any(min(item.versions) < oldest for item in bin_.items)]
+        self._held = [bin_ for bin_ in self._held if bin_ not in stale]
+        self._num_sequences -= sum(len(bin_.ids) for bin_ in stale)
+        return [item for bin_ in stale for item in bin_.items]
 
     def _hold(self, bins: list[OnlineBin]) -> None:
         self._held += bins
@@ -127,9 +144,10 @@ class PackSession:
     """One PackStream: what it holds back lives and ends with it."""
 
     def __init__(self) -> None:
+        self._options = pb.PackStreamOptions()
         self._packer: OnlinePacker | None = None
-        self._budgets: list[str] = []
         self._rounds = Rounds(Topology(), np.zeros(0, dtype=np.int64))
+        self._version = 0  # of the policy, or the newest of its sequences
 
     def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
         """Takes one message and returns its response.
@@ -152,93 +170,149 @@ class PackSession:
         if payload == "options":
             packer = _packer(request.options)
             self._rounds = _rounds(request.options, packer.capacities)
-            self._packer, self._budgets = packer, [each.name for each in request.options.budgets]
-            return self._response([])
+            self._packer, self._options = packer, request.options
+            return self._response([], [])
         assert self._packer is not None
         if payload == "sequences":
-            return self._response((yield from self._add(self._packer, request.sequences)))
+            return self._response(*(yield from self._add(self._packer, request.sequences)))
         if payload == "flush":
-            return self._response(self._rounds.flush(self._packer.flush()))
+            self._version = self._newest(request.flush, "flush")
+            bins, evicted = self._evict(self._packer)
+            return self._response(bins + self._rounds.flush(self._packer.flush()), evicted)
         raise invalid_field("payload", "a message must hold options, sequences or flush")
 
-    def _add(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> TimeSlices[list[OnlineBin]]:
-        ids, lengths = list(sequences.ids), list(sequences.lengths)
-        if len(lengths) != len(ids):
-            raise invalid_field("sequences.lengths", f"sequences.lengths holds {len(lengths)} for {len(ids)} ids")
-        if len(ids) > MAX_STREAM_SEQUENCES:
+    def _add(
+        self, packer: OnlinePacker, sequences: pb.PackStreamSequences
+    ) -> TimeSlices[tuple[list[OnlineBin], list[int]]]:
+        num_sequences = len(sequences.ids)
+        if len(sequences.lengths) != num_sequences:
+            raise invalid_field(
+                "sequences.lengths", f"sequences.lengths holds {len(sequences.lengths)} for {num_sequences} ids"
+            )
+        if num_sequences > MAX_STREAM_SEQUENCES:
             raise too_large(
                 "sequences.ids",
                 MAX_STREAM_SEQUENCES,
-                f"sequences.ids holds {len(ids)}; send at most {MAX_STREAM_SEQUENCES} in a message",
+                f"sequences.ids holds {num_sequences}; send at most {MAX_STREAM_SEQUENCES} in a message",
             )
-        for length in set(lengths):  # all before any: a refused message leaves nothing behind
+        for length in set(sequences.lengths):  # all before any: a refused message leaves nothing behind
             try:
                 packer.room_of(length)
             except ValueError as error:
                 raise invalid_field("sequences.lengths", str(error)) from None
-        items, pace = _items(sequences), Pace()
-        amounts = self._amounts(packer, sequences, items)
-        for item in items:
-            if len(item) == 1:
-                continue
+        version = self._newest(sequences, "sequences")
+        pace = Pace()
+        items: list[OnlineItem] = []
+        for item in self._items(packer, sequences):
+            items.append(item)
             if pace.is_over():
-                yield _BYTES_PER_STREAMED * (len(ids) + self._rounds.num_sequences)
+                yield _BYTES_PER_STREAMED * (num_sequences + self._rounds.num_sequences)
                 pace.restart()
-            try:
-                packer.room_of_group([lengths[i] for i in item])
-            except ValueError as error:
-                number = sequences.groups[item[0]]
-                raise invalid_field("sequences.groups", f"sequences.groups: group {number}: {error}") from None
-        bins: list[OnlineBin] = []
+        self._version = version
+        bins, evicted = self._evict(packer)
         number = 0
-        for item, taken in zip(items, amounts, strict=True):
-            number += len(item)
-            bins += self._rounds.add(packer.add_group([ids[i] for i in item], [lengths[i] for i in item], taken))
+        for item in items:
+            number += len(item.ids)
+            kept, gone = self._without_stale(packer, item)
+            evicted += gone
+            bins += self._rounds.add(packer.add_item(kept)) if kept else []
             if pace.is_over():
                 if pace.used_seconds > MAX_STREAM_SECONDS:
                     raise too_large(
                         "sequences.ids",
                         number,
-                        f"sequences.ids holds {len(ids)}, of which {number} took {MAX_STREAM_SECONDS:g} seconds of a "
-                        "processor, the most for one message; send fewer in a message, or ask for "
-                        "fewer lookahead_sequences",
+                        f"sequences.ids holds {num_sequences}, of which {number} took {MAX_STREAM_SECONDS:g} seconds "
+                        "of a processor, the most for one message; send fewer in a message, or ask for fewer "
+                        "lookahead_sequences",
                     )
-                yield _BYTES_PER_STREAMED * (len(ids) + self._rounds.num_sequences)
+                yield _BYTES_PER_STREAMED * (num_sequences + self._rounds.num_sequences)
                 pace.restart()
-        return bins
+        return bins, evicted
 
-    def _amounts(
-        self, packer: OnlinePacker, sequences: pb.PackStreamSequences, items: Sequence[Sequence[int]]
-    ) -> list[list[int]]:
-        """Returns what each item takes of each budget; a ServiceError where it takes more than a bin has."""
-        num_budgets, num_sequences = len(self._budgets), len(sequences.ids)
+    def _items(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Iterator[OnlineItem]:
+        """Yields a message's items; a ServiceError names the field that makes one impossible."""
+        num_budgets, num_sequences = len(self._options.budgets), len(sequences.ids)
         if len(sequences.amounts) != num_budgets * num_sequences:
             raise invalid_field(
                 "sequences.amounts",
                 f"sequences.amounts holds {len(sequences.amounts)} numbers for {num_sequences} ids and "
                 f"{num_budgets} budgets",
             )
-        if not num_budgets:
-            return [[]] * len(items)
-        table = np.array(sequences.amounts, dtype=np.int64).reshape(num_budgets, num_sequences)
-        amounts = [table[:, list(item)].sum(axis=1).tolist() for item in items]
-        for item, taken in zip(items, amounts, strict=True):
+        table = np.array(sequences.amounts, dtype=np.int64).reshape(num_budgets, num_sequences).T.tolist()
+        for members in _members(sequences):
+            ids = [sequences.ids[i] for i in members]
             try:
-                packer.check_amounts(taken)
+                yield packer.item(
+                    ids,
+                    [sequences.lengths[i] for i in members],
+                    [table[i] for i in members] if num_budgets else [],
+                    [sequences.versions[i] for i in members] if len(sequences.versions) else [],
+                )
             except ValueError as error:
-                raise invalid_field(
-                    "sequences.amounts", f"sequences.amounts: sequence {sequences.ids[item[0]]}: {error}"
-                ) from None
-        return amounts
+                field = "sequences.groups" if len(members) > 1 else "sequences.amounts"
+                what = f"group {sequences.groups[members[0]]}" if len(members) > 1 else f"sequence {ids[0]}"
+                raise invalid_field(field, f"{field}: {what}: {error}") from None
 
-    def _response(self, bins: list[OnlineBin]) -> pb.PackStreamResponse:
+    def _newest(self, message: pb.PackStreamSequences | pb.PackStreamFlush, within: str) -> int:
+        """Returns the policy's version with a message; a ServiceError where it goes back or versions do not fit."""
+        ids: Sequence[int] = getattr(message, "ids", ())
+        versions: Sequence[int] = getattr(message, "versions", ())
+        has_versions = self._options.HasField("max_staleness") or self._options.separate_versions
+        if len(versions) != (len(ids) if has_versions else 0):
+            raise invalid_field(
+                "sequences.versions",
+                f"sequences.versions holds {len(versions)} numbers for {len(ids)} ids: a stream with max_staleness or "
+                "separate_versions needs one for each, and another takes none",
+            )
+        if min(versions, default=0) < 0:
+            raise invalid_field("sequences.versions", "sequences.versions must be at least 0")
+        if not message.HasField("policy_version"):
+            return max(self._version, *versions, 0)
+        version = requests.integer(f"{within}.policy_version", message.policy_version, 0)
+        if version < self._version:
+            raise invalid_field(
+                f"{within}.policy_version",
+                f"{within}.policy_version {version} goes back: the stream has seen {self._version}",
+            )
+        if max(versions, default=0) > version:
+            at = int(np.argmax(np.array(versions) > version))
+            raise invalid_field(
+                "sequences.versions",
+                f"sequences.versions: sequence {ids[at]} is of version {versions[at]}, newer than "
+                f"policy_version {version}",
+            )
+        return version
+
+    def _evict(self, packer: OnlinePacker) -> tuple[list[OnlineBin], list[int]]:
+        """Lets go of what is too old now: the bins that leave meanwhile, and the ids that went."""
+        if not self._options.HasField("max_staleness"):
+            return [], []
+        evicted = packer.evict(self._oldest, whole_groups=self._options.evict_groups)
+        bins: list[OnlineBin] = []
+        for item in self._rounds.take_stale(self._oldest):
+            kept, gone = self._without_stale(packer, item)
+            evicted += gone
+            bins += self._rounds.add(packer.add_item(kept)) if kept else []
+        return bins, evicted
+
+    @property
+    def _oldest(self) -> int:
+        """The oldest version that may still be packed."""
+        return self._version - self._options.max_staleness if self._options.HasField("max_staleness") else 0
+
+    def _without_stale(self, packer: OnlinePacker, item: OnlineItem) -> tuple[OnlineItem | None, list[int]]:
+        if min(item.versions, default=self._oldest) >= self._oldest:
+            return item, []
+        return packer.without_stale(item, self._oldest, whole_groups=self._options.evict_groups)
+
+    def _response(self, bins: list[OnlineBin], evicted: list[int]) -> pb.PackStreamResponse:
         num_held = len(self._packer or ()) + self._rounds.num_sequences
-        response = pb.PackStreamResponse(num_sequences_held=num_held)
+        response = pb.PackStreamResponse(num_sequences_held=num_held, evicted=evicted)
         encode(_laid_end_to_end(bins), response.bins, 0)
         return response
 
 
-def _items(sequences: pb.PackStreamSequences) -> Sequence[Sequence[int]]:
+def _members(sequences: pb.PackStreamSequences) -> Sequence[Sequence[int]]:
     """Returns the indices of each item's sequences: of a group, or of one alone; in the order of items' first ones."""
     numbers = sequences.groups
     if len(numbers) not in (0, len(sequences.ids)):
@@ -274,6 +348,7 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
         align=requests.integer("options.align", options.align, 0, capacity) or 1,
         extra_tokens=requests.integer("options.extra_tokens", options.extra_tokens, 0, capacity - 1),
         caps=caps_of(options.budgets, "options.budgets"),
+        separate_versions=options.separate_versions,
     )
 
 
@@ -281,20 +356,6 @@ def _rounds(options: pb.PackStreamOptions, capacities: NDArray[np.int64]) -> Rou
     ranks = ranks_of(options, within="options.")
     num_tokens = ranks.bins_per_optimizer_step * options.max_seq_len
     check_costs(ranks, num_tokens, options.max_seq_len, within="options.")
-    return Rounds(ranks, capacities, allow_empty=options.allow_empty)
-
-
-def _items_of(bin_: OnlineBin) -> Iterator[OnlineBin]:
-    """Yields each item of a bin as a bin of its own."""
-    end = 0
-    for number, size in zip(bin_.group_sizes or [1] * len(bin_.ids), bin_.sizes, strict=True):
-        start, end = end, end + number
-        yield OnlineBin(bin_.ids[start:end], bin_.lengths[start:end], [size], [number])
-
-
-def _bin(items: list[OnlineBin]) -> OnlineBin:
-    """Joins items to a bin."""
-    ids = [number for item in items for number in item.ids]
-    lengths = [length for item in items for length in item.lengths]
-    group_sizes = None if len(ids) == len(items) else [len(item.ids) for item in items]
-    return OnlineBin(ids, lengths, [item.sizes[0] for item in items], group_sizes)
+    if options.HasField("max_staleness"):
+        requests.integer("options.max_staleness", options.max_staleness, 0)
+    return Rounds(ranks, capacities, allow_empty=options.allow_empty, separate_versions=options.separate_versions)
