@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,7 @@ PATIENCE_LOOKAHEADS = 2
 before the long ones that need them arrive; with more, long ones that nothing fits crowd the look-ahead."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnlineItem:
+class OnlineItem(NamedTuple):
     """Sequences that share a bin: one, or a group."""
 
     ids: tuple[int, ...]
