@@ -6,7 +6,7 @@ row to `tree_packs`, and weights of losses to `packhorse.losses`.
 Legend: B rows, L tokens in a row, T = B · L, n sequences, M trained tokens, S segments, K gathered keys.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,8 +177,11 @@ def trained_log_probs(batch: TreeBatch, logits: torch.Tensor) -> torch.Tensor:
     return of_tokens[batch["token_index"].to(logits.device)]
 
 
-def build_tree_mask(batch: TreeBatch) -> torch.Tensor:
+def build_tree_mask(batch: TreeBatch, *, window: int | None = None) -> torch.Tensor:
     """Returns which keys each query sees: bool [B, 1, L, L], for SDPA. A token sees the sequences up to itself.
+
+    A model that is given a mask applies no sliding window of its own. Where layers differ, models of transformers take
+    both: `{"full_attention": build_tree_mask(batch), "sliding_attention": build_tree_mask(batch, window=128)}`.
 
     Example:
         >>> from packhorse.rollouts import Rollouts, pack_rollouts
@@ -189,13 +192,18 @@ def build_tree_mask(batch: TreeBatch) -> torch.Tensor:
 
     Args:
         batch: of `pack_rollouts` with `prefixes="tree"`, on any device.
+        window: how many tokens of its sequence a token sees, itself included; None for all.
+
+    Raises:
+        ValueError: the window is below 1.
     """
-    ends = batch["subtree_ends"]
-    at = torch.arange(ends.shape[1], device=ends.device)
-    return ((at[None] <= at[:, None])[None] & (at[:, None] < ends[:, None, :]))[:, None]
+    sees = _rule(batch, window)
+    at = torch.arange(batch["subtree_ends"].shape[1], device=batch["subtree_ends"].device)
+    rows = torch.arange(len(batch["subtree_ends"]), device=at.device)
+    return sees(rows[:, None, None], at, at[:, None], at[None])[:, None]
 
 
-def build_tree_block_mask(batch: TreeBatch) -> BlockMask:
+def build_tree_block_mask(batch: TreeBatch, *, window: int | None = None) -> BlockMask:
     """Builds FlexAttention's mask of a batch, on its device, from every pair of tokens.
 
     Example:
@@ -207,14 +215,27 @@ def build_tree_block_mask(batch: TreeBatch) -> BlockMask:
 
     Args:
         batch: of `pack_rollouts` with `prefixes="tree"`, on the device where attention runs.
+        window: as in `build_tree_mask`.
+
+    Raises:
+        ValueError: the window is below 1.
     """
-    ends = batch["subtree_ends"]
-    num_rows, length = ends.shape
+    num_rows, length = batch["subtree_ends"].shape
+    device = str(batch["subtree_ends"].device)
+    return create_block_mask(_rule(batch, window), num_rows, None, length, length, device=device)
+
+
+def _rule(batch: TreeBatch, window: int | None) -> Callable[..., torch.Tensor]:
+    """Returns the rule of masks as a function of (row, head, query, key)."""
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1, got {window}; None is for no window")
+    ends, depths = batch["subtree_ends"], batch["position_ids"]
 
     def sees(row: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return (key <= query) & (query < ends[row, key])
+        seen = (key <= query) & (query < ends[row, key])
+        return seen if window is None else seen & (depths[row, query] - depths[row, key] < window)
 
-    return create_block_mask(sees, num_rows, None, length, length, device=str(ends.device))
+    return sees
 
 
 def tree_batch(

@@ -9,7 +9,7 @@ from packhorse.trainers._data import PackedData
 from packhorse.trainers.lightning import PackedDataModule
 from packhorse.trainers.megatron import MegatronIterator, MegatronStep, create_megatron_iterator
 from packhorse.trainers.megatron_batch import MegatronBatch, get_megatron_batch
-from packhorse.trainers.separation import sees_other_sequences
+from packhorse.trainers.separation import check_takes_trees, sees_other_sequences
 from packhorse.trainers.verl import VerlScheduler
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "PackedData",
     "PackedDataModule",
     "VerlScheduler",
+    "check_takes_trees",
     "create_megatron_iterator",
     "get_megatron_batch",
     "sees_other_sequences",

@@ -2,7 +2,8 @@
 
 Owns the question; leaves the refusal to each trainer. Some models of transformers make their mask without
 `position_ids` (gpt-oss, OPT, BLOOM, Falcon, MPT), and some layers go on from token to token (Mamba). Such a model
-trains on packed rows without an error, and every sequence sees those before it.
+trains on packed rows without an error, and every sequence sees those before it. A tree of shared prefixes asks more: a
+mask that is obeyed pair by pair.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,10 @@ from packhorse.client.presets import Preset
 from packhorse.client.sources import IndexableSource
 
 _LENGTH = 8
-"""Tokens of each of the two sequences that the model is asked about."""
+"""Tokens of each of the two sequences that the model is asked about, and of what they share in a tree."""
+
+TREE = "tree"
+"""Instead of a preset: sequences that share a prefix."""
 
 
 def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media | None = None) -> bool:
@@ -28,6 +32,9 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
     Two sequences of eight tokens are packed into a row. Where the second one's logits have a gradient in the first
     one's embeddings, it was seen; a token that attention leaves out has a gradient of exactly 0 in every dtype. The
     model's weights, gradients and modes stay as they are.
+
+    As a tree, two sequences share their first eight tokens, and the model is given a mask. There the answer is also
+    True if the second one does not see what it shares.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
@@ -40,14 +47,14 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
     Args:
         model: a model with `get_input_embeddings` and an output with `logits` [B, L, V], like those of transformers.
             Its weights must be complete, on one device.
-        preset: the preset that it will train with: `rows`, or `padding-free` with FlashAttention.
+        preset: the preset that it will train with: `rows`, or `padding-free` with FlashAttention; or "tree", for
+            `pack_rollouts` with `prefixes="tree"` and SDPA or eager attention.
         media: the images of batches, for a model whose position ids depend on them. No image is loaded.
 
     Raises:
         ValueError: the model has no input embeddings, or its output no logits; or the model refuses packed sequences,
             as models of transformers with linear attention do without their kernels.
     """
-    preset = get_preset(preset) if isinstance(preset, str) else preset
     if not hasattr(model, "get_input_embeddings"):
         raise ValueError(
             f"{type(model).__name__} has no get_input_embeddings: give a model as transformers makes them, before "
@@ -55,11 +62,8 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
         )
     embeddings = model.get_input_embeddings()
     device = next(embeddings.parameters()).device
-    inputs: dict[str, Any] = {
-        name: value.to(device) if isinstance(value, torch.Tensor) else value
-        for name, value in preset.convert(_two_sequences(preset, media)).items()
-        if name != "labels"
-    }
+    given = _tree(embeddings.weight.dtype) if preset == TREE else _rows(preset, media)
+    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
     seen: list[torch.Tensor] = []
 
     def watch(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
@@ -72,10 +76,56 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
             logits = getattr(model(**inputs, use_cache=False), "logits", None)
             if logits is None:
                 raise ValueError(f"the output of {type(model).__name__} has no logits")
-            [gradient] = torch.autograd.grad(logits[:, _LENGTH:].float().square().sum(), seen[:1])
+            [gradient] = torch.autograd.grad(logits[:, -_LENGTH:].float().square().sum(), seen[:1])
     finally:
         hook.remove()
+    if preset == TREE:
+        return bool(gradient[:, _LENGTH:-_LENGTH].any()) or not bool(gradient[:, :_LENGTH].any())
     return bool(gradient[:, :_LENGTH].any())
+
+
+def check_takes_trees(model: Any) -> None:
+    """Refuses a model that must not be given trees of shared prefixes; takes what `sees_other_sequences` does.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 32}
+        >>> check_takes_trees(LlamaForCausalLM(LlamaConfig(**sizes, intermediate_size=8)))
+
+    Args:
+        model: as in `sees_other_sequences`.
+
+    Raises:
+        ValueError: its layers go on from branch to branch (linear attention, Mamba), or its attention takes no mask
+            (FlashAttention); names the way out.
+    """
+    try:
+        sees = sees_other_sequences(model, TREE)
+    except RuntimeError:  # some attention refuses the mask itself
+        sees = True
+    if sees:
+        raise ValueError(
+            f"{type(model).__name__} mixes the branches of a tree: a layer goes on from token to token, or its "
+            "attention takes no mask. Pack with prefixes='repeated', or load it with attn_implementation='sdpa'; for "
+            "linear attention there are kernels that read tree_kv_index and its offsets (axolotl's tree-recurrence)"
+        )
+
+
+def _tree(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """A row of two sequences that share their first half, with its mask, which is added to scores."""
+    at = torch.arange(3 * _LENGTH)
+    branch = at // _LENGTH  # 0 is what both share
+    sees = (at[None] <= at[:, None]) & ((branch[None] == 0) | (branch[None] == branch[:, None]))
+    mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
+    positions = torch.cat([at[: 2 * _LENGTH], at[_LENGTH : 2 * _LENGTH]])
+    tokens = 1 + torch.cat([at[:_LENGTH], at[:_LENGTH], at[:_LENGTH]])
+    return {"input_ids": tokens[None], "position_ids": positions[None], "attention_mask": mask[None, None]}
+
+
+def _rows(preset: str | Preset, media: Media | None) -> dict[str, Any]:
+    """A row of two sequences, under a preset's keys."""
+    made = get_preset(preset) if isinstance(preset, str) else preset
+    return {name: value for name, value in made.convert(_two_sequences(made, media)).items() if name != "labels"}
 
 
 def _two_sequences(preset: Preset, media: Media | None) -> PackedBatch:

@@ -281,6 +281,22 @@ def test_all_three_forms_of_attention_agree(flatten):
         assert batch["tree_max_seqlens"] == tuple(longest)
 
 
+def test_a_window_counts_along_each_sequence():
+    queries, responses = answered(2, 3, 10, 6)
+    [batch] = pack_rollouts(
+        Rollouts(queries=queries, responses=responses), max_seq_len=128, pad_token_id=0, prefixes="tree"
+    )
+    whole, near = build_tree_mask(batch)[0, 0], build_tree_mask(batch, window=4)[0, 0]
+    depths = batch["position_ids"][0]
+    assert torch.equal(near, whole & (depths[:, None] - depths[None] < 4))
+    assert near.sum(1).max() == 4
+    blocks = build_tree_block_mask(batch, window=4)
+    at = torch.arange(128)
+    assert torch.equal(blocks.mask_mod(torch.tensor(0), torch.tensor(0), at[:, None], at[None]), near)
+    with pytest.raises(ValueError, match="window must be at least 1"):
+        build_tree_mask(batch, window=0)
+
+
 @pytest.mark.parametrize("balance", ["micro-step", "optimizer-step"])
 @pytest.mark.parametrize(
     ("shape", "max_seq_len", "world_size"),

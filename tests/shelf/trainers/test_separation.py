@@ -13,7 +13,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from packhorse.trainers import PackedData, sees_other_sequences
+from packhorse.trainers import PackedData, check_takes_trees, sees_other_sequences
 from packhorse.trainers.transformers import PackedTrainer
 
 HEADS = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -48,6 +48,51 @@ def test_the_answer_is_what_other_tokens_do_to_the_logits(name, preset):
     changes = not torch.allclose(logits_of_second(3), logits_of_second(40), atol=1e-6)
     assert changes == (name in SEES)
     assert sees_other_sequences(model, preset) == changes
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_is_given_trees_only_if_its_branches_are_separate(name, attention):
+    """The truth: whether a branch's logits are those of its sequence alone, whatever the other branch holds."""
+    torch.manual_seed(3)
+    try:
+        model = AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation=attention).eval()
+    except ValueError:
+        pytest.skip(f"{name} has no {attention}")
+    prefix, own = torch.arange(10, 18), torch.arange(20, 28)
+    at = torch.arange(24)
+    sees = (at[None] <= at[:, None]) & ~((at[:, None] >= 16) & (at[None] >= 8) & (at[None] < 16))
+    positions = torch.cat([at[:16], at[8:16]])[None]
+    near = positions.T - positions < 4  # a mask takes the place of a model's own sliding window
+
+    def added(seen):
+        return torch.zeros(24, 24).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
+
+    mask = added(sees & near) if name == "mistral" else added(sees)
+    if name == "gpt-oss":
+        mask = {"full_attention": mask, "sliding_attention": added(sees & near)}
+
+    def logits_of_branch(other):
+        tokens = torch.cat([prefix, torch.full((8,), other), own])[None]
+        with torch.no_grad():
+            options = {"position_ids": positions, "attention_mask": mask, "use_cache": False}
+            return model(input_ids=tokens, **options).logits[0, 16:]
+
+    try:
+        changes = not torch.allclose(logits_of_branch(3), logits_of_branch(40), atol=1e-6)
+    except (RuntimeError, ValueError):
+        changes = True  # it takes no such mask
+    else:
+        with torch.no_grad():
+            alone = model(input_ids=torch.cat([prefix, own])[None], use_cache=False).logits[0, 8:]
+        changes |= not torch.allclose(logits_of_branch(3), alone, atol=1e-5)
+    if changes:
+        with pytest.raises(ValueError, match="Pack with prefixes='repeated'"):
+            check_takes_trees(model)
+    else:
+        assert not sees_other_sequences(model, "tree")
+        check_takes_trees(model)
+    assert changes == (name == "mamba")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -317,9 +317,7 @@ class PackStream:
         """Refuses torn groups, and bins as a server makes them that does not know resources or versions."""
         for numbers, _ in block.bins():
             if self._is_torn(numbers.tolist()):
-                raise DamagedAnswerError(
-                    f"{self._transport.target} returned other sequences with a group than came"
-                )
+                raise DamagedAnswerError(f"{self._transport.target} returned other sequences with a group than came")
             held = [self._held[number] for number in numbers.tolist()]
             for at, budget in enumerate(self._options.budgets):
                 if sum(sequence.amounts[at] for sequence in held) > budget.cap:
