@@ -200,7 +200,21 @@ def pack_rollouts(
     ]
 
 
-def as_micro_batches(batches: Sequence[RolloutBatch], *, world_size: int = 1) -> list[list[list[int]]]:
+@overload
+def as_micro_batches(
+    batches: Sequence[RolloutBatch | TreeBatch], *, world_size: int = 1, packs_per_step: None = None
+) -> list[list[list[int]]]: ...
+
+
+@overload
+def as_micro_batches(
+    batches: Sequence[RolloutBatch | TreeBatch], *, world_size: int = 1, packs_per_step: int
+) -> list[list[list[list[int]]]]: ...
+
+
+def as_micro_batches(
+    batches: Sequence[RolloutBatch | TreeBatch], *, world_size: int = 1, packs_per_step: int | None = None
+) -> list[list[list[int]]] | list[list[list[list[int]]]]:
     """Lists the rollouts of each rank's micro-batches, for trainers that pack by index themselves (verl, SkyRL, slime).
 
     Every rank has the same number of micro-batches, and none holds more than its bins' tokens. With
@@ -211,22 +225,33 @@ def as_micro_batches(batches: Sequence[RolloutBatch], *, world_size: int = 1) ->
         >>> batches = pack_rollouts(rollouts, max_seq_len=5, pad_token_id=0, world_size=2)
         >>> as_micro_batches(batches, world_size=2)
         [[[1]], [[0, 2]]]
+        >>> as_micro_batches(batches, packs_per_step=1)
+        [[[[1]], [[0, 2]]]]
 
     Args:
         batches: what `pack_rollouts` returned.
         world_size: as it was given to `pack_rollouts`.
+        packs_per_step: micro-batches of an optimizer step, for trainers that want this level too (xtuner); the last
+            step may have fewer, the same number on every rank. None leaves the level out.
 
     Returns:
-        For each rank, for each micro-batch, indices into the rollouts.
+        For each rank, with `packs_per_step` for each optimizer step, for each micro-batch, indices into the rollouts.
 
     Raises:
-        ValueError: world_size does not divide the number of batches.
+        ValueError: world_size does not divide the number of batches, or packs_per_step is below 1.
     """
+    if packs_per_step is not None and packs_per_step < 1:
+        raise ValueError(f"packs_per_step must be at least 1, got {packs_per_step}; None leaves steps out")
     if world_size < 1 or len(batches) % world_size:
         raise ValueError(
             f"world_size must divide the {len(batches)} batches, got {world_size}; give the one that pack_rollouts had"
         )
-    return [[batch["ids"].tolist() for batch in batches[rank::world_size]] for rank in range(world_size)]
+    of_ranks = [[batch["ids"].tolist() for batch in batches[rank::world_size]] for rank in range(world_size)]
+    if packs_per_step is None:
+        return of_ranks
+    return [
+        [packs[first : first + packs_per_step] for first in range(0, len(packs), packs_per_step)] for packs in of_ranks
+    ]
 
 
 def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, rollouts: FlatRollouts) -> RolloutBatch:

@@ -37,6 +37,20 @@ def test_every_rollout_comes_once_within_the_limit_and_ranks_take_as_many_steps(
             assert sum(lengths[i] for i in micro_batch) <= 16 * batch_size
 
 
+@pytest.mark.parametrize("prefixes", ["repeated", "tree"])
+def test_optimizer_steps_are_one_more_level(prefixes):
+    """Rank, optimizer step, pack, sample, as xtuner's plan has them."""
+    rollouts = Rollouts(queries=[[1]] * 23, responses=[[2 + number] * (3 + number % 5) for number in range(23)])
+    batches = pack_rollouts(rollouts, max_seq_len=9, pad_token_id=0, world_size=2, prefixes=prefixes)
+    of_ranks = as_micro_batches(batches, world_size=2)
+    plan = as_micro_batches(batches, world_size=2, packs_per_step=3)
+    assert [[pack for step in steps for pack in step] for steps in plan] == of_ranks
+    sizes = [len(of_ranks[0][first : first + 3]) for first in range(0, len(of_ranks[0]), 3)]
+    assert [[len(step) for step in steps] for steps in plan] == [sizes] * 2
+    with pytest.raises(ValueError, match="packs_per_step must be at least 1"):
+        as_micro_batches(batches, world_size=2, packs_per_step=0)
+
+
 def rows_of(of_rank):
     """What a trainer that gives each rank its rollouts alone needs, as the guide says it: those, and lists of rows."""
     rollouts = [number for micro_batch in of_rank for number in micro_batch]
