@@ -6,6 +6,7 @@ from packhorse.losses.sums import (
     per_component_metrics,
     sequence_log_probs,
     sum_over_sequences,
+    trained_log_probs,
 )
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "per_component_metrics",
     "sequence_log_probs",
     "sum_over_sequences",
+    "trained_log_probs",
 ]

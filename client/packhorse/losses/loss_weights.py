@@ -272,7 +272,7 @@ def build_loss_weights(
     if gradient_divisor < 1:
         raise ValueError(f"gradient_divisor must be at least 1, got {gradient_divisor}")
     is_alone = counts is None and groups is None and "groups" not in batch
-    if is_alone and _layout_of(batch).group_ids is not None:
+    if is_alone and _group_ids(batch) is not None:
         (groups,) = SequenceGroups.of_batches(batch)
     targets, groups = _targets_of_sequences(batch), _groups_of(batch, groups)
     counts = counts or LossCounts._of_targets(targets, groups)
@@ -350,9 +350,16 @@ def _targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
     return num_before[ends] - num_before[starts]
 
 
+def _group_ids(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    """Returns the group of every sequence: int64 [n]; None without groups."""
+    if "sequence_index" not in batch:  # no tree
+        return _layout_of(batch).group_ids
+    return batch["group_ids"].cpu().numpy() if "group_ids" in batch else None
+
+
 def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
     """Returns every sequence's component, whether it has a group, and which, or else its id: int64 [n, 3]."""
-    groups = _layout_of(batch).group_ids
+    groups = _group_ids(batch)
     if groups is None:
         raise ValueError(
             "this batch has no groups: prepare its dataset with group_column or group_size, or number them by "

@@ -61,7 +61,7 @@ def sequence_log_probs(
         [0.25, 0.5]
 
     Args:
-        batch: has `labels`, int64 [B, L], −100 where nothing is predicted, and its `layout`.
+        batch: has `labels`, int64 [B, L], −100 where nothing is predicted, and its `layout`; or it is a batch of trees.
         logits: a floating type [B, L, V], on any device; the host does not wait. Sums are taken in float32.
         shift_labels: whether `labels[t]` is the token after t, for a batch without the key `shift_labels`. Ours have
             it.
@@ -73,15 +73,49 @@ def sequence_log_probs(
         ValueError: neither the batch nor `shift_labels` says whether labels are shifted, or they contradict each other,
             or shapes do not fit.
     """
+    if "sequence_index" in batch:  # a tree
+        of_trained = trained_log_probs(batch, logits)
+        sums = of_trained.new_zeros(len(batch["ids"]))
+        return sums.index_add(0, move(batch["sequence_index"], logits.device), of_trained)
     shifted = has_shifted_labels(batch, shift_labels)
     labels = batch["labels"]
+    # Labels are shifted, because shifted logits would be a copy.
+    targets = labels if shifted else F.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+    return sum_over_sequences(batch, _log_probs(targets, logits))
+
+
+def trained_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> torch.Tensor:
+    """Returns the log-probability of every trained token, once for each sequence that it is trained in.
+
+    Example:
+        >>> from packhorse.rollouts import Rollouts, pack_rollouts
+        >>> rollouts = Rollouts(queries=[[1], [1]], responses=[[0], [1]])
+        >>> [batch] = pack_rollouts(rollouts, max_seq_len=4, pad_token_id=0, prefixes="tree")
+        >>> trained_log_probs(batch, torch.zeros(1, 4, 2)).exp().tolist()
+        [0.5, 0.5]
+
+    Args:
+        batch: of trees: of `pack_rollouts` with `prefixes="tree"`, or of a dataset with `shared_prefix="tree"`.
+        logits: a floating type [B, L, V], on any device; the host does not wait.
+
+    Returns:
+        float32 [M] (float64 of float64), in the order of `token_index`.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    of_tokens = _log_probs(batch["labels"], logits)
+    return of_tokens.flatten()[move(batch["token_index"], logits.device)]
+
+
+def _log_probs(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """Returns the log-probability of each label of the same position, 0 where it is -100: float32 [B, L]."""
     if logits.shape[:-1] != labels.shape:
         raise ValueError(f"logits have shape {list(logits.shape)}, and labels {list(labels.shape)}")
-    # Labels are shifted, because shifted logits would be a copy.
-    targets = move(labels if shifted else F.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX), logits.device)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    losses = F.cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
-    return sum_over_sequences(batch, -losses.view(labels.shape))
+    targets = move(labels, logits.device).flatten()
+    losses = F.cross_entropy(wide.flatten(0, 1), targets, ignore_index=IGNORE_INDEX, reduction="none")
+    return -losses.view(labels.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,7 +15,6 @@ from packhorse.rollouts.tree_batch import (
     build_tree_block_mask,
     build_tree_mask,
     prefix_sharing,
-    trained_log_probs,
 )
 from packhorse.rollouts.tree_row import to_trl_async, tree_row
 
@@ -39,6 +38,5 @@ __all__ = [
     "prefix_sharing",
     "to_open_instruct",
     "to_trl_async",
-    "trained_log_probs",
     "tree_row",
 ]

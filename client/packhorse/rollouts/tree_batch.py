@@ -1,28 +1,28 @@
 """`TreeBatch`: a batch of rollouts whose common prefixes are computed once.
 
-Owns the batch's keys, its masks, and what its prefixes save. Leaves the tree to `prefix_tree`, which rollouts share a
-row to `tree_packs`, and weights of losses to `packhorse.losses`.
+Owns the batch's keys, its masks, and what its prefixes save. Leaves rows to `tree_rows`, which rollouts share one to
+`tree_packs`, and log-probabilities and weights of losses to `packhorse.losses`.
 
 Legend: B rows, L tokens in a row, T = B · L, n sequences, M trained tokens, S segments, K gathered keys.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 (its usual name)
 from numpy.typing import NDArray
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from packhorse.client import PackedBatch
+from packhorse.client import PackedBatch, as_layout
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.losses import SequenceGroups
 from packhorse.rollouts.flat_rows import range_indices
 from packhorse.rollouts.given import FlatRollouts
 from packhorse.rollouts.pack_versions import versions_of_packs
-from packhorse.rollouts.prefix_tree import PrefixTree
+from packhorse.rollouts.tree_rows import TreeRow, joined_rows
 
 
 class TreeBatch(PackedBatch):
@@ -80,8 +80,10 @@ class TreeBatch(PackedBatch):
     """Tokens of each sequence, query and response: int64 [n]."""
     num_forks: int
     """How often sequences part that began alike."""
+    group_ids: torch.Tensor
+    """Of a dataset with groups: as in `PackedBatch`: int64 [n]."""
     groups: SequenceGroups
-    """As in `RolloutBatch`."""
+    """Of rollouts: as in `RolloutBatch`."""
     policy_versions: torch.Tensor
     """As in `RolloutBatch`: int64 [n]."""
     pack_policy_versions: torch.Tensor
@@ -145,36 +147,6 @@ def prefix_sharing(batches: Iterable[TreeBatch]) -> PrefixSharing:
         num_tokens=sum(int(batch["lengths"].sum()) for batch in given),
         num_distinct_tokens=sum(int(batch["attention_mask"].sum()) for batch in given),
     )
-
-
-def trained_log_probs(batch: TreeBatch, logits: torch.Tensor) -> torch.Tensor:
-    """Returns the log-probability of every trained token, once for each sequence that it is trained in.
-
-    Example:
-        >>> from packhorse.rollouts import Rollouts, pack_rollouts
-        >>> rollouts = Rollouts(queries=[[1], [1]], responses=[[0], [1]])
-        >>> [batch] = pack_rollouts(rollouts, max_seq_len=4, pad_token_id=0, prefixes="tree")
-        >>> trained_log_probs(batch, torch.zeros(1, 4, 2)).exp().tolist()
-        [0.5, 0.5]
-
-    Args:
-        batch: of `pack_rollouts` with `prefixes="tree"`.
-        logits: a floating type [B, L, V], on any device; the host does not wait.
-
-    Returns:
-        float32 [M] (float64 of float64), in the order of `token_index`.
-
-    Raises:
-        ValueError: the shapes do not fit.
-    """
-    labels = batch["labels"]
-    if logits.shape[:-1] != labels.shape:
-        raise ValueError(f"logits have shape {list(logits.shape)}, and labels {list(labels.shape)}")
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    of_tokens = -F.cross_entropy(
-        wide.flatten(0, 1), labels.flatten().to(logits.device), ignore_index=IGNORE_INDEX, reduction="none"
-    )
-    return of_tokens[batch["token_index"].to(logits.device)]
 
 
 def build_tree_mask(batch: TreeBatch, *, window: int | None = None) -> torch.Tensor:
@@ -242,43 +214,21 @@ def tree_batch(
     bins: Sequence[NDArray[np.int64]], rollouts: FlatRollouts, max_seq_len: int, *, pad_token_id: int, flatten: bool
 ) -> TreeBatch:
     """Makes one batch of bins of rollouts, each a row; flattened, all in one row without padding."""
-    parts = [_Row.of(members, rollouts) for members in bins if len(members) or not flatten]
-    parts = parts or [_Row.of(np.zeros(0, dtype=np.int64), rollouts)]
-    is_empty = not any(len(part.tokens) for part in parts)
-    sizes = [len(part.tokens) if flatten and not is_empty else max_seq_len for part in parts]
-    for part, size in zip(parts, sizes, strict=True):
-        part.pad(size, pad_token_id)
-    starts = np.cumsum([0, *sizes[:-1]])
-    shape = (1, -1) if flatten else (len(parts), max_seq_len)
-    members = np.concatenate([np.asarray(part, dtype=np.int64) for part in bins])
-    firsts = np.cumsum([0, *(part.num_sequences for part in parts[:-1])])
-
-    def joined(name: str, shifts: Any = None) -> torch.Tensor:
-        shifts = np.zeros(len(parts), dtype=np.int64) if shifts is None else shifts
-        rows = [getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)]
-        return torch.from_numpy(np.concatenate(rows))
-
-    seen = np.cumsum([0, *(len(part.keys) for part in parts[:-1])])
-    sources = np.concatenate([part.sources for part in parts])
+    rows, sources = [], [np.zeros(0, dtype=np.int64)]
+    for members in bins:
+        response_lengths = rollouts.response_lengths[members]
+        here = range_indices(rollouts.response_starts[members], response_lengths)
+        ends = np.cumsum(rollouts.lengths[members])
+        trained = np.zeros(int(rollouts.lengths[members].sum()), dtype=np.bool_)
+        trained[range_indices(ends - response_lengths, response_lengths)] = ~rollouts.is_tool[here]
+        rows.append(TreeRow.of([rollouts.sequences[index] for index in members.tolist()], trained))
+        sources.append(here[~rollouts.is_tool[here]])
+    members = np.concatenate([np.zeros(0, dtype=np.int64), *bins])
     batch: dict[str, Any] = {
-        "input_ids": joined("tokens").view(shape),
-        "position_ids": joined("depths").view(shape),
-        "labels": joined("labels").view(shape),
-        "attention_mask": joined("is_token").view(shape),
-        "subtree_ends": joined("subtree_ends", starts if flatten else None).view(shape),
-        "tree_kv_index": joined("keys", starts),
-        "tree_cu_seqlens_q": F.pad(joined("segment_ends", starts), (1, 0)).int(),
-        "tree_cu_seqlens_k": F.pad(joined("path_ends", seen), (1, 0)).int(),
-        "tree_max_seqlens": tuple(
-            max(int(np.diff(getattr(part, ends), prepend=0).max()) for part in parts)
-            for ends in ("segment_ends", "path_ends")
-        ),
-        "token_index": joined("token_index", starts),
-        "sequence_index": joined("sequence_index", firsts),
+        **joined_rows(rows, max_seq_len, pad_token_id=pad_token_id, flatten=flatten),
         "ids": torch.from_numpy(members),
         "lengths": torch.from_numpy(rollouts.lengths[members]),
         "dones": torch.from_numpy(rollouts.dones[members]),
-        "num_forks": sum(part.num_forks for part in parts),
         "groups": SequenceGroups(numbers=rollouts.group_of[members], num_groups=rollouts.num_groups),
     }
     for name, values in rollouts.values.items():
@@ -286,76 +236,63 @@ def tree_batch(
             sums = np.add.reduceat(values.astype(np.float64), rollouts.response_starts)
             batch[name] = torch.from_numpy(sums[members].astype(np.float32))
         else:
-            batch[name] = torch.from_numpy(values[sources])
+            batch[name] = torch.from_numpy(values[np.concatenate(sources)])
     if rollouts.policy_versions is not None:
         batch |= versions_of_packs(rollouts.policy_versions, bins)
     return TreeBatch(batch)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Row:
-    """One row of a batch, before it is joined with others. Legend as in the file, of this row."""
+def folded(batch: PackedBatch, row_tokens: int, *, pad_token_id: int = 0, flatten: bool = False) -> TreeBatch:
+    """Folds the sequences of each row of a batch into a tree, in which common prefixes stand once.
 
-    tokens: NDArray[np.int64]
-    depths: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    is_token: NDArray[np.int64]
-    subtree_ends: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    segment_ends: NDArray[np.int64]
-    path_ends: NDArray[np.int64]
-    token_index: NDArray[np.int64]
-    sequence_index: NDArray[np.int64]
-    sources: NDArray[np.int64]
-    """Of each trained token, its index among all responses' tokens."""
-    num_sequences: int
-    num_forks: int
+    Example:
+        >>> from packhorse.client import MemoryDatasets, PackedDataset
+        >>> answers = [[1, 2, 7, 8], [1, 2, 9]]
+        >>> datasets = MemoryDatasets({"pairs": answers}, max_seq_len=8, group_size=2)
+        >>> from packhorse.client import BatchFormat
+        >>> form = BatchFormat(shift_labels=True)
+        >>> [batch] = PackedDataset(datasets, "pairs", answers, batch_size=1, batch=form)
+        >>> folded(batch, 8)["input_ids"].tolist()
+        [[1, 2, 7, 8, 2, 9, 0, 0]]
 
-    @classmethod
-    def of(cls, members: NDArray[np.int64], rollouts: FlatRollouts) -> "_Row":
-        """Lays out one bin's rollouts."""
-        nothing = np.zeros(0, dtype=np.int64)
-        if not len(members):
-            names = [name for name in cls.__slots__ if not name.startswith("num_")]
-            return cls(**dict.fromkeys(names, nothing), num_sequences=0, num_forks=0)
-        tree = PrefixTree.of([rollouts.sequences[index] for index in members.tolist()])
-        response_lengths = rollouts.response_lengths[members]
-        here = range_indices(rollouts.response_starts[members], response_lengths)
-        there = range_indices(tree.sequence_ends - response_lengths, response_lengths)
-        trained = np.zeros(len(tree.positions), dtype=np.bool_)
-        trained[there] = ~rollouts.is_tool[here]
-        _, token_index, sequence_index = tree.targets(trained)
-        keys, path_ends = tree.paths()
-        return cls(
-            tokens=tree.tokens,
-            depths=tree.depths,
-            labels=tree.labels(token_index),
-            is_token=np.ones(tree.num_tokens, dtype=np.int64),
-            subtree_ends=tree.subtree_ends,
-            keys=keys,
-            segment_ends=tree.segment_ends,
-            path_ends=path_ends,
-            token_index=token_index,
-            sequence_index=sequence_index,
-            sources=here[~rollouts.is_tool[here]],
-            num_sequences=len(members),
-            num_forks=tree.num_forks,
-        )
+    Args:
+        batch: in rows, with shifted labels: what the loss mask, redactions and separators say is in it.
+        row_tokens: tokens of a row of the tree.
+        pad_token_id: token that fills a row's free end.
+        flatten: whether all rows are joined in one without padding.
 
-    def pad(self, size: int, pad_token_id: int) -> None:
-        """Fills the row up to a size with padding, which is one more segment."""
-        num = len(self.tokens)
-        if num == size:
-            return
-        rest = np.arange(num, size)
-        self.tokens = np.append(self.tokens, np.full(len(rest), pad_token_id))
-        self.depths = np.append(self.depths, rest - num)
-        self.labels = np.append(self.labels, np.full(len(rest), IGNORE_INDEX))
-        self.is_token = np.append(self.is_token, np.zeros(len(rest), dtype=np.int64))
-        self.subtree_ends = np.append(self.subtree_ends, np.full(len(rest), size))
-        self.segment_ends = np.append(self.segment_ends, size)
-        self.path_ends = np.append(self.path_ends, len(self.keys) + len(rest))
-        self.keys = np.append(self.keys, rest)
+    Returns:
+        A batch without values of a policy; with the batch's `group_ids`, and keys of its mixture.
+
+    Raises:
+        ValueError: the distinct tokens of a row are more than `row_tokens`.
+    """
+    rows = tree_rows(batch)
+    for number, row in enumerate(rows):
+        if row.num_tokens > row_tokens:
+            raise ValueError(f"row {number} has {row.num_tokens} distinct tokens, more than {row_tokens}")
+    kept = ("ids", "group_ids", "component_ids", "bin_component_ids", "component_names", "cursor")
+    return TreeBatch(
+        {
+            **joined_rows(rows, row_tokens, pad_token_id=pad_token_id, flatten=flatten),
+            "lengths": torch.from_numpy(as_layout(batch).lengths.copy()),
+            **{name: batch[name] for name in kept if name in batch},
+        }
+    )
+
+
+def tree_rows(batch: PackedBatch) -> list[TreeRow]:
+    """Returns each row of a batch with shifted labels as a tree."""
+    layout = as_layout(batch)
+    tokens, labels = batch["input_ids"].numpy().reshape(-1), batch["labels"].numpy().reshape(-1)
+    rows = []
+    for first, end in pairwise([0, *layout.row_ends.tolist()]):
+        starts, lengths = layout.starts[first:end], layout.lengths[first:end]
+        at = range_indices(starts, lengths)
+        trained = np.zeros(len(at), dtype=np.bool_)
+        trained[1:] = labels[at[:-1]] != IGNORE_INDEX  # -100 on each sequence's last token
+        rows.append(TreeRow.of(np.split(tokens[at], np.cumsum(lengths)[:-1]) if end > first else [], trained))
+    return rows
 
 
 torch.serialization.add_safe_globals([TreeBatch])

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from packhorse.client import PackedBatch
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.rollouts.flat_rows import INTEGERS, NUMBERS, check_finite, one_each, rows_of_tokens
 from packhorse.rollouts.prefix_tree import PrefixTree
-from packhorse.rollouts.tree_batch import TreeBatch
+from packhorse.rollouts.tree_batch import TreeBatch, tree_rows
+from packhorse.rollouts.tree_rows import joined_rows
 
 
 def tree_row(
@@ -132,6 +134,23 @@ def to_trl_async(batches: Sequence[TreeBatch], *, pad_token_id: int) -> dict[str
     for name, key in (("global_n_tokens", "token_index"), ("global_n_forward_tokens", "input_ids")):
         joined[name] = torch.full((len(rows),), float(sum(row[key].numel() for row in rows)))
     return joined
+
+
+def trl_async_rows(batch: PackedBatch) -> dict[str, torch.Tensor]:
+    """Returns a batch of a dataset, in rows with shifted labels, under TRL's keys: what preset `trl_async` makes."""
+    is_padding = batch["attention_mask"] == 0
+    pad_token_id = int(batch["input_ids"][is_padding][0]) if bool(is_padding.any()) else 0
+    row_tokens = batch["input_ids"].shape[1]
+    rows = [
+        TreeBatch(
+            {
+                **joined_rows([row], row_tokens, pad_token_id=pad_token_id, flatten=True),
+                "ids": torch.arange(row.num_sequences),
+            }
+        )
+        for row in tree_rows(batch)
+    ]
+    return to_trl_async(rows, pad_token_id=pad_token_id)
 
 
 def _row_of(batch: TreeBatch) -> dict[str, torch.Tensor]:

@@ -12,6 +12,8 @@ __all__ = ["HOOKS", "from_shelf"]
 
 HOOKS: Mapping[str, str] = {
     "dataset_facts": "packhorse.analysis:dataset_facts",
+    "fold_batch": "packhorse.rollouts.tree_batch:folded",
+    "trl_async": "packhorse.rollouts.tree_row:trl_async_rows",
     "draw_batch": "packhorse.pictures:draw_batch",
     "recorded_lines": "packhorse.tokenize:recorded_lines",
     "status_page": "packhorse.analysis.status_page:StatusPage",

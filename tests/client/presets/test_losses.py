@@ -127,7 +127,7 @@ def alone(model, bins, loss_masks):
 
 
 def test_every_preset_has_its_consumer():
-    assert set(CONSUMERS) == {preset.name for preset in list_presets()}
+    assert set(CONSUMERS) == {preset.name for preset in list_presets()} - {"trl_async"}  # which the shelf makes
 
 
 @pytest.mark.parametrize("align", [1, 4], ids=["packed tightly", "aligned"])

@@ -29,16 +29,19 @@ NAMES = (
     "torchtune-0.6",
     "trl",
 )
+OF_TREES = "trl_async"
+"""Made by the shelf, where its tests are."""
+
 BINS = [[[11, 12, 13], [21, 22]], [[31, 32, 33, 34, 35, 36, 37, 38]], [], [[41]]]
 SHIFTED_BY_THE_BATCH = {"jax", "maxtext", "megatron", "megatron-lm", "torchtune"}
 ONE_ROW = {"open-instruct", "padding-free", "trl"}
 
 
 def test_there_are_the_presets_of_the_documentation():
-    assert tuple(preset.name for preset in list_presets()) == NAMES
-    assert {preset.name for preset in list_presets() if preset.shift_labels} == SHIFTED_BY_THE_BATCH
+    assert tuple(preset.name for preset in list_presets()) == (*NAMES, OF_TREES)
+    assert {preset.name for preset in list_presets() if preset.shift_labels} == SHIFTED_BY_THE_BATCH | {OF_TREES}
     assert {preset.name for preset in list_presets() if preset.flatten} == ONE_ROW
-    with pytest.raises(ValueError, match=r"no preset 'verl'; there are jax, .*, trl"):
+    with pytest.raises(ValueError, match=r"no preset 'verl'; there are jax, .*, trl, trl_async"):
         get_preset("verl")
 
 
@@ -98,7 +101,7 @@ def test_the_batch_stays_as_it_is(name, bins, assemble, as_lists):
 @pytest.mark.parametrize(
     "preset",
     [
-        *list_presets(),
+        *map(get_preset, NAMES),
         jax_preset("maxtext"),
         llama_factory_preset(pad_token_id=7),
         padding_free_preset(),

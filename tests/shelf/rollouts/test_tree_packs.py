@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packhorse.client import get_preset
 from packhorse.client.errors import InvalidRequestError
-from packhorse.losses import LossCounts, build_loss_weights
+from packhorse.losses import LossCounts, build_loss_weights, trained_log_probs
 from packhorse.parallel import context_batch
 from packhorse.rollouts import (
     PackOptions,
@@ -20,7 +20,6 @@ from packhorse.rollouts import (
     pack_rollouts,
     prefix_sharing,
     to_trl_async,
-    trained_log_probs,
 )
 from packhorse.topology import ContextRule
 

@@ -29,6 +29,7 @@ from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.sources import TokenSource
 from packhorse.client.streams.blocks import BinBlock
+from packhorse.shelf import from_shelf
 from packhorse.topology import ContextRule, RoomRule
 
 _BATCHES_AT_ONCE = 16
@@ -129,6 +130,8 @@ class BatchAssembler(RowFormat):
                 anything but 0 and 1.
             MediaError: a sequence's images cannot be loaded, or do not fit its placeholders.
         """
+        if self.shared_prefix == "tree":
+            return self._folded(self._before_folding().assemble(block, source, loss_mask=loss_mask, buffers=buffers))
         block = self._labelled(block)
         content = self._content(block, source, loss_mask)
         return self._fill(content, self._layout(block, content), block.component_ids, source, loss_mask, buffers)
@@ -161,6 +164,10 @@ class BatchAssembler(RowFormat):
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if self.shared_prefix == "tree":
+            rows = self._before_folding()
+            yield from map(self._folded, rows.assemble_steps(block, source, batch_size=batch_size, loss_mask=loss_mask))
+            return
         block = self._labelled(block)
         # Lengths are asked for one batch at a time where the source must read tokens to know them.
         is_known = self._is_plain(block) or source.of_sequences(block.component_of_sequences()).is_mapped
@@ -177,6 +184,16 @@ class BatchAssembler(RowFormat):
                 component_ids = None if group.component_ids is None else group.component_ids[row:end_row]
                 yield self._fill(content.slice(begin, end), layout, component_ids, source, loss_mask)
                 begin, row = end, end_row
+
+    def _before_folding(self) -> "BatchAssembler":
+        """Returns the assembler of the batches that are folded to trees."""
+        return replace(self, shared_prefix=False, flatten=False, shift_labels=True, pin_memory=False)
+
+    def _folded(self, batch: PackedBatch) -> PackedBatch:
+        folded: PackedBatch = from_shelf("fold_batch")(
+            batch, self.max_seq_len, pad_token_id=self.pad_token_id, flatten=bool(self.flatten)
+        )
+        return folded.pin_memory() if self.pin_memory else folded
 
     def _fill(
         self,
@@ -323,7 +340,7 @@ class BatchAssembler(RowFormat):
                 self.max_seq_len,
                 lengths=content.lengths,
                 group_ids=block.group_ids,
-                shared_prefix=self.shared_prefix,
+                shared_prefix=bool(self.shared_prefix),
             )
         except OverfullRowError as error:
             raise ValueError(

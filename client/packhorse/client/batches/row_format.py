@@ -162,9 +162,10 @@ class RowFormat:
     the preset wants it, else False."""
     continue_positions: bool = False
     """Whether position ids of a split sequence's pieces continue from piece to piece; otherwise they restart at 0."""
-    shared_prefix: bool = False
+    shared_prefix: bool | Literal["tree"] = False
     """Of a dataset with groups, whether each group's first sequence is a prefix that the others see: masks built from a
-    batch show it to them, and their position ids continue where it ends."""
+    batch show it to them, and their position ids continue where it ends. "tree": tokens that sequences of a bin begin
+    with stand in it once, and batches are `packhorse.rollouts.TreeBatch`es."""
     media: Media | None = None
     """The images of sequences, and what the model takes of them; None for text alone."""
 
@@ -173,12 +174,25 @@ class RowFormat:
         if not isinstance(self.separators, Separators):
             raise ValueError(f"separators must be Separators, got {shortened(self.separators)}")
         object.__setattr__(self, "pad_token_id", check_token_id("pad_token_id", self.pad_token_id))
-        for name in ("flatten", "shift_labels", "continue_positions", "shared_prefix"):
+        if self.shared_prefix == "tree":
+            self._check_trees()
+        elif self.shared_prefix not in (True, False):
+            raise ValueError(f"shared_prefix must be True, False or 'tree', got {shortened(self.shared_prefix)}")
+        for name in ("flatten", "shift_labels", "continue_positions"):
             if getattr(self, name) not in (None, True, False):
                 raise ValueError(f"{name} must be True or False, got {shortened(getattr(self, name))}")
         check_total_multiple_of(self.total_multiple_of)
         if self.media is not None:
             self._check_media(self.media)
+
+    def _check_trees(self) -> None:
+        """Refuses what a tree cannot have."""
+        if self.shift_labels is False:
+            raise ValueError("labels of a tree are for the next token; leave out shift_labels")
+        if self.continue_positions or self.media is not None or self.total_multiple_of > 1:
+            raise ValueError(
+                "shared_prefix='tree' goes without continue_positions, media and total_multiple_of; leave them out"
+            )
 
     def _check_media(self, media: Media) -> None:
         if not isinstance(media, Media):

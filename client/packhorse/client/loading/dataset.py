@@ -84,7 +84,7 @@ class BatchMaker:
             raise ValueError(
                 "component_rows has no effect: the dataset is no mixture; leave it out, or train on a mixture"
             )
-        self._wants_groups = self.form.shared_prefix and not plan.components
+        self._wants_groups = self.form.shared_prefix is True and not plan.components
         rows_per_bin = np.array([component.rows_per_bin for component in plan.components], dtype=np.int64)
         self._rows_per_bin = rows_per_bin if self.form.component_rows and (rows_per_bin > 1).any() else None
 
@@ -323,7 +323,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
                 state = as_worker_state(cursor, num_workers - 1, num_workers, facts)
                 if is_one_of_many:
                     cursor = cursor | {"position": NO_POSITION}
-                yield state, PackedBatch(batch, cursor=cursor)
+                kind = type(batch) if isinstance(batch, PackedBatch) else PackedBatch
+                yield state, kind(batch, cursor=cursor)
             state = as_worker_state(cursor_after(stream.header.num_steps - 1, 0), 0, num_workers, facts)
             yield state | {"finished": True}, None
 

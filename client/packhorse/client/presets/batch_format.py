@@ -76,8 +76,10 @@ class BatchFormat(RowFormat):
 
     @property
     def shifts_labels(self) -> bool:
-        """`shift_labels`, or what the preset wants."""
-        return self.preset.shift_labels if isinstance(self.preset, Preset) else bool(self.shift_labels)
+        """`shift_labels`, or what the preset or trees want."""
+        if isinstance(self.preset, Preset):
+            return self.preset.shift_labels
+        return self.shared_prefix == "tree" or bool(self.shift_labels)
 
     def _check_preset(self, preset: Preset) -> None:
         for name in ("flatten", "shift_labels"):
@@ -88,6 +90,11 @@ class BatchFormat(RowFormat):
                 )
         if self.media is not None:
             preset.refuse_media()
+        if self.shared_prefix == "tree":
+            raise ValueError(
+                f"shared_prefix='tree' goes without a preset: {preset.trainer} takes no tree; leave the preset out, or "
+                "take preset 'trl_async', whose batches are trees"
+            )
         if self.shared_prefix:
             raise ValueError(
                 f"shared_prefix goes without a preset: {preset.trainer} would not see prefixes; take the batch's own "

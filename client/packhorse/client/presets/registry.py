@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+from packhorse.client.presets._trl_async import trl_async_preset
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
 from packhorse.client.presets.megatron import megatron_lm_preset, megatron_preset
@@ -22,6 +23,7 @@ PresetName = Literal[
     "torchtune",
     "torchtune-0.6",
     "trl",
+    "trl_async",
 ]
 """What `get_preset` knows, for type checkers."""
 
@@ -66,6 +68,7 @@ _ALL = (
     torchtune_preset(),
     torchtune_preset(shift_labels=False),
     trl_preset(),
+    trl_async_preset(),
 )
 PRESETS = {preset.name: preset for preset in _ALL}
 

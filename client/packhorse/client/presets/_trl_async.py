@@ -1,0 +1,37 @@
+"""TRL's asynchronous GRPO: rows in which common prefixes stand once.
+
+Owns the declaration. Leaves keys and trees to `packhorse.rollouts`, which has them for rollouts too.
+"""
+
+from typing import Any
+
+from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.presets.preset import Preset
+from packhorse.shelf import from_shelf
+
+
+def trl_async_preset() -> Preset:
+    """Makes the preset of TRL's asynchronous GRPO (1.16), whose model is given trees.
+
+    Legend: B rows, N distinct tokens in the longest. Keys: those of `packhorse.rollouts.tree_row`, each padded to the
+    longest row's, int64 [B, N] `attention_mask`, and the numbers of trained and distinct tokens. Values of a policy
+    (`old_log_probs`, `advantages`) are the trainer's to add; for rollouts there is `to_trl_async`.
+
+    Example:
+        >>> trl_async_preset().shift_labels
+        True
+    """
+    return Preset(
+        name="trl_async",
+        trainer="AsyncGRPOTrainer of TRL (1.16), as its collator feeds it",
+        shift_labels=True,
+        labels="shifted; -100 on what is not trained, on the last token of each sequence and on padding",
+        flatten=False,
+        padding="-1 in indices and offsets, labels -100, positions 0",
+        build=_build,
+    )
+
+
+def _build(batch: PackedBatch) -> dict[str, Any]:
+    keys: dict[str, Any] = from_shelf("trl_async")(batch)
+    return keys
