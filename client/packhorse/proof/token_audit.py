@@ -111,8 +111,8 @@ class _Check:
         form = maker.form
         if maker.preset is not None or form.is_flat or form.shifts_labels or form.continue_positions:
             raise ValueError(
-                "a token audit compares plain batches: make its dataset without a preset, flatten, shift_labels and "
-                "continue_positions"
+                "a token audit compares plain batches: make its dataset without a preset, flatten, shift_labels, "
+                "shared_prefix='tree' and continue_positions"
             )
         self._against = _of_dataset(audit.against or maker.tokens, info)
         loss_mask = audit.loss_against or maker.loss_mask
@@ -132,7 +132,7 @@ class _Check:
 
     def __call__(self, block: BinBlock, header: StreamHeader) -> None:
         """Makes a block's bins into batches and compares them."""
-        self._maker.prepare(header)
+        self._maker.prepare(header, as_sent=True)
         batch_size = len(block) // len(block.steps) if block.steps else 1
         for first in range(0, len(block), batch_size):
             bins = block.slice(first, min(first + batch_size, len(block)))
@@ -153,7 +153,7 @@ class _Check:
         if info.over_length == "drop":
             report.dropped_sequences = info.over_length_sequences
             report.dropped_tokens = info.over_length_tokens
-        report.cut_tokens = self._whole_tokens - report.tokens
+        report.cut_tokens = 0 if info.shares_prefixes else self._whole_tokens - report.tokens
         if info.own_tokens and report.tokens != info.own_tokens:
             yield (
                 f"batches hold {report.tokens:,} tokens of the source; the dataset was prepared from "

@@ -1,7 +1,7 @@
 """`PrefixTree`: sequences whose common prefixes stand in a row once.
 
 Owns the tree's layout and which tokens see each other in it. Leaves checks of rows to `flat_rows`, the order in which
-common prefixes are neighbours to `prefix_order`, and the keys that a trainer expects to `tree_batch` and `tree_row`.
+common prefixes are neighbours to `packhorse.wire.prefixes`, and a trainer's keys to `tree_batch` and `tree_row`.
 
 Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys.
 """
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.rollouts.flat_rows import INTEGERS, flatten, range_indices, refuse_flaws
-from packhorse.rollouts.prefix_order import by_prefix
+from packhorse.wire.prefixes import by_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -242,7 +242,14 @@ def tree_batch(
     return TreeBatch(batch)
 
 
-def folded(batch: PackedBatch, row_tokens: int, *, pad_token_id: int = 0, flatten: bool = False) -> TreeBatch:
+def folded(
+    batch: PackedBatch,
+    row_tokens: int,
+    *,
+    pad_token_id: int = 0,
+    flatten: bool = False,
+    redactions: NDArray[np.int64] | None = None,
+) -> TreeBatch:
     """Folds the sequences of each row of a batch into a tree, in which common prefixes stand once.
 
     Example:
@@ -256,10 +263,11 @@ def folded(batch: PackedBatch, row_tokens: int, *, pad_token_id: int = 0, flatte
         [[1, 2, 7, 8, 2, 9, 0, 0]]
 
     Args:
-        batch: in rows, with shifted labels: what the loss mask, redactions and separators say is in it.
+        batch: in rows, with shifted labels: what the loss mask and separators say is in it.
         row_tokens: tokens of a row of the tree.
         pad_token_id: token that fills a row's free end.
         flatten: whether all rows are joined in one without padding.
+        redactions: of each sequence, as in `BinBlock`; None if there are none. A token that others share stays.
 
     Returns:
         A batch without values of a policy; with the batch's `group_ids`, and keys of its mixture.
@@ -267,10 +275,13 @@ def folded(batch: PackedBatch, row_tokens: int, *, pad_token_id: int = 0, flatte
     Raises:
         ValueError: the distinct tokens of a row are more than `row_tokens`.
     """
-    rows = tree_rows(batch)
+    rows = tree_rows(batch, redactions)
     for number, row in enumerate(rows):
         if row.num_tokens > row_tokens:
-            raise ValueError(f"row {number} has {row.num_tokens} distinct tokens, more than {row_tokens}")
+            raise ValueError(
+                f"row {number} has {row.num_tokens} distinct tokens, more than max_seq_len {row_tokens}: the tokens "
+                "are not those whose prefixes the dataset was prepared with"
+            )
     kept = ("ids", "group_ids", "component_ids", "bin_component_ids", "component_names", "cursor")
     return TreeBatch(
         {
@@ -281,7 +292,7 @@ def folded(batch: PackedBatch, row_tokens: int, *, pad_token_id: int = 0, flatte
     )
 
 
-def tree_rows(batch: PackedBatch) -> list[TreeRow]:
+def tree_rows(batch: PackedBatch, redactions: NDArray[np.int64] | None = None) -> list[TreeRow]:
     """Returns each row of a batch with shifted labels as a tree."""
     layout = as_layout(batch)
     tokens, labels = batch["input_ids"].numpy().reshape(-1), batch["labels"].numpy().reshape(-1)
@@ -291,7 +302,8 @@ def tree_rows(batch: PackedBatch) -> list[TreeRow]:
         at = range_indices(starts, lengths)
         trained = np.zeros(len(at), dtype=np.bool_)
         trained[1:] = labels[at[:-1]] != IGNORE_INDEX  # -100 on each sequence's last token
-        rows.append(TreeRow.of(np.split(tokens[at], np.cumsum(lengths)[:-1]) if end > first else [], trained))
+        sequences = np.split(tokens[at], np.cumsum(lengths)[:-1]) if end > first else []
+        rows.append(TreeRow.of(sequences, trained, None if redactions is None else redactions[first:end]))
     return rows
 
 

@@ -1,7 +1,7 @@
 """Which rollouts are placed in a row together, so that what they share is computed once.
 
 Owns the items that go to the planner: groups, and halves of those that are too large. Leaves the order of prefixes to
-`prefix_order`, and the packs to the service's planner.
+`packhorse.wire.prefixes`, and the packs to the service's planner.
 
 Legend: R rollouts in the order of their prefixes, M items, c amounts (distinct tokens, trained tokens, resources).
 """
@@ -14,8 +14,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.rollouts.prefix_order import by_prefix
 from packhorse.topology import cost_of
+from packhorse.wire.prefixes import by_prefix
 
 Span = tuple[int, int]
 """An item: rollouts [begin, end) in the order of prefixes."""

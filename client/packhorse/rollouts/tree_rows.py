@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from numpy.typing import NDArray
 
 from packhorse.client.batches import IGNORE_INDEX
+from packhorse.client.streams import AS_IT_IS, MASKED
 from packhorse.rollouts.prefix_tree import PrefixTree
 
 
@@ -46,15 +47,25 @@ class TreeRow:
     num_forks: int = 0
 
     @classmethod
-    def of(cls, sequences: Sequence[Any], trained: NDArray[np.bool_]) -> "TreeRow":
-        """Lays out sequences, of which these tokens are trained: bool, sequence after sequence."""
+    def of(
+        cls, sequences: Sequence[Any], trained: NDArray[np.bool_], redactions: NDArray[np.int64] | None = None
+    ) -> "TreeRow":
+        """Lays out sequences.
+
+        Args:
+            sequences: as in `PrefixTree.of`, or none.
+            trained: which of their tokens are, sequence after sequence: bool [A].
+            redactions: of each sequence, as in `BinBlock`; a token that others share stays.
+        """
         if not len(sequences):
             return cls()
         tree = PrefixTree.of(sequences)
+        if redactions is not None:
+            trained = trained & np.repeat(redactions == AS_IT_IS, np.diff(tree.sequence_ends, prepend=0))
         _, token_index, sequence_index = tree.targets(trained)
         keys, path_ends = tree.paths()
         return cls(
-            tokens=tree.tokens,
+            tokens=tree.tokens if redactions is None else _redacted(tree, redactions),
             depths=tree.depths,
             labels=tree.labels(token_index),
             is_token=np.ones(tree.num_tokens, dtype=np.int64),
@@ -87,6 +98,20 @@ class TreeRow:
         self.segment_ends = np.append(self.segment_ends, size)
         self.path_ends = np.append(self.path_ends, len(self.keys) + len(rest))
         self.keys = np.append(self.keys, rest)
+
+
+def _redacted(tree: PrefixTree, redactions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the tree's tokens, with those replaced that only redacted sequences have."""
+    tokens = tree.tokens.copy()
+    paths = np.split(tree.positions, tree.sequence_ends[:-1])
+    is_kept = np.zeros(len(tokens), dtype=np.bool_)
+    for path, redaction in zip(paths, redactions.tolist(), strict=True):
+        if redaction in (AS_IT_IS, MASKED):
+            is_kept[path] = True
+    for path, redaction in zip(paths, redactions.tolist(), strict=True):
+        if redaction not in (AS_IT_IS, MASKED):
+            tokens[path[~is_kept[path]]] = redaction
+    return tokens
 
 
 def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, flatten: bool) -> dict[str, Any]:

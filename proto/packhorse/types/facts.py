@@ -317,6 +317,8 @@ class DatasetInfo(Fact):
     """How several ranks share a bin; None if a rank takes a whole bin, or if the components of a mixture differ."""
     resources: tuple[ResourceInfo, ...] = ()
     """What its sequences need besides tokens, such as image tiles."""
+    shares_prefixes: bool = False
+    """Whether what a group's sequences begin with takes room once, so that batches are trees."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:
@@ -368,6 +370,8 @@ class StreamHeader(Fact):
     skipped: Skips = field(default_factory=Skips)
     """Positions that are left out of the epoch: those of the request and those of a takedown file."""
     context_rule: ContextRule | None = None
+    """As in `DatasetInfo`."""
+    shares_prefixes: bool = False
     """As in `DatasetInfo`."""
 
     @classmethod

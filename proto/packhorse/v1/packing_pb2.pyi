@@ -83,7 +83,7 @@ ERROR_REASON_VERSION_MISMATCH: ErrorReason
 ERROR_REASON_POSITION_PASSED: ErrorReason
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "skipped_by_reason", "key_column", "num_groups", "older_digests", "components", "stages", "takedown", "context_rule", "resources")
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "skipped_by_reason", "key_column", "num_groups", "older_digests", "components", "stages", "takedown", "context_rule", "resources", "shares_prefixes")
     class SkippedByReasonEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class Dataset(_message.Message):
     TAKEDOWN_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_RULE_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    SHARES_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     max_seq_len: int
@@ -163,7 +164,8 @@ class Dataset(_message.Message):
     takedown: Takedown
     context_rule: ContextRule
     resources: _containers.RepeatedCompositeFieldContainer[Resource]
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., skipped_by_reason: _Optional[_Mapping[str, int]] = ..., key_column: _Optional[str] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., takedown: _Optional[_Union[Takedown, _Mapping]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., resources: _Optional[_Iterable[_Union[Resource, _Mapping]]] = ...) -> None: ...
+    shares_prefixes: bool
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., skipped_by_reason: _Optional[_Mapping[str, int]] = ..., key_column: _Optional[str] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., takedown: _Optional[_Union[Takedown, _Mapping]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., resources: _Optional[_Iterable[_Union[Resource, _Mapping]]] = ..., shares_prefixes: _Optional[bool] = ...) -> None: ...
 
 class Resource(_message.Message):
     __slots__ = ("name", "cap", "total", "most")
@@ -414,7 +416,7 @@ class StreamBinsResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., block: _Optional[_Union[StreamBlock, _Mapping]] = ...) -> None: ...
 
 class StreamHeader(_message.Message):
-    __slots__ = ("digest", "num_steps", "num_bins", "num_bins_dropped", "max_seq_len", "max_sequences_per_bin", "id_type", "align", "extra_tokens", "over_length", "keep", "id_column", "checksum", "components", "skipped", "context_rule")
+    __slots__ = ("digest", "num_steps", "num_bins", "num_bins_dropped", "max_seq_len", "max_sequences_per_bin", "id_type", "align", "extra_tokens", "over_length", "keep", "id_column", "checksum", "components", "skipped", "context_rule", "shares_prefixes")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     NUM_BINS_FIELD_NUMBER: _ClassVar[int]
@@ -431,6 +433,7 @@ class StreamHeader(_message.Message):
     COMPONENTS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_RULE_FIELD_NUMBER: _ClassVar[int]
+    SHARES_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     digest: str
     num_steps: int
     num_bins: int
@@ -447,7 +450,8 @@ class StreamHeader(_message.Message):
     components: _containers.RepeatedCompositeFieldContainer[Component]
     skipped: _containers.RepeatedCompositeFieldContainer[PositionRange]
     context_rule: ContextRule
-    def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., skipped: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ...) -> None: ...
+    shares_prefixes: bool
+    def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., skipped: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., shares_prefixes: _Optional[bool] = ...) -> None: ...
 
 class StreamBlock(_message.Message):
     __slots__ = ("first_step", "num_steps", "bins", "num_sequences", "num_tokens")

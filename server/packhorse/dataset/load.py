@@ -256,6 +256,7 @@ def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None
         costs=tuple(each.cost for each in manifest.resources),
         are_named=manifest.is_grouped,
         first_tokens=first_tokens,
+        shares_prefixes=manifest.shares_prefixes,
         order=None if manifest.groups.ids_ascend else map_array(folder / MEMBER_ORDER, "int64", (num_members,)),
     )
 

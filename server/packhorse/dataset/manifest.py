@@ -195,6 +195,8 @@ class GroupRecord:
     """Whether ids ascend from group to group, so that no file holds their order."""
     n_dropped_listed: int = field(default=0, metadata=LATER)
     """Groups left out that dropped_groups.npy holds: all, but none of an earlier release or of groups by size."""
+    shared_tokens: int | None = field(default=None, metadata=LATER)
+    """Tokens without room, because another sequence of their group has them; None if prefixes are not shared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,6 +320,11 @@ class Manifest(Facts):
         return "uint32" if self.groups.n_groups <= 2**32 else "int64", (self.groups.n_groups,)
 
     @property
+    def shares_prefixes(self) -> bool:
+        """Whether sequences of a group share what they begin with."""
+        return self.groups is not None and self.groups.shared_tokens is not None
+
+    @property
     def is_grouped(self) -> bool:
         """Whether sequences share a bin by group, as the user asked."""
         return self.groups is not None and not (self.resources and self.groups.most_sequences == 1)
@@ -434,6 +441,11 @@ class Manifest(Facts):
                 (options.over_length != "truncate" and options.max_sequences_per_bin is None)
                 and not (options.over_length == "split" and self.is_grouped),
             )
+            yield (
+                "groups share prefixes without align, extra_tokens and resources",
+                not self.shares_prefixes or (options.rooms.is_plain and not self.resources),
+            )
+            yield "groups count shared tokens from 0", (groups.shared_tokens or 0) >= 0
         yield from self._rules_of_resources()
         if (keys := self.keys) is not None:
             yield "keys have a byte each, and at least one is there", 1 <= keys.n_keys <= keys.n_bytes <= _MOST

@@ -267,7 +267,8 @@ class _Comparison:
         rooms = self._rooms_of(entries)
         starts = (self._dataset.groups or self._dataset).first_tokens
         firsts = np.zeros(len(ids), dtype=np.int64) if starts is None else starts[entries].astype(np.int64)
-        own = np.where(is_over, np.minimum(found - firsts, rule.longest), found)
+        rest = found - firsts
+        own = np.where(is_over, np.minimum(rest, rule.longest), rest)
         self._report.tokens += int(own.sum())
         is_wrong = (rule.room(own) != rooms) | (own < 1) | (own > rule.longest)
         # An over-long sequence of another length than it had is named already.

@@ -64,6 +64,8 @@ class Grouped:
     facts: SequenceFacts
     """Facts of the sequences."""
     ids_ascend: bool
+    shared_tokens: int | None
+    """Tokens without room, because another sequence of their group has them; None if prefixes are not shared."""
     most_by_room: dict[int, int]
     """Room, or number of a class of sizes → sequences of its largest group."""
     sizes: SizeCounts | None = None
@@ -96,6 +98,7 @@ class Grouped:
             max_sequences_per_bin=min(per_bin, self.facts.n_sequences),
             ids_ascend=self.ids_ascend,
             n_dropped_listed=self.n_dropped_listed,
+            shared_tokens=self.shared_tokens,
         )
 
 
@@ -167,7 +170,8 @@ def gather_groups(
         _write(folder / STARTS, first_tokens)
     if not tally.ids_ascend:
         ids = np.array(map_array(folder / MEMBERS)[:, 0])
-        if (repeated := _repeated(ids if first_tokens is None else ids[first_tokens == 0])) is not None:
+        is_whole = first_tokens is None or grouping.share_prefixes is not None
+        if (repeated := _repeated(ids if is_whole else ids[first_tokens == 0])) is not None:
             raise duplicate_error(repeated, find_rows((opened.ranges, repeated)), before)
         _write(folder / MEMBER_ORDER, np.argsort(ids, kind="stable"))
     all_dropped = np.sort(np.concatenate(tally.dropped))
@@ -193,6 +197,7 @@ def gather_groups(
         n_dropped_listed=len(all_dropped),
         facts=tally.facts(),
         ids_ascend=tally.ids_ascend,
+        shared_tokens=None if grouping.share_prefixes is None else tally.shared_tokens(),
         most_by_room=sizes.most_members() if sizes else tally.most_by_room.numbers(),
         sizes=sizes,
     )
@@ -282,8 +287,12 @@ class _Tally:
             for rows in groups_of_version(self._before):
                 add(rows)
             num_before = self.num_groups
+            tokens = grouping.tokens()
             for rows in whole_groups(opened.ranges, grouping):
-                add(self._in_pieces(rows) if self._options.over_length == "split" else rows)
+                if tokens is not None:
+                    add(rows.sharing_prefixes(tokens))
+                else:
+                    add(self._in_pieces(rows) if self._options.over_length == "split" else rows)
                 advance(len(rows.lengths))
         if self._uncut:
             raise ValueError(
@@ -317,6 +326,10 @@ class _Tally:
         first_tokens = np.zeros(self._num_members, dtype=dtype)
         first_tokens[pieces[:, 0]] = pieces[:, 1]
         return first_tokens
+
+    def shared_tokens(self) -> int:
+        """Returns the tokens that stand in another sequence of their group."""
+        return sum(exact_sum(some[:, 1]) for some in self._pieces)
 
     def _start_dtype(self) -> IdType | None:
         last = max(int(some[:, 1].max(initial=0)) for some in self._pieces)
@@ -376,7 +389,7 @@ class _Tally:
             if first_tokens is not None:
                 later = np.flatnonzero(first_tokens)
                 self._pieces.append(np.stack((self._num_members + later, first_tokens[later]), axis=1))
-                ids = ids[first_tokens == 0]
+                ids = ids if rows.shares_prefixes else ids[first_tokens == 0]
             self._rooms.put(rooms, 1)
             self._num_members += len(members)
             self._own_tokens += int(members[:, 1].sum())

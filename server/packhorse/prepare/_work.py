@@ -98,6 +98,7 @@ def record_of(
             "resources": [asdict(each) for each in columns.resources],
             "append": appended_to,
             "group_size": grouping.size if grouping else None,
+            "share_prefixes": str(grouping.share_prefixes) if grouping and grouping.share_prefixes else None,
             **also,
         },
         files={

@@ -4,8 +4,9 @@ Leaves counting groups, and their tables, to `_groups`.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset
 from packhorse.formats.files import FileStamp, as_path
+from packhorse.formats.megatron import MegatronTokens, megatron_paths
 from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input import InputFile, RowRange, cut, load_npy
 from packhorse.topology import checked_integer
+from packhorse.wire.prefixes import by_prefix
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,6 +41,11 @@ class Grouping:
     numbers: Any = None
     """The group number of each row, for token files, which have no columns: the path or URL of a .npy file. For lengths
     in memory: an array.
+    """
+    share_prefixes: Any = None
+    """Tokens of the sequences: the path of a Megatron file, or in memory anything that gives a row of tokens for an id.
+    What sequences of a group begin with then takes room once, and trainers need `shared_prefix="tree"`. None: each
+    sequence takes the room of all of its tokens.
     """
     ids: NDArray[np.integer] | None = field(init=False, default=None)
     """The numbers, mapped: int [rows]."""
@@ -69,6 +77,16 @@ class Grouping:
         if path and stamp:
             object.__setattr__(self, "file", InputFile(path=path, stamp=stamp, num_rows=len(ids)))
 
+    def tokens(self) -> Callable[[int], NDArray[np.integer]] | None:
+        """Opens `share_prefixes`: a function from an id to its tokens."""
+        given = self.share_prefixes
+        if given is None:
+            return None
+        if not isinstance(given, str | os.PathLike):
+            return lambda number: np.asarray(given[number])
+        reader = MegatronTokens(given)
+        return reader.read
+
     def check_rows(self, num_rows: int) -> None:
         """Refuses an input of another number of rows than this one tells the groups of; a ValueError."""
         if self.ids is not None and len(self.ids) != num_rows:
@@ -84,13 +102,18 @@ class Grouping:
 
     @property
     def files(self) -> list[InputFile]:
-        """The file of groups, if any."""
-        return [self.file] if self.file else []
+        """The files of groups and of tokens, if any."""
+        files = [self.file] if self.file else []
+        if isinstance(self.share_prefixes, str | os.PathLike):
+            paths = map(str, megatron_paths(self.share_prefixes))
+            files += [InputFile(path=path, stamp=FileStamp.of(path), num_rows=0) for path in paths]
+        return files
 
     @property
     def said(self) -> str:
         """Its description in the manifest."""
-        return f"every {self.size} rows" if self.size else f"column {self.column!r}" if self.column else "groups"
+        by = f"every {self.size} rows" if self.size else f"column {self.column!r}" if self.column else "groups"
+        return by if self.share_prefixes is None else f"{by}, sharing prefixes"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,10 +134,37 @@ class WholeGroups:
     """Of each row: int64 [n, k], of k resources."""
     first_tokens: NDArray[np.int64] | None = None
     """Where each row begins in its sequence: int64 [n]; None where each begins at 0."""
+    shares_prefixes: bool = False
+    """Whether what is before stands in another row of the group, so that each row is a sequence."""
 
     def row(self, index: int) -> int:
         """Returns the number over all files of the row that one of these is, or is a piece of."""
-        return self.first + (index if self.first_tokens is None else int((self.first_tokens[:index] == 0).sum()))
+        if self.first_tokens is None or self.shares_prefixes:
+            return self.first + index
+        return self.first + int((self.first_tokens[:index] == 0).sum())
+
+    def sharing_prefixes(self, tokens: Callable[[int], NDArray[np.integer]]) -> "WholeGroups":
+        """Returns the rows without what each shares with others of its group, which stands in one of them.
+
+        A row keeps at least its last token.
+
+        Raises:
+            ValueError: the tokens of a row are not as many as its length; names it.
+        """
+        first_tokens = np.zeros(len(self.ids), dtype=np.int64)
+        for begin, end in pairwise([*self.starts.tolist(), len(self.ids)]):
+            rows = [tokens(number) for number in self.ids[begin:end].tolist()]
+            for at, row in enumerate(rows, begin):
+                if len(row) != self.lengths[at]:
+                    raise ValueError(
+                        parameter("share_prefixes")
+                        + f" has {len(row)} tokens for sequence {self.ids[at]} (row {self.row(at)}), whose length is "
+                        f"{self.lengths[at]}: give the tokens that the lengths are of"
+                    )
+            if end - begin > 1:
+                order, shared = by_prefix(rows)
+                first_tokens[begin + order] = np.clip(shared, 0, np.maximum(self.lengths[begin + order] - 1, 0))
+        return replace(self, lengths=self.lengths - first_tokens, first_tokens=first_tokens, shares_prefixes=True)
 
     def cut(self, is_cut: NDArray[np.bool_], longest: int) -> "WholeGroups":
         """Returns the rows, each a group of its own, with some in pieces of `longest` tokens; the last may be shorter.
@@ -179,7 +229,8 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
         if groups.resources is not None:
             amounts = groups.resources[some].astype(np.int64)
         first_tokens = None if groups.first_tokens is None else groups.first_tokens[some].astype(np.int64)
-        yield WholeGroups(table[:, 0], starts, members[:, 1], members[:, 0], 0, amounts, first_tokens)
+        shares = before is not None and before.manifest.shares_prefixes
+        yield WholeGroups(table[:, 0], starts, members[:, 1], members[:, 0], 0, amounts, first_tokens, shares)
 
 
 def _keys(

@@ -111,6 +111,7 @@ def checked_job(
         grouping = grouping or Grouping(size=1)
     elif grouping is not None:
         _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
+    _refuse_with_prefixes(plan, columns, grouping)
     if append and (overwrite or format == "seqpack"):
         said = ", which keeps no earlier version, nor with seqpack's layout"
         raise ValueError(parameter("append") + " goes neither with " + parameter("overwrite", True) + said)
@@ -230,6 +231,17 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
             parameter("on_bad_row", "skip")
             + " would leave a group without one of its sequences: repair the rows, or leave out their "
             "groups"
+        )
+
+
+def _refuse_with_prefixes(options: PlanOptions, columns: InputColumns, grouping: Grouping | None) -> None:
+    """Refuses what makes no sense where groups share prefixes; a ValueError."""
+    if grouping is None or grouping.share_prefixes is None:
+        return
+    if not options.rooms.is_plain or columns.resources:
+        raise ValueError(
+            parameter("share_prefixes")
+            + " goes without align, extra_tokens and resources, which count for each sequence: leave them out"
         )
 
 

@@ -76,6 +76,10 @@ class BatchAssembler(RowFormat):
     """The components of a mixture; `truncate` is then ignored."""
     context_rule: ContextRule | None = None
     """What the dataset was planned with: how several ranks share a bin."""
+    shares_prefixes: bool = False
+    """What the dataset was planned with: whether a sequence begins at its `first_tokens`, because another of its group
+    has what is before. It is assembled whole, and folded.
+    """
     pin_memory: bool = False
     """Whether tensors are in page-locked memory. This needs CUDA in this process; do not set it in dataloader workers.
     """
@@ -130,8 +134,9 @@ class BatchAssembler(RowFormat):
                 anything but 0 and 1.
             MediaError: a sequence's images cannot be loaded, or do not fit its placeholders.
         """
-        if self.shared_prefix == "tree":
-            return self._folded(self._before_folding().assemble(block, source, loss_mask=loss_mask, buffers=buffers))
+        if self.shared_prefix == "tree" or self.shares_prefixes:
+            rows, whole = self._before_folding(block)
+            return self._folded(rows.assemble(whole, source, loss_mask=loss_mask), block)
         block = self._labelled(block)
         content = self._content(block, source, loss_mask)
         return self._fill(content, self._layout(block, content), block.component_ids, source, loss_mask, buffers)
@@ -164,9 +169,10 @@ class BatchAssembler(RowFormat):
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if self.shared_prefix == "tree":
-            rows = self._before_folding()
-            yield from map(self._folded, rows.assemble_steps(block, source, batch_size=batch_size, loss_mask=loss_mask))
+        if self.shared_prefix == "tree" or self.shares_prefixes:
+            for first in range(0, len(block), batch_size):
+                bins = block.slice(first, min(first + batch_size, len(block)))
+                yield self.assemble(bins, source, loss_mask=loss_mask)
             return
         block = self._labelled(block)
         # Lengths are asked for one batch at a time where the source must read tokens to know them.
@@ -185,13 +191,35 @@ class BatchAssembler(RowFormat):
                 yield self._fill(content.slice(begin, end), layout, component_ids, source, loss_mask)
                 begin, row = end, end_row
 
-    def _before_folding(self) -> "BatchAssembler":
-        """Returns the assembler of the batches that are folded to trees."""
-        return replace(self, shared_prefix=False, flatten=False, shift_labels=True, pin_memory=False)
+    def _before_folding(self, block: BinBlock) -> "tuple[BatchAssembler, BinBlock]":
+        """Returns what assembles the rows that are folded to trees, and these: whole sequences."""
+        if block.first_tokens is not None and self.shares_prefixes:
+            lengths = (block.lengths + block.first_tokens).astype(np.int32)
+            block = replace(block, lengths=lengths, first_tokens=None)
+        if self.shared_prefix == "tree":  # a redaction must leave what other sequences share
+            block = replace(block, redactions=None)
+        most = int(np.diff(np.concatenate(([0], np.cumsum(block.lengths)))[block.bin_ends], prepend=0).max(initial=0))
+        rows = replace(
+            self,
+            max_seq_len=max(most, self.max_seq_len),
+            shared_prefix=False,
+            shares_prefixes=False,
+            flatten=False,
+            shift_labels=True,
+            pin_memory=False,
+        )
+        return rows, block
 
-    def _folded(self, batch: PackedBatch) -> PackedBatch:
+    def _folded(self, batch: PackedBatch, block: BinBlock) -> PackedBatch:
+        """Folds rows of whole sequences to trees, given the bins as they were sent; a preset folds by itself."""
+        if self.shared_prefix != "tree":
+            return batch
         folded: PackedBatch = from_shelf("fold_batch")(
-            batch, self.max_seq_len, pad_token_id=self.pad_token_id, flatten=bool(self.flatten)
+            batch,
+            self.max_seq_len,
+            pad_token_id=self.pad_token_id,
+            flatten=bool(self.flatten),
+            redactions=block.redactions,
         )
         return folded.pin_memory() if self.pin_memory else folded
 

@@ -60,13 +60,25 @@ class BatchMaker:
         """Whose keys the batches get; None for PackedBatch's own."""
         return self.form.preset if isinstance(self.form.preset, Preset) else None
 
-    def prepare(self, plan: StreamHeader, *, pin_memory: bool = False) -> None:
+    def prepare(self, plan: StreamHeader, *, pin_memory: bool = False, as_sent: bool = False) -> None:
         """Learns what the plan asks of batches; before the first of them.
+
+        Args:
+            plan: the stream's header.
+            pin_memory: whether batches are in page-locked memory.
+            as_sent: whether sequences that share prefixes are assembled without what they share, for an audit.
 
         Raises:
             TokenSourceError: the tokens are not those of the plan's dataset, or lack a component of its mixture.
-            ValueError: component_rows is asked for without a mixture.
+            ValueError: component_rows is asked for without a mixture, or the dataset's groups share prefixes and
+                batches are to be no trees.
         """
+        is_tree = self.form.shared_prefix == "tree" or (self.preset is not None and self.preset.folds)
+        if plan.shares_prefixes and not is_tree and not as_sent:
+            raise ValueError(
+                "the dataset's groups share prefixes, which take room once: give BatchFormat(shared_prefix='tree') or "
+                "preset 'trl_async', or prepare the dataset without share_prefixes"
+            )
         self.tokens = _of_plan(self.tokens, plan)
         if self.loss_mask is not None:
             self.loss_mask = _of_plan(self.loss_mask, plan)
@@ -77,6 +89,7 @@ class BatchMaker:
             extra_tokens=plan.extra_tokens,
             components=tuple(_mixed(component, plan) for component in plan.components),
             context_rule=plan.context_rule,
+            shares_prefixes=plan.shares_prefixes and not as_sent,
             pin_memory=pin_memory,
             **self.form.rows(),
         )

@@ -27,6 +27,7 @@ def trl_async_preset() -> Preset:
         shift_labels=True,
         labels="shifted; -100 on what is not trained, on the last token of each sequence and on padding",
         flatten=False,
+        folds=True,
         padding="-1 in indices and offsets, labels -100, positions 0",
         build=_build,
     )

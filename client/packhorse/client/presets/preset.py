@@ -59,6 +59,8 @@ class Preset:
     """Function from a batch of the declared form to the trainer's keys. It does not change the batch."""
     has_rows: bool = False
     """Whether every key has one item for each bin, so that `PackedBins` can return single bins."""
+    folds: bool = False
+    """Whether its rows are trees, in which common prefixes stand once."""
     takes_media: bool = False
     """Whether the trainer takes images: their tensors, and position ids [4, B, L] if the model has three."""
 

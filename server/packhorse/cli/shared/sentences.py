@@ -20,10 +20,13 @@ def groups_line(groups: GroupRecord, num_sequences: int) -> str:
         >>> groups_line(record, 10)
         'groups: 5 by every 2 rows, 1 left out, of 10 sequences; at most 2 in a group and 8 in a bin'
     """
+    shared = (
+        "" if groups.shared_tokens is None else f"; {groups.shared_tokens:,} tokens stand in another of their group"
+    )
     left_out = f", {groups.n_dropped:,} left out" if groups.n_dropped else ""
     return (
         f"groups: {groups.n_groups:,} by {groups.by}{left_out}, of {num_sequences:,} sequences; at most "
-        f"{groups.most_sequences:,} in a group and {groups.max_sequences_per_bin:,} in a bin"
+        f"{groups.most_sequences:,} in a group and {groups.max_sequences_per_bin:,} in a bin{shared}"
     )
 
 

@@ -362,6 +362,11 @@ def _check_alike(datasets: Sequence[PreparedDataset]) -> None:
                     f"{each.cap}: prepare them with the same cap"
                 )
     for dataset in datasets:
+        if dataset.manifest.shares_prefixes:
+            raise ValueError(
+                f"groups of {dataset.name} share prefixes, and a mixture's batches are no trees: prepare it without "
+                "share_prefixes"
+            )
         for option in ("align", "extra_tokens"):
             ours, theirs = getattr(dataset.manifest.options, option), getattr(first.manifest.options, option)
             if ours != theirs:

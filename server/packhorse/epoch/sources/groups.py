@@ -52,6 +52,8 @@ class Groups:
     """Members by ascending id: int64 [n]; None if `members` already ascend. Pieces of a sequence keep their order."""
     first_tokens: PoolArray | None = None
     """Every member's first token in its sequence: uint32 or int64 [n]; None if each is 0."""
+    shares_prefixes: bool = False
+    """Whether a member attends to what is before its first token, which another one of its group has."""
 
     def members_of(self, numbers: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the members of groups, group after group, and how many each has: int64 [k] and [len(numbers)].
@@ -136,9 +138,14 @@ class GroupedSource:
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given positions: int64 [N].
 
-        Each member is a sequence of its own, and what it takes of resources is added.
+        Each member is a sequence of its own, and what it takes of resources is added. Where prefixes are shared, token
+        t of a sequence costs cost_linear + 2 · t + 1, as it does in a whole one.
         """
-        costs, groups = self.bins(positions).costs(cost_linear), self._groups
+        bins, groups = self.bins(positions), self._groups
+        costs = bins.costs(cost_linear)
+        if groups.shares_prefixes and bins.first_tokens is not None:
+            before = 2 * bins.first_tokens.astype(np.int64) * bins.lengths
+            costs += np.diff(np.concatenate(([0], np.cumsum(before)))[bins.bin_ends], prepend=0)
         if groups.resources is None or not any(groups.costs):
             return costs
         packed = self._source.bins(positions)

@@ -43,6 +43,7 @@ def dataset_message(dataset: Dataset) -> pb.Dataset:
         skipped_rows=skipped.rows,
         skipped_by_reason=skipped.by_reason,
         num_groups=manifest.groups.n_groups if manifest.groups and manifest.is_grouped else 0,
+        shares_prefixes=manifest.shares_prefixes,
         components=components_of(dataset),
         stages=stages_of(dataset),
         context_rule=context_rule_of(manifest),

@@ -132,6 +132,7 @@ class _Run:
             id_column=manifest.id_column or "",
             components=components_of(dataset, epochs.whole(dataset, seed, request.epoch)),
             context_rule=context_rule_of(manifest),
+            shares_prefixes=manifest.shares_prefixes,
             skipped=[pb.PositionRange(first=first, end=end) for first, end in skips.within(num_whole_bins).ranges],
         )
         return cls(

@@ -1,7 +1,7 @@
 """Sequences in the order of their tokens: those with a common prefix are neighbours.
 
-Owns what two sequences share in a tree. Leaves the tree to `prefix_tree`, and which sequences stand in a row together
-to `tree_items`.
+Owns what two sequences share in a tree, on which `prepare` and trainers must agree. Leaves the tree to
+`packhorse.rollouts`.
 """
 
 from collections.abc import Sequence
