@@ -265,7 +265,7 @@ class PackOptions:
     balance: Balance | str = Balance.NONE
     """Where ranks wait for each other. "micro-step": at every step, so the bins of a step cost the same.
     "optimizer-step": once in the whole call, so each rank's bins cost the same in sum. With either, the packer decides
-    how many bins there are, and costs decide what is in each.
+    how many bins there are, and costs decide what is in each; one more round is added if ranks would wait long.
     """
     cost_linear: int = DEFAULT_COST_LINEAR
     """Cost of a token without attention: a sequence of L tokens costs cost_linear · L + L². `cost_linear_of` computes

@@ -280,6 +280,20 @@ def test_groups_budgets_and_limits_hold_in_packs_of_equal_cost(backend, balance)
     assert waiting(costs_of(bins, lengths, 100).reshape(-1, 8)) < 0.01
 
 
+def test_one_round_more_is_added_where_full_bins_can_exchange_nothing(backend):
+    lengths = [17, 6, 8, 32, 16, 15, 3, 3, 4, 33, 63, 15, 4, 4, 2, 20, 37, 9, 9, 26, 74]  # 400: four full bins
+    options = {"lengths": lengths, "max_seq_len": 100, "num_bins_multiple_of": 2}
+    plain = bins_of(backend.pack_sequences(pb.PackSequencesRequest(**options)))
+    bins = bins_of(backend.pack_sequences(pb.PackSequencesRequest(balance=pb.BALANCE_MICRO_STEP, **options)))
+    assert (len(plain), len(bins)) == (4, 6)
+    assert sorted(i for b in bins for i in b) == list(range(21))
+    slowest = [costs_of(some, np.array(lengths), 0).reshape(-1, 2).max(axis=1).sum() for some in (bins, plain)]
+    assert slowest[0] < slowest[1]
+    even = {"lengths": [50, 50, 50, 50], "max_seq_len": 100, "num_bins_multiple_of": 2}
+    bins = bins_of(backend.pack_sequences(pb.PackSequencesRequest(balance=pb.BALANCE_MICRO_STEP, **even)))
+    assert len(bins) == 2
+
+
 @pytest.mark.parametrize("balance", [pb.BALANCE_MICRO_STEP, pb.BALANCE_OPTIMIZER_STEP])
 def test_costs_that_are_given_are_what_ranks_share(backend, balance):
     random = np.random.default_rng(4)

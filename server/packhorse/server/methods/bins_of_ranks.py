@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.epoch import arrange
-from packhorse.packing import even_bins
+from packhorse.packing import even_bins, split_to_multiple
 from packhorse.server.base.faults import invalid_field
 from packhorse.server.methods import requests
 from packhorse.topology import Balance, Topology
@@ -19,6 +19,9 @@ from packhorse.v1 import packing_pb2 as pb
 MAX_MULTIPLE = 1 << 16
 """Of `num_bins_multiple_of`, because fewer bins than that are split off one by one, and of the bins in a round."""
 
+
+WAITS_MUCH = 1.05
+"""What the slowest rank takes, in means, before one more round of bins is tried."""
 
 MOST_COST = 1 << 62
 """Of all sequences that are balanced together."""
@@ -65,9 +68,11 @@ def evened(
     ranks: Topology,
     kinds: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the bins of `even_bins`, or the given ones where ranks would wait less for those.
+    """Returns the bins of `even_bins`, or others where ranks would wait less for those.
 
-    That happens if single items cost more than a mean bin: then bins of several sizes share rounds better.
+    Those are the given ones, if single items cost more than a mean bin: then bins of several sizes share rounds better.
+    Bins that are full to the last token can exchange nothing; if the slowest rank then takes more than WAITS_MUCH of
+    the mean, one more round of bins is tried.
 
     Args:
         indices: as in `even_bins`.
@@ -78,8 +83,16 @@ def evened(
         ranks: how many there are, and their balance.
         kinds: as in `even_bins`.
     """
-    even = even_bins(indices, bin_ends, sizes, costs, capacities, kinds)
-    return min(even, (indices, bin_ends), key=lambda bins: _duration(costs[bins[0]], bins[1], ranks))
+
+    def duration(bins: tuple[NDArray[np.int64], NDArray[np.int64]]) -> int:
+        return _duration(costs[bins[0]], bins[1], ranks)
+
+    best = min(even_bins(indices, bin_ends, sizes, costs, capacities, kinds), (indices, bin_ends), key=duration)
+    num_more = len(bin_ends) + ranks.world_size
+    if duration(best) * ranks.world_size <= WAITS_MUCH * costs.sum() or num_more > len(indices):
+        return best
+    more = split_to_multiple(indices, bin_ends, sizes[:, 0], num_more)
+    return min(best, even_bins(*more, sizes, costs, capacities, kinds), key=duration)
 
 
 def _duration(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> int:
