@@ -95,34 +95,152 @@ def test_gathered_keys_and_gradients_equal_plain_rows(seed):
         assert float((gradient - expected).abs().max()) < 1e-10
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_llama_computes_what_it_computes_for_each_sequence_alone(seed):
-    """Log-probabilities of trained tokens and gradients of all weights, through SDPA."""
+class Attention:
+    """One way to attend in a tree, as transformers calls it."""
+
+    def __init__(self, kind, tree):
+        self.kind, self.tree = kind, tree
+        self.keys, self.path_ends = tree.paths()
+
+    def __call__(self, module, query, key, value, mask, scaling=None, **_):
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        if self.kind == "flex":
+            from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+            size = self.tree.num_tokens
+            blocks = create_block_mask(self.tree.mask_mod(), None, None, size, size, device="cpu", BLOCK_SIZE=16)
+            return flex_attention(query, key, value, block_mask=blocks, scale=scaling).transpose(1, 2), None
+        attend = torch.nn.functional.scaled_dot_product_attention
+        if self.kind == "dense":
+            return attend(query, key, value, attn_mask=self.tree.mask(), scale=scaling).transpose(1, 2), None
+        parts = []
+        for first, end, first_key, end_key in zip(
+            [0, *self.tree.segment_ends[:-1]],
+            self.tree.segment_ends,
+            [0, *self.path_ends[:-1]],
+            self.path_ends,
+            strict=True,
+        ):
+            at = torch.from_numpy(self.keys[first_key:end_key])
+            causal = torch.ones(end - first, len(at), dtype=torch.bool).tril(len(at) - end + first)
+            part = attend(query[:, :, first:end], key[:, :, at], value[:, :, at], attn_mask=causal, scale=scaling)
+            parts.append(part)
+        return torch.cat(parts, 2).transpose(1, 2), None
+
+
+@pytest.fixture
+def in_a_tree():
+    """Function: a Llama in float64, and its logits in a tree, with one kind of attention."""
     transformers = pytest.importorskip("transformers")
-    torch.manual_seed(seed)
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionMaskInterface.register("tree_of_a_test", lambda **_: None)
     config = transformers.LlamaConfig(
-        vocab_size=8, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
+        vocab_size=8, hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
     )
-    model = transformers.LlamaForCausalLM(config).double()
-    rows, trained, logprobs, advantages = forest(seed + 100, most=20)
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config)
+    for layer in model.model.layers:  # theirs computes in float32, whatever the weights are
+        layer.input_layernorm, layer.post_attention_layernorm = (torch.nn.RMSNorm(32, eps=1e-6) for _ in range(2))
+    model.model.norm = torch.nn.RMSNorm(32, eps=1e-6)
+    model = model.double()
+
+    def logits(tree, kind):
+        AttentionInterface.register("tree_of_a_test", Attention(kind, tree))
+        model.set_attn_implementation("tree_of_a_test")
+        inputs = {"position_ids": torch.from_numpy(tree.depths)[None], "use_cache": False}
+        found = model(torch.from_numpy(tree.tokens)[None], **inputs).logits[0]
+        model.set_attn_implementation("sdpa")
+        return found
+
+    return model, logits
+
+
+@pytest.mark.parametrize("kind", ["dense", "gathered", "flex"])
+@pytest.mark.parametrize("most", [2, 20, 65])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_llama_computes_what_it_computes_for_each_sequence_alone(in_a_tree, kind, most, seed):
+    """Log-probabilities of trained tokens and gradients of all weights: to 1e-10. Flex has no backward on a CPU."""
+    model, logits_of = in_a_tree
+    rows, trained, logprobs, advantages = forest(seed + 100, most=most)
     row = tree_row(rows, trained, logprobs=logprobs, advantages=advantages)
-    alone = []
-    for tokens, mask in zip(rows, trained, strict=True):
-        logits = model(torch.tensor([tokens])).logits[0].log_softmax(-1)
-        alone += [logits[at - 1, tokens[at]] for at in range(1, len(tokens)) if mask[at]]
-    mask = PrefixTree.of(rows).mask()[None, None]
-    logits = model(row["input_ids"][None], position_ids=row["position_ids"][None], attention_mask=mask).logits[0]
-    labels = row["shift_labels"][row["token_index"]]
-    together = logits.log_softmax(-1)[row["token_index"], labels]
-    expected = torch.stack(alone)
-    assert (together - expected).abs().max() < 1e-10
-    gradients = [
-        torch.autograd.grad((row["advantages"] * values).sum(), list(model.parameters()), allow_unused=True)
-        for values in (together, expected)
-    ]
-    assert (
-        max((one - other).abs().max() for one, other in zip(*gradients, strict=True)) < 2e-6
-    )  # Llama's norms are in float32
+    has_gradients = kind != "flex"
+    with torch.set_grad_enabled(has_gradients):
+        alone = [torch.zeros(0, dtype=torch.float64)]
+        for tokens, mask in zip(rows, trained, strict=True):
+            logits = model(torch.tensor([tokens]), use_cache=False).logits[0].log_softmax(-1)
+            at = torch.tensor([at for at in range(1, len(tokens)) if mask[at]], dtype=torch.int64)
+            alone.append(logits[at - 1, torch.tensor(tokens)[at]])
+        expected = torch.cat(alone)
+        labels = row["shift_labels"][row["token_index"]]
+        together = logits_of(PrefixTree.of(rows), kind).log_softmax(-1)[row["token_index"], labels]
+    assert not len(expected) or (together - expected).abs().max() < 1e-10
+    if not has_gradients or not len(expected):
+        return
+    weights = list(model.parameters())
+    for one, other in zip(
+        torch.autograd.grad((row["advantages"] * together).sum(), weights),
+        torch.autograd.grad((row["advantages"] * expected).sum(), weights),
+        strict=True,
+    ):
+        assert (one - other).abs().max() < 1e-10
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(3))
+def test_compiled_flex_attention_has_the_gradients_of_the_dense_mask(seed):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    tree = PrefixTree.of(forest(seed, most=60)[0])
+    size = tree.num_tokens
+    torch.manual_seed(seed)
+    states = [torch.randn(1, 2, size, 32, device="cuda", requires_grad=True) for _ in range(3)]
+    blocks = create_block_mask(tree.mask_mod("cuda"), None, None, size, size, device="cuda")
+    found = torch.compile(flex_attention)(*states, block_mask=blocks)
+    expected = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=tree.mask().cuda())
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+    for one, other in zip(
+        torch.autograd.grad(found.square().sum(), states),
+        torch.autograd.grad(expected.square().sum(), states),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answers", "positions"),
+    [
+        ([1, 2], [[10, 11], [20, 21, 22]], [0, 1, 2, 3, 2, 3, 4]),
+        ([5], [[7, 8]], [0, 1, 2]),
+        ([1, 2], [[10, 11], [20]], [0, 1, 2, 3, 2]),
+    ],
+)
+def test_answers_to_a_prompt_as_nemo_automodel_folds_them(prompt, answers, positions):
+    """The figures of its own tests (0.7).
+
+    Its rows have the prompt once, and leave each answer's first token untrained. Ours fork one token before, so that it
+    is trained: a token more for each answer but the first.
+    """
+    rows = [prompt + answer for answer in answers]
+    tree = PrefixTree.of(rows)
+    assert tree.num_tokens == len(positions) + len(answers) - 1
+    again = [int(at) for at in np.flatnonzero(np.diff(tree.depths) < 0) + 1]  # the prompt's last token, again
+    assert np.delete(tree.depths, again).tolist() == positions
+    assert set(tree.tokens[again].tolist()) <= {prompt[-1]}
+    for row, at in zip(rows, np.split(tree.positions, tree.sequence_ends[:-1]), strict=True):
+        assert tree.next_tokens[at].tolist() == [*row[1:], -100]
+
+
+@pytest.mark.parametrize("lengths", [[128, 42, 43, 43], [16, 1], [9, 9, 9]])
+def test_prefixes_of_one_another_as_areal_tries_hold_them(lengths):
+    """A trie of tokens has as many nodes as the longest; here each sequence that ends earlier has an end of its own."""
+    rows = [list(range(1, length + 1)) for length in lengths]
+    tree = PrefixTree.of(rows)
+    assert tree.num_tokens == max(lengths) + len(set(lengths)) - 1
+    for row, at in zip(rows, np.split(tree.positions, tree.sequence_ends[:-1]), strict=True):
+        assert tree.tokens[at].tolist() == row
 
 
 def test_flex_attention_computes_the_same():
