@@ -12,7 +12,7 @@ the keys that every batch has to `packhorse.client.batches`, and the loss to the
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from packhorse.client.sources import IndexableSource
 from packhorse.losses import SequenceGroups, sequence_log_probs
 from packhorse.rollouts.flat_rows import INTEGERS, flatten, refuse_flaws
 from packhorse.rollouts.given import bins_of_steps, block_of
+from packhorse.rollouts.tree_batch import TreeBatch
+from packhorse.wire.prefixes import by_prefix
 
 
 class PairBatch(PackedBatch):
@@ -64,6 +66,7 @@ class PairLogProbs(NamedTuple):
     """Of the rejected ones: float32 [p]."""
 
 
+@overload
 def pack_pairs(
     prompts: Sequence[Any],
     chosen: Sequence[Any],
@@ -77,10 +80,46 @@ def pack_pairs(
     packing: PackOptions = DEFAULT_PACKING,
     shift_labels: bool = False,
     flatten: bool = False,
-) -> list[PairBatch]:
+    prefixes: Literal["repeated"] = "repeated",
+) -> list[PairBatch]: ...
+
+
+@overload
+def pack_pairs(
+    prompts: Sequence[Any],
+    chosen: Sequence[Any],
+    rejected: Sequence[Any],
+    *,
+    max_seq_len: int,
+    pad_token_id: int,
+    client: Client | None = None,
+    world_size: int = 1,
+    batch_size: int = 1,
+    packing: PackOptions = DEFAULT_PACKING,
+    shift_labels: bool = True,
+    flatten: bool = False,
+    prefixes: Literal["tree"],
+) -> list[TreeBatch]: ...
+
+
+def pack_pairs(
+    prompts: Sequence[Any],
+    chosen: Sequence[Any],
+    rejected: Sequence[Any],
+    *,
+    max_seq_len: int,
+    pad_token_id: int,
+    client: Client | None = None,
+    world_size: int = 1,
+    batch_size: int = 1,
+    packing: PackOptions = DEFAULT_PACKING,
+    shift_labels: bool | None = None,
+    flatten: bool = False,
+    prefixes: Literal["repeated", "tree"] = "repeated",
+) -> list[PairBatch] | list[TreeBatch]:
     """Packs preference pairs into batches, the same number for every rank. The two sequences of a pair share a row.
 
-    A pair takes the room of both sequences, and each of them has the prompt in front.
+    A pair takes the room of both sequences, and each of them has the prompt in front. As a tree it stands there once.
 
     Legend: P pairs. Rows of tokens are lists, arrays or tensors of their own length, without padding.
 
@@ -102,11 +141,15 @@ def pack_pairs(
         batch_size: bins in a batch.
         packing: the packer and its limits, in pairs; without a balance. With `allow_empty`, if there are fewer pairs
             than bins, the other bins are all padding.
-        shift_labels: False: `labels[t]` is token t, as Hugging Face models expect. True: the token after t.
+        shift_labels: False: `labels[t]` is token t, as Hugging Face models expect. True: the token after t, as
+            always in trees. None is False for repeated prefixes.
         flatten: whether a batch's sequences are joined in one row without padding.
+        prefixes: "repeated": each sequence stands in a row by itself. "tree": what sequences of a row begin with stands
+            there once, and a pair takes the room of its distinct tokens.
 
     Returns:
-        Batches on the CPU; every row has pairs, unless `packing.allow_empty` is set.
+        Batches on the CPU; every row has pairs, unless `packing.allow_empty` is set. With trees they are `TreeBatch`es,
+        with `is_chosen`, `pair_ids` and `groups` too.
 
     Raises:
         ValueError: a row is empty or a pair too long (its index and lengths are named), or an option is out of range.
@@ -115,12 +158,22 @@ def pack_pairs(
     """
     if packing.balance != Balance.NONE:
         raise ValueError(f"pairs are packed without a balance, got {packing.balance}; leave it out of PackOptions")
-    assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten)
-    sequences, num_prompt_tokens = _sequences(prompts, chosen, rejected, max_seq_len)
+    is_tree = prefixes == "tree"
+    if not is_tree and prefixes != "repeated":
+        raise ValueError(f"prefixes must be 'repeated' or 'tree', got {prefixes!r}")
+    assembler = BatchAssembler(
+        max_seq_len,
+        pad_token_id=pad_token_id,
+        shift_labels=shift_labels if is_tree else bool(shift_labels),
+        flatten=flatten,
+        shared_prefix="tree" if is_tree else False,
+    )
+    sequences, num_prompt_tokens = _sequences(prompts, chosen, rejected)
     lengths = np.array([len(tokens) for tokens in sequences])
+    shared = _shared(sequences) if is_tree else np.zeros(len(prompts), dtype=np.int64)
     bins = bins_of_steps(
         client,
-        lengths.reshape(-1, 2).sum(axis=1),
+        _rooms(lengths, shared, num_prompt_tokens, max_seq_len),
         max_seq_len,
         world_size=world_size,
         batch_size=batch_size,
@@ -131,7 +184,7 @@ def pack_pairs(
     source = IndexableSource(sequences)
     masks = [np.arange(n) >= start for n, start in zip(lengths, num_prompt_tokens.repeat(2), strict=True)]
     loss_mask = IndexableSource(masks, takes_bool=True)
-    batches = []
+    batches: list[Any] = []
     for first in range(0, len(bins), batch_size):
         part = block.slice(first, first + batch_size)
         pairs = part.ids // 2
@@ -141,7 +194,7 @@ def pack_pairs(
             "pair_ids": torch.from_numpy(pairs),
             "groups": SequenceGroups(numbers=pairs, num_groups=len(prompts)),
         }
-        batches.append(PairBatch(batch))
+        batches.append(TreeBatch(batch) if is_tree else PairBatch(batch))
     return batches
 
 
@@ -206,7 +259,7 @@ def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogPro
 
 
 def _sequences(
-    prompts: Sequence[Any], chosen: Sequence[Any], rejected: Sequence[Any], max_seq_len: int
+    prompts: Sequence[Any], chosen: Sequence[Any], rejected: Sequence[Any]
 ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
     """Checks the pairs: chosen and rejected sequence of each in turn, and tokens of their prompts, int64 [P]."""
     if len(prompts) == 0:
@@ -217,23 +270,42 @@ def _sequences(
             raise ValueError(f"{name} has {len(given)} entries for {len(prompts)} prompts")
         tokens, lengths[name] = flatten(name, given, INTEGERS)
         rows[name] = np.split(tokens.astype(np.int64, copy=False), np.cumsum(lengths[name])[:-1])
-    of_pairs = 2 * lengths["prompts"] + lengths["chosen"] + lengths["rejected"]
     refuse_flaws(
         (
             (lengths["prompts"] == 0, "an empty prompt leaves the answers' first tokens nothing to be predicted from"),
             (lengths["chosen"] == 0, "an empty answer has nothing to train on; drop the pair first"),
             (lengths["rejected"] == 0, "an empty answer has nothing to train on; drop the pair first"),
-            (of_pairs > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),
         ),
         lambda i: (
-            f"pair {i} has {of_pairs[i]} tokens (twice the prompt's {lengths['prompts'][i]}, chosen "
-            f"{lengths['chosen'][i]}, rejected {lengths['rejected'][i]})"
+            f"pair {i} has {lengths['prompts'][i]} tokens in its prompt, {lengths['chosen'][i]} chosen and "
+            f"{lengths['rejected'][i]} rejected ones"
         ),
     )
     sequences = []
     for prompt, *answers in zip(rows["prompts"], rows["chosen"], rows["rejected"], strict=True):
         sequences += [np.concatenate((prompt, answer)) for answer in answers]
     return sequences, lengths["prompts"]
+
+
+def _shared(sequences: list[NDArray[Any]]) -> NDArray[np.int64]:
+    """Returns how many tokens the two sequences of each pair share in a tree: int64 [P]."""
+    pairs = zip(sequences[::2], sequences[1::2], strict=True)
+    return np.array([by_prefix(pair)[1][1] for pair in pairs], dtype=np.int64)
+
+
+def _rooms(
+    lengths: NDArray[np.int64], shared: NDArray[np.int64], num_prompt_tokens: NDArray[np.int64], max_seq_len: int
+) -> NDArray[np.int64]:
+    """Returns the tokens that each pair takes, int64 [P]; refuses one that is too long."""
+    rooms: NDArray[np.int64] = lengths.reshape(-1, 2).sum(axis=1) - shared
+    refuse_flaws(
+        ((rooms > max_seq_len, f"that is over max_seq_len {max_seq_len}; raise it, or truncate or drop it first"),),
+        lambda i: (
+            f"pair {i} takes {rooms[i]} tokens (prompt {num_prompt_tokens[i]}, with it chosen {lengths[2 * i]} and "
+            f"rejected {lengths[2 * i + 1]}" + (f", of which {shared[i]} once)" if shared[i] else ")")
+        ),
+    )
+    return rooms
 
 
 torch.serialization.add_safe_globals([PairBatch])

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 from packhorse.client import BatchAssembler, BatchFormat, MemoryDatasets, PackedDataset, get_preset
 from packhorse.client.sources import IndexableSource
 from packhorse.losses import LossCounts, build_loss_weights, sequence_log_probs, trained_log_probs
-from packhorse.rollouts import TreeBatch, build_tree_mask, pair_log_probs, prefix_sharing
+from packhorse.rollouts import TreeBatch, build_tree_mask, pack_pairs, pair_log_probs, prefix_sharing
 
 VOCABULARY = 32
 
@@ -98,6 +98,32 @@ def test_cursors_and_workers_are_as_without_trees(dataset):
     )
     assert all(isinstance(batch, TreeBatch) for batch in in_worker)
     assert [batch["ids"].tolist() for batch in in_worker] == [ids for ids, _ in cursors]
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+def test_pairs_on_demand_take_the_room_of_their_distinct_tokens(llama, flatten):
+    random = np.random.default_rng(3)
+    prompts = [random.integers(1, VOCABULARY, random.integers(5, 12)).tolist() for _ in range(20)]
+    answers = [[random.integers(1, 4, random.integers(1, 5)).tolist() for _ in range(20)] for _ in range(2)]
+    options = {"max_seq_len": 26, "pad_token_id": 0, "world_size": 2, "batch_size": 2}
+    trees = pack_pairs(prompts, *answers, prefixes="tree", flatten=flatten, **options)
+    plain = pack_pairs(prompts, *answers, **(options | {"max_seq_len": 40}))
+    found = {}
+    for batches, of_mask in ((trees, build_tree_mask), (plain, lambda _: None)):
+        for batch in batches:
+            inputs = {"position_ids": batch["position_ids"], "attention_mask": of_mask(batch), "use_cache": False}
+            log_probs = pair_log_probs(batch, llama(batch["input_ids"], **inputs).logits)
+            assert batch["is_chosen"].tolist() == [True, False] * (len(batch["ids"]) // 2)
+            for pair, *both in zip(batch["pair_ids"][::2].tolist(), *log_probs, strict=True):
+                found.setdefault(pair, []).append(torch.stack(both))
+    assert sorted(found) == list(range(20))
+    for in_tree, alone in found.values():
+        torch.testing.assert_close(in_tree, alone, rtol=0, atol=1e-5)
+    assert len(trees) % 2 == 0
+    assert max(int(batch["attention_mask"].sum(1).max()) for batch in trees) <= (52 if flatten else 26)
+    assert prefix_sharing(trees).num_distinct_tokens < 0.8 * prefix_sharing(trees).num_tokens
+    with pytest.raises(ValueError, match=r"pair 0 takes .* of which"):
+        pack_pairs(prompts, *answers, prefixes="tree", **(options | {"max_seq_len": 6}))
 
 
 def test_the_preset_has_the_rows_of_trl(dataset, pairs, loss_mask):
