@@ -1,5 +1,7 @@
-"""Fingerprints of sets of ids: sums that do not depend on order."""
+"""Fingerprints: of sets of ids, sums that do not depend on order; of tokens, a hash of some sequences."""
 
+from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ from numpy.typing import NDArray
 _ID_KEYS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
 _START_KEY = np.uint64(0x8CB92BA72F3D8DD7)
 _CHUNK = 1 << 16
+_MOST_SEQUENCES = 64
 
 
 def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None) -> tuple[int, int]:
@@ -33,6 +36,27 @@ def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None)
         for which, key in enumerate(_ID_KEYS):
             sums[which] += int(np.sum(_mixed(chunk, key), dtype=np.uint64))
     return sums[0] % 2**64, sums[1] % 2**64
+
+
+def tokens_fingerprint(read: Callable[[int], NDArray[np.integer]], num_sequences: int) -> str:
+    """Returns a fingerprint of tokens, from at most 64 sequences.
+
+    Tokens of another tokenizer differ in nearly every sequence, so they have another fingerprint.
+
+    Example:
+        >>> tokens_fingerprint([np.array([1, 2]), np.array([3])].__getitem__, 2)
+        '30840ba7bc1b9bf3'
+
+    Args:
+        read: a sequence's tokens, by its row number: integers of any type [length].
+        num_sequences: rows, at least 1.
+    """
+    rows = np.unique(np.random.default_rng(num_sequences).integers(num_sequences, size=_MOST_SEQUENCES))
+    digest = sha256()
+    for row in rows.tolist():
+        tokens = np.asarray(read(row)).astype("<i8")
+        digest.update(np.array([row, len(tokens)], dtype="<i8").tobytes() + tokens.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _mixed(values: Any, key: np.uint64) -> Any:

@@ -61,6 +61,7 @@ from packhorse.dataset.manifest import (
     SequenceFacts,
     SkippedRow,
     SkippedRows,
+    TokensRecord,
 )
 from packhorse.dataset.quality import stats_of
 from packhorse.dataset.replacing import aside_of, left_aside, refuse_holding, refuse_output, written_whole
@@ -132,6 +133,7 @@ __all__ = [
     "Takedown",
     "TakedownError",
     "TakedownFile",
+    "TokensRecord",
     "Version",
     "append_to_mixture",
     "aside_of",

@@ -158,6 +158,18 @@ class SkippedRows:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokensRecord:
+    """Where a dataset's tokens are, so that a trainer finds them by the folder alone."""
+
+    path: str
+    """The token file, relative to the dataset's folder."""
+    fingerprint: str
+    """Of some sequences, as `packhorse.wire.tokens_fingerprint` makes it: other tokens of the same lengths have another
+    one.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """The input of a dataset."""
 
@@ -175,6 +187,8 @@ class Inputs:
     """The rows that were left out, each for a reason."""
     left_out: dict[str, int] | None = field(default=None, metadata=LATER)
     """What `packhorse tokenize` left out of the token files → how many rows or turns; None if it says nothing."""
+    tokens: TokensRecord | None = field(default=None, metadata=LATER)
+    """The input's tokens; None if it is no single Megatron file on a disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -478,7 +492,15 @@ def _inputs(content: dict[str, Any]) -> Inputs:
     files = tuple(InputRecord(**file) for file in content["files"])
     skipped = content["skipped"]
     first = tuple(SkippedRow(**row) for row in skipped["first"])
-    return Inputs(**{**content, "files": files, "skipped": SkippedRows(**{**skipped, "first": first})})
+    tokens = content.get("tokens")
+    return Inputs(
+        **{
+            **content,
+            "files": files,
+            "skipped": SkippedRows(**{**skipped, "first": first}),
+            "tokens": None if tokens is None else TokensRecord(**tokens),
+        }
+    )
 
 
 def _checksum(content: dict[str, Any]) -> str:

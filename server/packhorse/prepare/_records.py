@@ -26,16 +26,19 @@ from packhorse.dataset import (
     PreparedDataset,
     SkippedRow,
     SkippedRows,
+    TokensRecord,
     read_records,
     write_keys,
     write_records,
 )
 from packhorse.formats.files import absolute, as_path
 from packhorse.formats.left_out import left_out_of
+from packhorse.formats.megatron import MegatronTokens, megatron_paths
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.jobs import Progress
 from packhorse.parameters import parameter
 from packhorse.prepare.input import Fault, Opened, changed
+from packhorse.wire import tokens_fingerprint
 
 Source = str | os.PathLike[str]
 """A file, a folder, a pattern, or the URL of one in an object store, to read."""
@@ -78,6 +81,8 @@ def write_inputs(
     opened: Opened,
     skipped: Sequence[tuple[str, NDArray[np.int64]]],
     before: PreparedDataset | None = None,
+    *,
+    output: Path | None = None,
 ) -> Inputs:
     """Returns what the manifest says of the input, and writes whole lists where those are longer.
 
@@ -86,6 +91,7 @@ def write_inputs(
         opened: what was read.
         skipped: files and (row, Fault) of their rows that were skipped, in order: int64 [k, 2] each.
         before: the version that was appended to, whose input comes first.
+        output: the folder to be.
     """
     names = _names([file.path for file in opened.files])
     files = [
@@ -136,6 +142,22 @@ def write_inputs(
             by_reason=dict(sorted(by_reason.items())) if num_skipped == by_reason.total() > 0 else None,
         ),
         left_out=dict(sorted(left_out.items())) or None,
+        tokens=None if before or output is None else _tokens_of(opened, output),
+    )
+
+
+def _tokens_of(opened: Opened, output: Path) -> TokensRecord | None:
+    """Returns where the tokens of an input are; None if it is no single Megatron file with its tokens beside it."""
+    if opened.kind != "Megatron" or len(opened.files) != 1 or is_url(opened.files[0].path):
+        return None
+    data, index = megatron_paths(opened.files[0].path)
+    path = os.path.relpath(os.path.abspath(index), os.path.abspath(output)).replace(os.sep, "/")
+    if not data.is_file() or not path.isprintable():  # a name that is no text
+        return None
+    tokens = MegatronTokens(index)
+    return TokensRecord(
+        path=path,
+        fingerprint=tokens_fingerprint(tokens.read, len(tokens)),
     )
 
 

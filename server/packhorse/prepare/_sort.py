@@ -52,6 +52,8 @@ class Sort:
     """The version that the rows are added to."""
     groups: Grouped | None = None
     """Where the rows are groups: their sequences."""
+    output: Path | None = None
+    """The folder to be; None if nothing is written."""
     version: int = 1
     """Which version it makes."""
 
@@ -144,7 +146,7 @@ class Sort:
                 **facts,
                 source=source,
                 id_column=self.read.columns.id,
-                inputs=write_inputs(folder, self.read, counted.skipped, self.before),
+                inputs=write_inputs(folder, self.read, counted.skipped, self.before, output=self.output),
                 groups=groups.record(plan) if groups else None,
                 keys=keys,
                 version=self.version,

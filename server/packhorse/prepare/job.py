@@ -80,6 +80,7 @@ class Job:
                 opened=grouped.opened if grouped else self.opened,
                 options=grouped.sort_options if grouped else self.options,
                 groups=grouped,
+                output=self.folder,
                 time_limit_seconds=(
                     DEFAULT_TIME_LIMIT_SECONDS if execution.time_limit_seconds is None else execution.time_limit_seconds
                 ),

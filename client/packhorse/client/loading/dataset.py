@@ -19,6 +19,7 @@ from packhorse.client.batches.batch import BatchAssembler, MixedComponent, in_ro
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
+from packhorse.client.loading._folder import of_folder
 from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress, worker_of_process
 from packhorse.client.loading.ranks import find_rank, refuse_dispatching
@@ -181,10 +182,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
         [[3, 2], [0, 1]]
 
     Args:
-        target: what `connect` takes, a function that returns a Client, or a Server.
-        dataset: its name on the server, or a Run, which can also skip positions.
+        target: what `connect` takes, a function that returns a Client, or a Server. By itself, the path of a prepared
+            folder.
+        dataset: its name on the server, or a Run, which can also skip positions; None for the folder's.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; see
-            `as_token_source`.
+            `as_token_source`. None for those that the folder was prepared from.
         batch_size: bins in a batch, for each rank; None where `topology` says it.
         seed: of the run, in [0, 2^64); None for that of a Run, or 0.
         preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.
@@ -207,8 +209,8 @@ class PackedDataset(IterableDataset[PackedBatch]):
     def __init__(
         self,
         target: Target | Server,
-        dataset: str | Run,
-        tokens: Any,
+        dataset: str | Run | None = None,
+        tokens: Any = None,
         *,
         batch_size: int | None = None,
         seed: int | None = None,
@@ -218,6 +220,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
         topology: Topology | None = None,
         batch: BatchFormat | None = None,
     ) -> None:
+        target, dataset, tokens = of_folder(target, dataset, tokens)
         self.run = as_run(dataset, seed)
         self.rank, world_size = find_rank(rank)
         chosen = None if balance is None else as_choice("balance", Balance, balance)

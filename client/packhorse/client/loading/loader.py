@@ -160,8 +160,8 @@ class _OneEpoch(IterableDataset[PackedBatch]):
 @with_hints
 def create_packed_dataloader(
     target: Target | Server,
-    dataset: str | Run,
-    tokens: Any,
+    dataset: str | Run | None = None,
+    tokens: Any = None,
     *,
     batch_size: int | None = None,
     seed: int | None = None,
@@ -183,10 +183,19 @@ def create_packed_dataloader(
         [torch.Size([2, 8])]
         >>> loader.close()
 
+        A prepared folder by itself is served in this process, and knows its tokens:
+
+        >>> loader = create_packed_dataloader("datasets/corpus", batch_size=2, seed=1, num_workers=0, device="cpu")
+        >>> [batch["input_ids"].shape for batch in loader]
+        [torch.Size([2, 8])]
+        >>> loader.close()
+
     Args:
-        target: a target of `connect`, a function that returns a Client, or a Server.
-        dataset: its name on the server, or a Run, which can also skip positions.
-        tokens: a TokenSource, a path of a token file, or anything that maps an id to tokens.
+        target: a target of `connect`, a function that returns a Client, or a Server. By itself, the path of a prepared
+            folder.
+        dataset: its name on the server, or a Run, which can also skip positions; None for the folder's.
+        tokens: a TokenSource, a path of a token file, or anything that maps an id to tokens; None for those that the
+            folder was prepared from.
         batch_size: bins in a batch, for each rank; None where `topology` says it.
         seed: of the run, in [0, 2^64); None for that of a Run, or 0.
         preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.

@@ -1,0 +1,68 @@
+"""A prepared folder as the whole address of a dataset: where it is served, its name, and its tokens.
+
+Owns reading where a folder's tokens are, and whether they still are those. Leaves serving it to the embedded transport.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from packhorse.client.connecting import Server, Target
+from packhorse.client.options import Run
+from packhorse.client.sources import TokenSource, TokenSourceError, as_token_source
+from packhorse.client.transport.requests import shortened
+from packhorse.wire import tokens_fingerprint
+
+_MANIFEST = "manifest.json"
+
+
+def of_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -> tuple[Any, str | Run, Any]:
+    """Returns a target, a dataset and tokens, of which a prepared folder may be all.
+
+    Args:
+        target: as in `PackedDataset`; with `dataset=None` the path of a prepared folder, which is served in this
+            process.
+        dataset: as in `PackedDataset`; None for the folder's.
+        tokens: as in `PackedDataset`; None for those that the folder was prepared from.
+
+    Raises:
+        ValueError: something is left out that no folder says; names the argument and the way out.
+        TokenSourceError: the tokens are not there any more, or others are there.
+    """
+    if dataset is not None:
+        if tokens is None:
+            raise ValueError(
+                "tokens=None: only a prepared folder says where its tokens are, as in "
+                "create_packed_dataloader('datasets/corpus', batch_size=8); give the token file"
+            )
+        return target, dataset, tokens
+    folder = Path(target) if isinstance(target, str | os.PathLike) else None
+    if folder is None or not (folder / _MANIFEST).is_file():
+        raise ValueError(
+            f"{shortened(target)} is no prepared folder (it has no {_MANIFEST}), so dataset=None says nothing: give a "
+            "folder that `packhorse prepare` wrote, or the dataset's name"
+        )
+    folder = folder.resolve()
+    found = _tokens_of(folder) if tokens is None else tokens
+    return f"embedded:{folder.parent}", folder.name, found
+
+
+def _tokens_of(folder: Path) -> TokenSource:
+    inputs = json.loads((folder / _MANIFEST).read_text(encoding="utf-8")).get("inputs") or {}
+    record = inputs.get("tokens")
+    if not isinstance(record, dict):
+        raise ValueError(
+            f"{folder.name} does not say where its tokens are, as only folders do that were prepared from one Megatron "
+            "file: give tokens="
+        )
+    path = Path(os.path.normpath(folder / record["path"]))
+    if not path.is_file():
+        raise TokenSourceError(f"the tokens of {folder.name} are not at {path}: give tokens= where they are now")
+    source = as_token_source(str(path))
+    if tokens_fingerprint(source.read, source.num_sequences or 1) != record["fingerprint"]:
+        raise TokenSourceError(
+            f"{path} holds other tokens than {folder.name} was prepared from (made again, with another tokenizer?): "
+            "prepare it again, or give tokens= with the right ones"
+        )
+    return source

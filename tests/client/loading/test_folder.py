@@ -1,0 +1,92 @@
+"""A prepared folder by itself: served in the process, with the tokens that it was prepared from."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from packhorse.client import PackedDataset, Run, create_packed_dataloader
+from packhorse.client.sources import TokenSourceError
+from packhorse.dataset import open_prepared
+from packhorse.formats import MegatronWriter
+from packhorse.prepare import PlanOptions, prepare
+
+
+def written(path, vocabulary=90, num=40, seed=0):
+    random = np.random.default_rng(seed)
+    lengths = np.random.default_rng(1).integers(1, 30, num)
+    with MegatronWriter(path, vocab_size=100, overwrite=True) as writer:
+        for length in lengths:
+            writer.append(random.integers(0, vocabulary, length))
+    return f"{path}.idx"
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with tokens, and a dataset prepared from them below it."""
+    prepare(written(tmp_path / "corpus"), output=tmp_path / "sets/chats", plan=PlanOptions(max_seq_len=64))
+    return tmp_path
+
+
+def ids(batches):
+    return [batch["ids"].tolist() for batch in batches]
+
+
+def test_the_folder_is_the_whole_address(root):
+    def whole():
+        return PackedDataset(
+            f"embedded:{root}/sets", "chats", str(root / "corpus.idx"), batch_size=2, seed=3, rank=(0, 1)
+        )
+
+    for folder in (f"{root}/sets/chats", root / "sets/chats"):
+        one = PackedDataset(folder, batch_size=2, seed=3, rank=(0, 1))
+        for batch, expected in zip(one, whole(), strict=True):
+            assert batch["input_ids"].tolist() == expected["input_ids"].tolist()
+            assert batch["cursor"] == expected["cursor"]
+    with create_packed_dataloader(root / "sets/chats", batch_size=2, seed=3, num_workers=0, device="cpu") as loader:
+        assert ids(loader) == ids(whole())
+
+
+def test_a_relative_folder_and_a_moved_tree_are_found(root, monkeypatch):
+    monkeypatch.chdir(root)
+    expected = ids(PackedDataset("sets/chats", batch_size=2, rank=(0, 1)))
+    shutil.move(root / "sets", root / "moved/sets/below")
+    shutil.move(root / "corpus.idx", root / "moved/sets/corpus.idx")
+    shutil.move(root / "corpus.bin", root / "moved/sets/corpus.bin")
+    shutil.move(root / "moved/sets/below/chats", root / "moved/sets/sets/chats")
+    assert open_prepared(root / "moved/sets/sets/chats").manifest.inputs.tokens.path == "../../corpus.idx"
+    monkeypatch.chdir(root / "moved")
+    assert ids(PackedDataset("sets/sets/chats", batch_size=2, rank=(0, 1))) == expected
+
+
+def test_tokens_that_are_gone_or_others_are_refused_with_the_way_out(root):
+    folder = root / "sets/chats"
+    written(root / "corpus", seed=9)  # of the same lengths
+    with pytest.raises(TokenSourceError, match="holds other tokens than chats was prepared from"):
+        PackedDataset(folder, batch_size=2, rank=(0, 1))
+    assert ids(PackedDataset(folder, tokens=str(root / "corpus.idx"), batch_size=2, rank=(0, 1)))
+    (root / "corpus.idx").unlink()
+    with pytest.raises(TokenSourceError, match="give tokens= where they are now"):
+        PackedDataset(folder, batch_size=2, rank=(0, 1))
+
+
+def test_what_says_too_little_is_refused(root, tmp_path):
+    prepare(lengths=[5, 3, 2], output=tmp_path / "lengths", plan=PlanOptions(max_seq_len=8))
+    with pytest.raises(ValueError, match=r"lengths does not say where its tokens are.*give tokens="):
+        PackedDataset(tmp_path / "lengths", batch_size=1, rank=(0, 1))
+    with pytest.raises(ValueError, match="is no prepared folder"):
+        PackedDataset(tmp_path, batch_size=1, rank=(0, 1))
+    with pytest.raises(ValueError, match="is no prepared folder"):
+        PackedDataset("server:50051", batch_size=1, rank=(0, 1))
+    with pytest.raises(ValueError, match="only a prepared folder says where its tokens are"):
+        PackedDataset("server:50051", Run("chats"), batch_size=1, rank=(0, 1))
+
+
+def test_a_dataset_that_grew_knows_its_tokens_and_copies_open_as_before(root):
+    with MegatronWriter(root / "corpus", vocab_size=100, overwrite=True) as writer:
+        for length in [*np.random.default_rng(1).integers(1, 30, 40), 7, 8]:
+            writer.append(np.full(length, 5))
+    plan = PlanOptions(max_seq_len=64)
+    prepare(str(root / "corpus.idx"), output=root / "sets/chats", plan=plan, append=True)
+    seen = ids(PackedDataset(root / "sets/chats", batch_size=1, rank=(0, 1)))
+    assert sorted(index for batch in seen for index in batch) == list(range(42))
