@@ -414,9 +414,10 @@ class _Tally:
         """
         if self._options.over_length == "drop":
             is_out = np.repeat(~is_kept, sizes)
-            tokens = exact_sum(rows.lengths[is_out])
+            lengths = rows.source_lengths
+            tokens = exact_sum(lengths[is_out])
             over_cap = int(sizes[~is_kept & (takes[:, 0] <= self._options.max_seq_len)].sum())
-            self.over.append(np.stack((rows.ids, rows.lengths), axis=1)[is_out])
+            self.over.append(np.stack((rows.ids, lengths), axis=1)[is_out])
             self.ledger += OverLengthLedger(
                 sequences=int(is_out.sum()), source_tokens=tokens, tokens=tokens, over_cap=over_cap
             )

@@ -137,6 +137,13 @@ class WholeGroups:
     shares_prefixes: bool = False
     """Whether what is before stands in another row of the group, so that each row is a sequence."""
 
+    @property
+    def source_lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row with those that stand in another one of its group: int64 [n]."""
+        if self.first_tokens is None or not self.shares_prefixes:
+            return self.lengths
+        return self.lengths + self.first_tokens
+
     def row(self, index: int) -> int:
         """Returns the number over all files of the row that one of these is, or is a piece of."""
         if self.first_tokens is None or self.shares_prefixes:

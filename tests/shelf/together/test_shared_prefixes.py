@@ -210,6 +210,20 @@ def test_a_redacted_sequence_leaves_what_others_share(root, sequences, tmp_path)
     assert 77 in tokens.tolist()
 
 
+def test_a_group_that_does_not_fit_is_left_out_with_all_of_its_tokens(tmp_path):
+    long = [[*range(1, 41), *([end] * 20)] for end in range(4)]  # 40 shared, 4 × 20 own: 120 or so distinct
+    tokens = written(tmp_path / "some", [*SEQUENCES[:8], *long])
+    grouping = Grouping(size=GROUP_SIZE, share_prefixes=tokens)
+    plan = PlanOptions(max_seq_len=CAPACITY, over_length="drop")
+    prepare(tokens, output=tmp_path / "set", plan=plan, grouping=grouping)
+    ledger = open_prepared(tmp_path / "set").manifest.over_length
+    assert (ledger.sequences, ledger.tokens, ledger.source_tokens) == (4, 240, 240)
+    for arguments in (["verify", str(tmp_path / "set"), "--tokens", tokens], ["audit", "set", "--tokens", tokens]):
+        target = ["--target", f"embedded:{tmp_path}"] if arguments[0] == "audit" else []
+        result = CliRunner().invoke(main, [*arguments, *target])
+        assert result.exit_code == 0, result.output
+
+
 def test_groups_are_appended_as_they_would_be_at_once(tmp_path):
     sequences = sequences_of(20, seed=5)
     plan, some = PlanOptions(max_seq_len=CAPACITY), tmp_path / "some"
