@@ -120,20 +120,31 @@ def test_what_is_too_old_comes_back_by_itself_or_with_its_group(either):
     for evict, expected in (("sequence", [1]), ("group", [0, 1])):
         with either.pack_stream(CAPACITY, max_staleness=Staleness(1, evict=evict)) as stream:
             answer = stream.send([0, 1, 2], [10, 10, 10], groups=[0, 0, 1], versions=[5, 4, 6])
-            assert (answer, answer.evicted.tolist(), stream.num_evicted) == ([], expected, len(expected))
-            answer = stream.flush()
-            assert sorted(answer[0][0].tolist()) == sorted({0, 1, 2} - set(expected))
+            assert (answer.evicted.tolist(), stream.num_evicted) == (expected, len(expected))
+            answer += stream.flush()
+            assert sorted(i for ids, _ in answer for i in ids.tolist()) == sorted({0, 1, 2} - set(expected))
 
 
-def test_a_newer_policy_makes_what_is_held_too_old(either):
-    with either.pack_stream(CAPACITY, max_staleness=1, num_bins_multiple_of=2, lookahead_sequences=2) as stream:
-        bins = stream.send([0, 1, 2, 3], [60, 60, 10, 10], versions=[1, 2, 1, 2])
-        assert (len(bins), stream.num_held) == (2, 2)
-        answer = stream.send([4], [60], versions=[3])
-        assert (len(answer), answer.evicted.tolist()) == (0, [2])
-        answer = stream.flush(policy_version=3)
-        assert sorted(i for ids, _ in answer for i in ids.tolist()) == [3, 4]
+def test_what_a_newer_policy_would_make_too_old_leaves_in_time(either):
+    """Waiting for fuller bins costs no sequence: those of the oldest version allowed leave, with newer ones."""
+    with either.pack_stream(CAPACITY, max_staleness=1, lookahead_sequences=9) as stream:
+        assert stream.send(range(4), [10] * 4, versions=[3] * 4) == []
+        answer = stream.send([4], [20], versions=[4])
+        assert [ids.tolist() for ids, _ in answer] == [[4, 0, 1, 2, 3]]
+        assert (answer.evicted.tolist(), stream.num_held) == ([], 0)
+        assert stream.send([5], [10], versions=[4]) == []
+        answer = stream.flush(policy_version=6)  # a version was left out
+        assert (answer, answer.evicted.tolist(), stream.num_evicted) == ([], [5], 1)
         assert stream.flush(policy_version=9) == []
+
+
+def test_a_round_is_filled_up_so_that_none_of_it_grows_too_old(either):
+    with either.pack_stream(CAPACITY, max_staleness=1, num_bins_multiple_of=3, lookahead_sequences=9) as stream:
+        assert stream.send(range(6), [50] * 6, versions=[4, 3, 4, 4, 4, 4], policy_version=4)[0][0].tolist() == [1]
+        assert stream.num_held == 3
+        answer = stream.send([], [], versions=[], policy_version=5)
+        assert sorted(i for ids, _ in answer for i in ids.tolist()) == [3, 4, 5]
+        assert stream.num_evicted == 0
 
 
 def test_a_bin_that_waits_for_its_round_loses_what_is_too_old(either):
@@ -265,5 +276,5 @@ def test_answers_add_up():
     options = pb.PackStreamOptions(max_seq_len=CAPACITY, lookahead_sequences=4, max_staleness=0)
     stream = PackStream(session, options, RetryPolicy(deadline_seconds=0))
     both = stream.send([1, 2], [30, 30], versions=[1, 2]) + stream.flush(policy_version=3)
-    assert (both, both.evicted.tolist()) == ([], [1, 2])
+    assert ([ids.tolist() for ids, _ in both], both.evicted.tolist()) == ([[2]], [1])
     assert isinstance(both.evicted, np.ndarray)

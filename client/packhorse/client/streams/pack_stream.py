@@ -100,7 +100,7 @@ class PackStream:
         self._last_packed = -1  # the last own number that the service has ever taken
         self._groups: dict[int, list[int]] = {}  # first own number -> those held, of groups of several
         self._has_versions = options.HasField("max_staleness") or options.separate_versions
-        self._version = 0  # of the policy, or the newest of its sequences
+        self._version = self._told_version = 0  # of the policy, or the newest of its sequences; the open call knows it
         self._num_evicted = 0
         self._ready: list[Bin] = []
         self._evicted: list[int] = []
@@ -233,6 +233,7 @@ class PackStream:
         requests = iter(self._requests.get, None)
         self._responses = self._transport.stream(PACK_STREAM, requests, self._attempts.timeout_seconds)
         self._unsent = dict.fromkeys(self._held)
+        self._told_version = 0
         self._exchange(pb.PackStreamRequest(options=self._options))
 
     def _send_unsent(self) -> None:
@@ -261,6 +262,9 @@ class PackStream:
             if numbers[-1] > self._last_packed:  # those that are sent again bring nothing new
                 self._last_packed = numbers[-1]
                 self._attempts.succeeded()
+        if self._told_version < self._version:
+            sequences = pb.PackStreamSequences(policy_version=self._version)
+            self._exchange(pb.PackStreamRequest(sequences=sequences))
 
     def _exchange(self, request: pb.PackStreamRequest) -> None:
         """Sends a message and takes in the bins of its response."""
@@ -277,6 +281,8 @@ class PackStream:
             self._evicted.append(self._let_go(number))
         self._num_evicted += len(evicted)
         self._check_bins(block)
+        if request.WhichOneof("payload") != "options":
+            self._told_version = self._version
         for numbers, lengths in block.bins():
             ids = [self._let_go(number) for number in numbers.tolist()]
             self._ready.append((np.array(ids, dtype=np.int64), lengths))

@@ -340,14 +340,33 @@ class OnlinePacker:
     def _is_limited(self) -> bool:
         return self._limit < self._capacity
 
-    def _next_bin(self) -> OnlineBin:
-        version = min(self._by_room)
+    def next_bin(self, up_to: int | None = None) -> OnlineBin | None:
+        """Makes a bin leave now, although the look-ahead has room.
+
+        Args:
+            up_to: the bin has the oldest item with a version of at most this; None for any bin.
+
+        Returns:
+            The bin; None if nothing, or no such item, is held.
+        """
+        if up_to is None:
+            return self._next_bin() if self._held else None
+        versions = ((arrival, min(item.versions, default=up_to)) for arrival, (item, _) in self._held.items())
+        arrival = next((arrival for arrival, version in versions if version <= up_to), None)
+        return None if arrival is None else self._next_bin(arrival)
+
+    def _next_bin(self, wanted: int | None = None) -> OnlineBin:
+        """Makes the bin that leaves, with the item of an arrival if one is wanted."""
+        version = min(self._by_room) if wanted is None else self._version_of(self._held[wanted][0])
         by_room = self._by_room[version]
         rooms = -np.array([room for room, _ in by_room], dtype=np.int64)  # [n], descending
-        arrival = next(iter(self._held)) if len(self._by_room) == 1 else min(arrival for _, arrival in by_room)
+        arrival = wanted
+        if arrival is None:
+            arrival = next(iter(self._held)) if len(self._by_room) == 1 else min(arrival for _, arrival in by_room)
         item, left_before = self._held[arrival]
         overdue = self._num_left - left_before >= PATIENCE_LOOKAHEADS * self._lookahead
-        forced = bisect_left(by_room, (-item.sizes[0], arrival)) if overdue else -1
+        is_forced = overdue or wanted is not None
+        forced = bisect_left(by_room, (-item.sizes[0], arrival)) if is_forced else -1
         if self._caps:
             return self._leave(version, filled_bin(*self._sizes(arrival for _, arrival in by_room), forced))
         capacity = self._capacity // self._unit

@@ -115,6 +115,10 @@ class Rounds:
         self._held = [OnlineBin([items[i] for i in part]) for part in parts]
         return self._leave(len(self._held))
 
+    def holds_version(self, up_to: int) -> bool:
+        """Whether a bin held has a sequence of a version of at most `up_to`."""
+        return any(min(item.versions) <= up_to for bin_ in self._held for item in bin_.items)
+
     def take_stale(self, oldest: int) -> list[OnlineItem]:
         """Gives back the items of the bins held that have a sequence of a version before `oldest`."""
         stale = [bin_ for bin_ in self._held if any(min(item.versions) < oldest for item in bin_.items)]
@@ -227,7 +231,24 @@ class PackSession:
                     )
                 yield _BYTES_PER_STREAMED * (num_sequences + self._rounds.num_sequences)
                 pace.restart()
+        for more in self._leaving_in_time(packer):
+            bins += more
+            if pace.is_over():
+                yield _BYTES_PER_STREAMED * (num_sequences + self._rounds.num_sequences)
+                pace.restart()
         return bins, evicted
+
+    def _leaving_in_time(self, packer: OnlinePacker) -> Iterator[list[OnlineBin]]:
+        """Lets those leave that a newer policy would make too old, so that waiting here costs no sequence.
+
+        A round that holds one of them is filled up from the look-ahead.
+        """
+        if not self._options.HasField("max_staleness"):
+            return
+        while (leaving := packer.next_bin(up_to=self._oldest)) is not None:
+            yield self._rounds.add([leaving])
+        while self._rounds.holds_version(self._oldest) and (leaving := packer.next_bin()) is not None:
+            yield self._rounds.add([leaving])
 
     def _items(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Iterator[OnlineItem]:
         """Yields a message's items; a ServiceError names the field that makes one impossible."""
