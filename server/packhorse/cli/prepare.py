@@ -192,6 +192,9 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
     click.echo(f"digest       {manifest.digest}")
     if manifest.version > 1:
         click.echo(f"version      {manifest.version}; packhorse inspect {shlex.quote(str(output))} lists the others")
+    if manifest.inputs is not None and manifest.inputs.tokens is not None:
+        form = ", batch=BatchFormat(shared_prefix='tree')" if manifest.shares_prefixes else ""
+        click.echo(f"train        create_packed_dataloader({str(output)!r}, batch_size=8{form})")
     click.echo(f"next         packhorse serve --data-root {shlex.quote(str(output.resolve().parent))}")
 
 

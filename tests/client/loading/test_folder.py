@@ -4,7 +4,9 @@ import shutil
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from packhorse.cli import main
 from packhorse.client import PackedDataset, Run, create_packed_dataloader
 from packhorse.client.sources import TokenSourceError
 from packhorse.dataset import open_prepared
@@ -26,6 +28,16 @@ def root(tmp_path):
     """A folder with tokens, and a dataset prepared from them below it."""
     prepare(written(tmp_path / "corpus"), output=tmp_path / "sets/chats", plan=PlanOptions(max_seq_len=64))
     return tmp_path
+
+
+def test_prepare_says_the_line_that_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--input", written(tmp_path / "corpus"), "--output", "sets/chats", "--max-seq-len", "64"]
+    result = CliRunner().invoke(main, ["prepare", *arguments])
+    assert result.exit_code == 0, result.output
+    [line] = [line for line in result.output.splitlines() if line.startswith("train ")]
+    assert line.split(maxsplit=1)[1] == "create_packed_dataloader('sets/chats', batch_size=8)"
+    assert list(eval(line.split(maxsplit=1)[1], {"create_packed_dataloader": PackedDataset}))
 
 
 def ids(batches):

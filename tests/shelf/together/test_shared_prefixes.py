@@ -280,6 +280,9 @@ def test_the_command_takes_the_flag(root, tmp_path):
     assert open_prepared(tmp_path / "set").manifest.digest == open_prepared(root / "root/trees").manifest.digest
     assert json.loads((tmp_path / "set/manifest.json").read_text())["groups"]["shared_tokens"] > 0
     assert "tokens stand in another of their group" in done.stdout + done.stderr
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("train ")]
+    names = {"create_packed_dataloader": PackedDataset, "BatchFormat": BatchFormat}
+    assert all(isinstance(batch, TreeBatch) for batch in eval(line.split(maxsplit=1)[1], names))
 
 
 def test_a_mixture_refuses_it(root, tmp_path):
