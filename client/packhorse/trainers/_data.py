@@ -31,14 +31,18 @@ class PackedData:
         >>> data = PackedData("embedded:datasets", "corpus", "corpus.idx", num_workers=0)
         >>> len(data.open(batch_size=1, loader=LoaderOptions(device="cpu")))
         2
+        >>> len(PackedData("datasets/corpus", num_workers=0).open(batch_size=1, loader=LoaderOptions(device="cpu")))
+        2
     """
 
     target: Target | Server
-    """What `connect` takes, a function that returns a Client, or a Server."""
-    dataset: str | Run
-    """Its name on the server, or a Run."""
-    tokens: Any
-    """A TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id."""
+    """What `connect` takes, a function that returns a Client, or a Server. By itself, the path of a prepared folder."""
+    dataset: str | Run | None = None
+    """Its name on the server, or a Run; None for the folder's."""
+    tokens: Any = None
+    """A TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id. None for those that
+    the folder was prepared from.
+    """
     _: KW_ONLY
     batch_size: int | None = None
     """Bins in a batch, for each rank."""

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from packhorse.client import LoaderOptions, PackedBatch, PackedDataLoader
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.client.connecting import as_server
+from packhorse.client.loading.folder import of_folder
 from packhorse.client.loading.ranks import find_rank, megatron_state
 from packhorse.client.options import as_run
 from packhorse.client.presets import megatron_lm_preset
@@ -353,7 +354,8 @@ def create_megatron_iterator(
 
 def _rule_of(data: PackedData) -> ContextRule:
     """Asks the server how the dataset's bins are shared."""
-    server, name = as_server(data.target), as_run(data.dataset).dataset
+    target, dataset, _ = of_folder(data.target, data.dataset, data.tokens)
+    server, name = as_server(target), as_run(dataset).dataset
 
     def ask() -> ContextRule | None:
         with server.open() as client:

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
-from packhorse.client import PackedDataset, Run, create_packed_dataloader
+from packhorse.client import PackedBins, PackedDataset, Run, create_packed_dataloader
 from packhorse.client.sources import TokenSourceError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
@@ -57,6 +57,9 @@ def test_the_folder_is_the_whole_address(root):
             assert batch["cursor"] == expected["cursor"]
     with create_packed_dataloader(root / "sets/chats", batch_size=2, seed=3, num_workers=0, device="cpu") as loader:
         assert ids(loader) == ids(whole())
+    bins = PackedBins(root / "sets/chats", seed=3)
+    named = PackedBins(f"embedded:{root}/sets", "chats", str(root / "corpus.idx"), seed=3)
+    assert [bins[at]["input_ids"].tolist() for at in range(3)] == [named[at]["input_ids"].tolist() for at in range(3)]
 
 
 def test_a_relative_folder_and_a_moved_tree_are_found(root, monkeypatch):

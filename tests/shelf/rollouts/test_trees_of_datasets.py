@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from packhorse.client import BatchAssembler, BatchFormat, MemoryDatasets, PackedDataset, get_preset
+from packhorse.client import BatchAssembler, BatchFormat, MemoryDatasets, PackedBins, PackedDataset, get_preset
 from packhorse.client.sources import IndexableSource
 from packhorse.losses import LossCounts, build_loss_weights, sequence_log_probs, trained_log_probs
 from packhorse.rollouts import TreeBatch, build_tree_mask, pack_pairs, pair_log_probs, prefix_sharing
@@ -159,6 +159,9 @@ def test_what_does_not_go_with_trees_is_refused(dataset):
         BatchFormat(shared_prefix="tree", continue_positions=True)
     with pytest.raises(ValueError, match="must be True, False or 'tree'"):
         BatchFormat(shared_prefix="trees")
+    for options in ({"batch": BatchFormat(shared_prefix="tree")}, {"preset": "trl_async"}):
+        with pytest.raises(ValueError, match="trees cannot be used with PackedBins"):
+            PackedBins(MemoryDatasets({"pairs": [[1, 2], [1, 3]]}, max_seq_len=8), "pairs", [[1, 2], [1, 3]], **options)
     batch = next(iter(dataset(shared_prefix="tree")))
     with pytest.raises(KeyError, match="pack with prefixes='repeated'"):
         get_preset("megatron").convert(batch)

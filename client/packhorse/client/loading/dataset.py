@@ -19,9 +19,9 @@ from packhorse.client.batches.batch import BatchAssembler, MixedComponent, in_ro
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
-from packhorse.client.loading._folder import of_folder
 from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress, worker_of_process
+from packhorse.client.loading.folder import of_folder
 from packhorse.client.loading.ranks import find_rank, refuse_dispatching
 from packhorse.client.options import BalanceName, Run, as_run, with_hints, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName

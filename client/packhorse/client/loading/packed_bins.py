@@ -24,6 +24,7 @@ from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress
 from packhorse.client.loading._read_ahead import BinAddress, BinsReader, Indices, Rows
 from packhorse.client.loading.dataset import BatchMaker
+from packhorse.client.loading.folder import of_folder
 from packhorse.client.options import Run, as_run, with_hints, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.blocks import BinBlock, joined
@@ -80,9 +81,12 @@ class PackedBins(Dataset[dict[str, Any]]):
         (torch.Size([2, 8]), [0, 1])
 
     Args:
-        target: what `connect` takes, a function that returns a Client, or a Server.
-        dataset: its name on the server, or a Run, which can also skip positions and begin at a later epoch.
-        tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id.
+        target: what `connect` takes, a function that returns a Client, or a Server. By itself, the path of a prepared
+            folder.
+        dataset: its name on the server, or a Run, which can also skip positions and begin at a later epoch; None for
+            the folder's.
+        tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; None for
+            those that the folder was prepared from.
         seed: of the run, in [0, 2^64); None for that of a Run, or 0.
         preset: name of a preset, or a Preset. With one that joins the bins of a batch into one row, use
             `collate_fn=bins.collate`.
@@ -101,8 +105,8 @@ class PackedBins(Dataset[dict[str, Any]]):
     def __init__(
         self,
         target: Target | Server,
-        dataset: str | Run,
-        tokens: Any,
+        dataset: str | Run | None = None,
+        tokens: Any = None,
         *,
         seed: int | None = None,
         preset: Preset | PresetName | None = None,
@@ -113,6 +117,7 @@ class PackedBins(Dataset[dict[str, Any]]):
     ) -> None:
         if output not in ("torch", "numpy"):
             raise ValueError(f"output must be 'torch' or 'numpy', got {output!r}")
+        target, dataset, tokens = of_folder(target, dataset, tokens)
         self.run = as_run(dataset, seed)
         self.num_epochs = checked_integer("num_epochs", num_epochs, 1)
         self.num_bins_multiple_of = checked_integer("num_bins_multiple_of", num_bins_multiple_of, 1)
@@ -121,6 +126,8 @@ class PackedBins(Dataset[dict[str, Any]]):
             raise ValueError("component_rows has no effect on PackedBins: a row is a bin; use PackedDataset")
         if form.media is not None:
             raise ValueError("media cannot be used with PackedBins, whose rows must stack; use PackedDataset")
+        if form.shared_prefix == "tree" or (isinstance(form.preset, Preset) and form.preset.folds):
+            raise ValueError("trees cannot be used with PackedBins, whose rows must stack; use PackedDataset")
         self._server = as_server(target)
         self._output = output
         self._maker = BatchMaker(tokens, form)
