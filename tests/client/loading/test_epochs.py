@@ -53,9 +53,7 @@ def test_readme_s_loop_with_readme_s_resume(running_server, corpus, no_launcher,
     (train,) = blocks_of("**Train.**", "**Resume.**")
     (resume,) = blocks_of("**Resume.**", "## What it guarantees")
     for written, here in (
-        ("embedded:datasets", running_server.target),
-        ('"corpus"', '"rows"'),
-        ("corpus.idx", str(corpus.megatron)),
+        ('"datasets/corpus"', f'"{running_server.target}", "rows", "{corpus.megatron}"'),
         ("loader.epochs(2)", f"loader.epochs({NUM_EPOCHS})"),
     ):
         assert written in train

@@ -33,8 +33,7 @@ class PackedBins(list[Bin]):
     Example:
         >>> from packhorse.client import connect
         >>> with connect("embedded:datasets") as client, client.pack_stream(8, max_staleness=1) as stream:
-        ...     old = stream.send([10, 11], [5, 6], versions=[3, 4])
-        ...     bins = stream.flush(policy_version=5)
+        ...     bins = stream.send([10], [5], versions=[3]) + stream.send([11], [6], versions=[5]) + stream.flush()
         >>> [ids.tolist() for ids, lengths in bins], bins.evicted.tolist(), stream.num_evicted
         ([[11]], [10], 1)
     """
