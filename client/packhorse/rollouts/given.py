@@ -1,7 +1,7 @@
-"""`Rollouts`: queries and responses as a trainer gives them; the same, checked and laid flat; and their bins.
+"""`Rollouts`: queries and responses as a trainer gives them; and the same, checked and laid flat.
 
-Owns every check of queries, responses and their tokens' values, and the call of the planner, in this process or on a
-server; leaves laying rows end to end to `flat_rows`, and the batches to `pack` and `pairs`.
+Owns every check of queries, responses and their tokens' values. Leaves laying rows end to end to `flat_rows`, bins to
+`steps`, and the batches to `pack` and `pairs`.
 
 Legend: R rollouts, A tokens of all responses end to end.
 """
@@ -13,11 +13,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client import BinBlock, Client, RetryPolicy
-from packhorse.client.errors import InvalidRequestError
-from packhorse.client.options import PackOptions
-from packhorse.client.transport.embedded import EmbeddedPlanner
-from packhorse.client.transport.requests import NO_RESOURCES, Resources
 from packhorse.rollouts.flat_rows import (
     INTEGERS,
     NUMBERS,
@@ -217,71 +212,3 @@ def _number_groups(queries: list[NDArray[np.int64]], group_ids: Any) -> NDArray[
         return np.unique(one_each("group_ids", group_ids, INTEGERS), return_inverse=True)[1].astype(np.int64)
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(query.tobytes(), len(numbers)) for query in queries], dtype=np.int64)
-
-
-def bins_of_steps(
-    client: Client | None,
-    rooms: NDArray[np.int64],
-    max_seq_len: int,
-    *,
-    world_size: int,
-    batch_size: int,
-    what: str,
-    packing: PackOptions,
-    separate_by: NDArray[np.int64] | None = None,
-    resources: Resources = NO_RESOURCES,
-    costs: NDArray[np.int64] | None = None,
-) -> list[NDArray[np.int64]]:
-    """Packs rooms into bins, as many for every rank and batch.
-
-    Args:
-        client: whose server packs; None packs in this process.
-        rooms: tokens that each item takes: int64 [S].
-        max_seq_len: a bin's capacity in tokens.
-        world_size: data-parallel ranks.
-        batch_size: bins in a batch.
-        what: the items' name, for errors.
-        packing: the packer and its limits.
-        separate_by: items with different numbers share no bin: int64 [S]; None where all may.
-        resources: as in `Client.pack_sequences`.
-        costs: as in `Client.pack_sequences`.
-
-    Returns:
-        Each bin's indices into `rooms`: int64.
-
-    Raises:
-        ValueError: world_size or batch_size is out of range.
-        InvalidRequestError: the service refuses.
-    """
-    if world_size < 1 or batch_size < 1:
-        raise ValueError(f"world_size and batch_size must be at least 1, got {world_size} and {batch_size}")
-    try:
-        return (client or Client(EmbeddedPlanner(), RetryPolicy())).pack_sequences(
-            rooms,
-            max_seq_len,
-            num_bins_multiple_of=world_size * batch_size,
-            packing=packing,
-            separate_by=separate_by,
-            resources=resources,
-            costs=costs,
-        )
-    except InvalidRequestError as error:
-        if error.metadata.get("field") != "num_bins_multiple_of":
-            raise
-        raise InvalidRequestError(
-            f"world_size {world_size} times batch_size {batch_size} packs make a step ({error}); pass "
-            f"packing=PackOptions(allow_empty=True) for packs of padding with weight 0, "
-            f"a smaller world_size or batch_size, or more {what}",
-            error.metadata,
-        ) from None
-
-
-def block_of(bins: list[NDArray[np.int64]], lengths: NDArray[np.int64]) -> BinBlock:
-    """Makes one block of bins of sequence numbers, whose lengths are int64 [sequences]."""
-    ids = np.concatenate(bins)
-    return BinBlock(
-        ids=ids,
-        lengths=lengths[ids].astype(np.int32),
-        bin_ends=np.cumsum([len(members) for members in bins], dtype=np.int64),
-        positions=np.arange(len(bins)),
-    )

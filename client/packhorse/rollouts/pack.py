@@ -17,8 +17,9 @@ from packhorse.client.sources import IndexableSource
 from packhorse.client.transport.requests import NO_RESOURCES, Resources
 from packhorse.losses import SequenceGroups
 from packhorse.rollouts.flat_rows import range_indices
-from packhorse.rollouts.given import FlatRollouts, Rollouts, bins_of_steps, block_of
+from packhorse.rollouts.given import FlatRollouts, Rollouts
 from packhorse.rollouts.pack_versions import versions_of_packs
+from packhorse.rollouts.steps import assembler_of, bins_of_steps, block_of
 from packhorse.rollouts.tree_batch import TreeBatch, tree_batch
 from packhorse.rollouts.tree_packs import bins_of_trees
 
@@ -158,13 +159,11 @@ def pack_rollouts(
         InvalidRequestError: the service refuses, as when there are fewer rollouts than packs without `allow_empty`.
         PackhorseError: there is no client, and packhorse[server] is not installed.
     """
-    if prefixes not in ("repeated", "tree"):
-        raise ValueError(f"prefixes must be 'repeated' or 'tree', got {prefixes!r}")
-    assembler = BatchAssembler(max_seq_len, pad_token_id=pad_token_id, shift_labels=bool(shift_labels), flatten=flatten)
+    assembler = assembler_of(
+        max_seq_len, prefixes, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten
+    )
     flat = FlatRollouts.of(rollouts, max_seq_len)
     if prefixes == "tree":
-        if shift_labels is False:
-            raise ValueError("labels of a tree are for the next token; leave out shift_labels")
         trees = bins_of_trees(
             client,
             flat,

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packhorse.client import Balance, BatchAssembler, Client, PackedBatch, as_layout
+from packhorse.client import Balance, Client, PackedBatch, as_layout
 from packhorse.client.batches import has_shifted_labels
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
 from packhorse.client.sources import IndexableSource
 from packhorse.losses import SequenceGroups, sequence_log_probs
 from packhorse.rollouts.flat_rows import INTEGERS, flatten, refuse_flaws
-from packhorse.rollouts.given import bins_of_steps, block_of
+from packhorse.rollouts.steps import assembler_of, bins_of_steps, block_of
 from packhorse.rollouts.tree_batch import TreeBatch
 from packhorse.wire.prefixes import by_prefix
 
@@ -159,14 +159,8 @@ def pack_pairs(
     if packing.balance != Balance.NONE:
         raise ValueError(f"pairs are packed without a balance, got {packing.balance}; leave it out of PackOptions")
     is_tree = prefixes == "tree"
-    if not is_tree and prefixes != "repeated":
-        raise ValueError(f"prefixes must be 'repeated' or 'tree', got {prefixes!r}")
-    assembler = BatchAssembler(
-        max_seq_len,
-        pad_token_id=pad_token_id,
-        shift_labels=shift_labels if is_tree else bool(shift_labels),
-        flatten=flatten,
-        shared_prefix="tree" if is_tree else False,
+    assembler = assembler_of(
+        max_seq_len, prefixes, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten
     )
     sequences, num_prompt_tokens = _sequences(prompts, chosen, rejected)
     lengths = np.array([len(tokens) for tokens in sequences])

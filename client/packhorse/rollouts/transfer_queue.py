@@ -12,7 +12,7 @@ from transfer_queue.sampler import GRPOGroupNSampler
 from packhorse.client import Client
 from packhorse.client.errors import InvalidRequestError
 from packhorse.client.options import PackOptions
-from packhorse.rollouts.given import bins_of_steps
+from packhorse.rollouts.steps import bins_of_steps
 from packhorse.topology import DEFAULT_COST_LINEAR
 
 

@@ -158,7 +158,7 @@ def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], least:
 
 
 def finer_items(shared: SharedPrefixes, items: list[Span], costs: NDArray[np.int64], most: float) -> list[Span] | None:
-    """Returns the items with those halved that cost more than `most`; None if each of them is one rollout."""
+    """Returns the items, those that cost more than `most` in halves; None if none of these has two rollouts."""
     is_dear = [cost > most and end - begin > 1 for cost, (begin, end) in zip(costs.tolist(), items, strict=True)]
     if not any(is_dear):
         return None

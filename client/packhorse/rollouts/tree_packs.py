@@ -4,7 +4,6 @@ Owns what such a pack may hold, and when groups are halved so that ranks wait le
 placing to the service's planner, and the batch to `tree_batch`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 
 from packhorse.client import Client
 from packhorse.client.options import Balance, PackOptions
-from packhorse.client.transport.requests import Resources
-from packhorse.rollouts.flat_rows import as_array
-from packhorse.rollouts.given import FlatRollouts, bins_of_steps
+from packhorse.client.transport.requests import Resources, budget_messages
+from packhorse.rollouts.given import FlatRollouts
+from packhorse.rollouts.steps import bins_of_steps
 from packhorse.rollouts.tree_items import SharedPrefixes, Span, finer_items, items_that_fit
 
 ENOUGH = 1.2
@@ -132,13 +131,12 @@ def _amounts(
         given["trained tokens"] = (rollouts.num_trained, max_trained_tokens)
     if packing.max_sequences_per_bin is not None:
         given["rollouts"] = (np.ones(num, dtype=np.int64), packing.max_sequences_per_bin)
-    if not isinstance(resources, Mapping):
-        raise ValueError("resources must be a dict of name to (amounts, cap)")
-    for name, (values, cap) in resources.items():
-        amounts = as_array(values)
-        if amounts.shape != (num,) or amounts.dtype.kind not in "iu":
-            raise ValueError(f"resources[{name!r}] must have one integer for each of {num} rollouts")
-        given[name] = (amounts.astype(np.int64), int(cap))
+    for budget in budget_messages(resources):
+        if len(budget.amounts) != num:
+            raise ValueError(f"resources[{budget.name!r}] must have one integer for each of {num} rollouts")
+        if budget.name in given:
+            raise ValueError(f"resources[{budget.name!r}] is the name of another cap here; name the resource otherwise")
+        given[budget.name] = np.array(budget.amounts, dtype=np.int64), budget.cap
     for name, (amounts, cap) in given.items():
         if (amounts > cap).any():
             index = int((amounts > cap).argmax())

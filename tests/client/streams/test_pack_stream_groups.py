@@ -192,3 +192,25 @@ def test_calls_do_not_share_groups(either):
     with either.pack_stream(CAPACITY, lookahead_sequences=1) as stream:
         bins = stream.send([1, 2], [30, 30], groups=[7, 7]) + stream.send([3], [40], groups=[7]) + stream.flush()
     assert Counter(tuple(ids.tolist()) for ids, _ in bins) == {(1, 2): 1, (3,): 1}
+
+
+class Refusing(PackSession):
+    """Refuses the second message of sequences."""
+
+    num_messages = 0
+
+    def answer(self, request):
+        self.num_messages += request.HasField("sequences")
+        if self.num_messages == 2:
+            raise InvalidRequestError("no", {"field": "sequences.lengths"})
+        return super().answer(request)
+
+
+def test_a_refusal_after_a_part_of_a_call_was_packed_is_told(monkeypatch):
+    monkeypatch.setattr(pack_stream, "SEQUENCES_PER_MESSAGE", 4)
+    options = pb.PackStreamOptions(max_seq_len=CAPACITY, lookahead_sequences=1)
+    transport = Breaking(Refusing)
+    stream = PackStream(transport, options, RetryPolicy(deadline_seconds=0))
+    with pytest.raises(InvalidRequestError, match="no"):
+        stream.send(range(8), [30] * 8)
+    assert stream.num_held == 0

@@ -183,7 +183,7 @@ def test_both_ways_to_the_planner_give_the_same_bins(some, rows_of, client, monk
     rollouts = some(200)
     options = {"max_seq_len": 64, "pad_token_id": PAD, "world_size": 8, "packing": PackOptions(max_sequences_per_bin=3)}
     here = pack_rollouts(Rollouts(queries=rollouts.queries, responses=rollouts.responses), **options)
-    monkeypatch.delattr("packhorse.rollouts.given.EmbeddedPlanner")  # a client is all that is asked
+    monkeypatch.delattr("packhorse.rollouts.steps.EmbeddedPlanner")  # a client is all that is asked
     there = pack_rollouts(Rollouts(queries=rollouts.queries, responses=rollouts.responses), **options, client=client)
     assert rows_of(here) == rows_of(there)
     lengths = [len(q) + len(r) for q, r in zip(rollouts.queries, rollouts.responses, strict=True)]

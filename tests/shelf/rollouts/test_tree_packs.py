@@ -375,6 +375,11 @@ def test_what_goes_wrong_is_named():
         pack_rollouts(rollouts, prefixes="tree", resources={"tiles": ([5, 0], 4)}, **options)
     with pytest.raises(ValueError, match="must have one integer for each of 2 rollouts"):
         pack_rollouts(rollouts, prefixes="tree", resources={"tiles": ([5], 4)}, **options)
+    limit = PackOptions(max_sequences_per_bin=2)
+    with pytest.raises(ValueError, match="is the name of another cap here"):
+        pack_rollouts(rollouts, prefixes="tree", packing=limit, resources={"rollouts": ([1, 1], 9)}, **options)
+    with pytest.raises(ValueError, match="must be a dict of name to"):
+        pack_rollouts(rollouts, prefixes="tree", resources={"tiles": 3}, **options)
     with pytest.raises(ValueError, match="max_trained_tokens limits trees"):
         pack_rollouts(rollouts, max_trained_tokens=2, **options)
     with pytest.raises(ValueError, match="leave out shift_labels"):

@@ -9,6 +9,7 @@ from packhorse.client import BatchAssembler, BatchFormat, MemoryDatasets, Packed
 from packhorse.client.sources import IndexableSource
 from packhorse.losses import LossCounts, build_loss_weights, sequence_log_probs, trained_log_probs
 from packhorse.rollouts import TreeBatch, build_tree_mask, pack_pairs, pair_log_probs, prefix_sharing
+from packhorse.topology import ContextRule
 
 VOCABULARY = 32
 
@@ -162,6 +163,8 @@ def test_what_does_not_go_with_trees_is_refused(dataset):
     for options in ({"batch": BatchFormat(shared_prefix="tree")}, {"preset": "trl_async"}):
         with pytest.raises(ValueError, match="trees cannot be used with PackedBins"):
             PackedBins(MemoryDatasets({"pairs": [[1, 2], [1, 3]]}, max_seq_len=8), "pairs", [[1, 2], [1, 3]], **options)
+    with pytest.raises(ValueError, match="goes without tokens_per_rank"):
+        BatchAssembler(8, shared_prefix="tree", context_rule=ContextRule(4, 2))
     batch = next(iter(dataset(shared_prefix="tree")))
     with pytest.raises(KeyError, match="pack with prefixes='repeated'"):
         get_preset("megatron").convert(batch)

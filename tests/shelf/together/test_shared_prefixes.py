@@ -60,19 +60,19 @@ def root(tmp_path_factory, sequences):
     folder = tmp_path_factory.mktemp("prefixes")
     tokens = written(folder / "answers", sequences)
     grouping = Grouping(size=GROUP_SIZE, share_prefixes=tokens)
-    prepare(tokens, output=folder / "root/trees", plan=PlanOptions(max_seq_len=CAPACITY), grouping=grouping)
+    prepare(tokens, output=folder / "sets/trees", plan=PlanOptions(max_seq_len=CAPACITY), grouping=grouping)
     return folder
 
 
 def dataset_of(root, batch_size=2, **form):
     options = BatchFormat(shared_prefix="tree", **form)
     return PackedDataset(
-        f"embedded:{root}/root", "trees", str(root / "answers.idx"), batch_size=batch_size, rank=(0, 1), batch=options
+        f"embedded:{root}/sets", "trees", str(root / "answers.idx"), batch_size=batch_size, rank=(0, 1), batch=options
     )
 
 
 def test_a_group_takes_the_room_of_its_distinct_tokens(root, sequences):
-    manifest = open_prepared(root / "root/trees").manifest
+    manifest = open_prepared(root / "sets/trees").manifest
     groups = [sequences[first : first + GROUP_SIZE] for first in range(0, len(sequences), GROUP_SIZE)]
     assert manifest.shares_prefixes
     assert manifest.own_tokens == sum(map(nodes_of, groups)) < 0.6 * sum(map(len, sequences))
@@ -110,7 +110,7 @@ def test_a_run_resumes_and_audits_count_leaves(root, sequences):
     rest = [index for batch in resumed for index in batch["ids"].tolist()]
     before = [index for batch in batches[:3] for index in batch["ids"].tolist()]
     assert sorted(before + rest) == list(range(len(sequences)))
-    with connect(f"embedded:{root}/root") as client:
+    with connect(f"embedded:{root}/sets") as client:
         info = client.get_dataset("trees")
         assert info.shares_prefixes
         streams = EpochOfStreams(client=client, dataset=info, epoch=0, seed=3, topology=Topology(world_size=3))
@@ -120,7 +120,7 @@ def test_a_run_resumes_and_audits_count_leaves(root, sequences):
 
 def test_a_bin_costs_what_its_tokens_attend_to(root):
     """As ranks are balanced: 2 · depth + 1 and the linear cost for each distinct token."""
-    source = open_prepared(root / "root/trees").epoch(0, seed=0)
+    source = open_prepared(root / "sets/trees").epoch(0, seed=0)
     batches = list(dataset_of(root, batch_size=1))
     costs = sorted(source.costs(np.arange(source.num_bins), 100).tolist())
     of_trees = []
@@ -139,12 +139,12 @@ def test_a_bin_costs_what_its_tokens_attend_to(root):
 
 def test_commands_verify_and_audit_the_tokens(root):
     tokens = str(root / "answers.idx")
-    target = ["--target", f"embedded:{root}/root"]
+    target = ["--target", f"embedded:{root}/sets"]
     for arguments in (
         ["audit", "trees", *target, "--tokens", tokens],
-        ["verify", f"{root}/root/trees"],
-        ["verify", f"{root}/root/trees", "--tokens", tokens],
-        ["inspect", f"{root}/root/trees"],
+        ["verify", f"{root}/sets/trees"],
+        ["verify", f"{root}/sets/trees", "--tokens", tokens],
+        ["inspect", f"{root}/sets/trees"],
         ["show", "trees", *target, "--step", "0"],
     ):
         result = CliRunner().invoke(main, arguments)
@@ -154,7 +154,7 @@ def test_commands_verify_and_audit_the_tokens(root):
 def test_other_tokens_are_noticed(root, sequences, tmp_path):
     other = [[token + 1 + index % GROUP_SIZE for token in sequence] for index, sequence in enumerate(sequences)]
     dataset = PackedDataset(
-        f"embedded:{root}/root",
+        f"embedded:{root}/sets",
         "trees",
         written(tmp_path / "other", other),
         batch_size=2,
@@ -166,7 +166,7 @@ def test_other_tokens_are_noticed(root, sequences, tmp_path):
 
 
 def test_plain_batches_and_presets_are_refused_and_trl_async_is_not(root):
-    target, tokens = f"embedded:{root}/root", str(root / "answers.idx")
+    target, tokens = f"embedded:{root}/sets", str(root / "answers.idx")
     for options in ({}, {"preset": "rows"}, {"batch": BatchFormat(shared_prefix=True)}):
         with pytest.raises(ValueError, match=r"give BatchFormat\(shared_prefix='tree'\) or preset 'trl_async'"):
             next(iter(PackedDataset(target, "trees", tokens, batch_size=2, rank=(0, 1), **options)))
@@ -277,7 +277,7 @@ def test_the_command_takes_the_flag(root, tmp_path):
     options = ["--max-seq-len", str(CAPACITY), "--group-size", str(GROUP_SIZE), "--share-prefixes", tokens]
     done = run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert open_prepared(tmp_path / "set").manifest.digest == open_prepared(root / "root/trees").manifest.digest
+    assert open_prepared(tmp_path / "set").manifest.digest == open_prepared(root / "sets/trees").manifest.digest
     assert json.loads((tmp_path / "set/manifest.json").read_text())["groups"]["shared_tokens"] > 0
     assert "tokens stand in another of their group" in done.stdout + done.stderr
     [line] = [line for line in done.stdout.splitlines() if line.startswith("train ")]
@@ -286,15 +286,15 @@ def test_the_command_takes_the_flag(root, tmp_path):
 
 
 def test_a_mixture_refuses_it(root, tmp_path):
-    (root / "root/both.mixture.toml").write_text("epoch_bins = 8\n[[stages]]\nweights = {trees = 1}\n")
+    (root / "sets/both.mixture.toml").write_text("epoch_bins = 8\n[[stages]]\nweights = {trees = 1}\n")
     try:
         with (
-            connect(f"embedded:{root}/root") as client,
+            connect(f"embedded:{root}/sets") as client,
             pytest.raises(Exception, match="groups of trees share prefixes"),
         ):
             client.get_dataset("both")
     finally:
-        (root / "root/both.mixture.toml").unlink()
+        (root / "sets/both.mixture.toml").unlink()
 
 
 def test_a_tree_of_equal_tokens_is_what_torch_saves(root, tmp_path):

@@ -88,6 +88,11 @@ class BatchAssembler(RowFormat):
         RowFormat.__post_init__(self)
         if self.max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {self.max_seq_len}")
+        if self.shared_prefix == "tree" and self.context_rule is not None:
+            raise ValueError(
+                "shared_prefix='tree' goes without tokens_per_rank: ranks that share a bin would cut its branches from "
+                "their prefix; leave it out, or train on a dataset prepared without tokens_per_rank"
+            )
         if self.align < 1 or self.extra_tokens < 0:
             raise ValueError(
                 f"align must be at least 1 and extra_tokens at least 0, got {self.align} and {self.extra_tokens}"

@@ -14,8 +14,9 @@ def trl_async_preset() -> Preset:
     """Makes the preset of TRL's asynchronous GRPO (1.16), whose model is given trees.
 
     Legend: B rows, N distinct tokens in the longest. Keys: those of `packhorse.rollouts.tree_row`, each padded to the
-    longest row's, int64 [B, N] `attention_mask`, and the numbers of trained and distinct tokens. Values of a policy
-    (`old_log_probs`, `advantages`) are the trainer's to add; for rollouts there is `to_trl_async`.
+    longest row's; int64 [B, N] `attention_mask`; and the batch's trained and distinct tokens, which you add up over
+    ranks. Values of a policy (`old_log_probs`, `advantages`) are the trainer's to add; for rollouts there is
+    `to_trl_async`.
 
     Example:
         >>> trl_async_preset().shift_labels

@@ -27,7 +27,7 @@ SEQUENCES_PER_MESSAGE = 10_000
 """After which a message ends; its last group is whole."""
 
 
-class PackedBins(list[Bin]):
+class PackStreamBins(list[Bin]):
     """The bins of an answer, and the sequences that came back because their version is too old.
 
     Example:
@@ -45,10 +45,10 @@ class PackedBins(list[Bin]):
         super().__init__(bins)
         self.evicted = np.array(list(evicted), dtype=np.int64)
 
-    def __add__(self, other: list[Bin]) -> "PackedBins":  # type: ignore[override]
+    def __add__(self, other: list[Bin]) -> "PackStreamBins":  # type: ignore[override]
         """Joins the bins of two answers, and what came back with them."""
-        also = other.evicted.tolist() if isinstance(other, PackedBins) else []
-        return PackedBins([*self, *other], [*self.evicted.tolist(), *also])
+        also = other.evicted.tolist() if isinstance(other, PackStreamBins) else []
+        return PackStreamBins([*self, *other], [*self.evicted.tolist(), *also])
 
 
 class _Sequence(NamedTuple):
@@ -125,7 +125,7 @@ class PackStream:
         amounts: Mapping[str, ArrayLike | Iterable[int]] | None = None,
         versions: ArrayLike | Iterable[int] | None = None,
         policy_version: int | None = None,
-    ) -> PackedBins:
+    ) -> PackStreamBins:
         """Sends sequences, and returns the bins that are full.
 
         Example:
@@ -175,12 +175,12 @@ class PackStream:
         except TransientError:
             raise
         except PackhorseError:
-            for number in numbers:  # the server refused them: forget them
+            for number in self._held.keys() & numbers:  # the server refused them: forget them
                 self._let_go(number)
             raise
         return self._take_ready()
 
-    def flush(self, *, policy_version: int | None = None) -> PackedBins:
+    def flush(self, *, policy_version: int | None = None) -> PackStreamBins:
         """Returns all bins, also those that are not full. You may send more sequences afterwards.
 
         Args:
@@ -455,8 +455,8 @@ class PackStream:
                 )
         return rule
 
-    def _take_ready(self) -> PackedBins:
-        ready = PackedBins(self._ready, self._evicted)
+    def _take_ready(self) -> PackStreamBins:
+        ready = PackStreamBins(self._ready, self._evicted)
         self._ready, self._evicted = [], []
         return ready
 

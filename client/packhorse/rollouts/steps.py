@@ -1,0 +1,109 @@
+"""Bins of rollouts or pairs for every rank and batch, and what assembles them.
+
+Owns the call of the planner, in this process or on a server, and what is asked of batches. Leaves the items to `given`,
+`pairs` and `tree_packs`, and the keys of batches to `pack` and `pairs`.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client import BatchAssembler, BinBlock, Client, RetryPolicy
+from packhorse.client.errors import InvalidRequestError
+from packhorse.client.options import PackOptions
+from packhorse.client.transport.embedded import EmbeddedPlanner
+from packhorse.client.transport.requests import NO_RESOURCES, Resources
+
+
+def assembler_of(
+    max_seq_len: int, prefixes: str, *, pad_token_id: int, shift_labels: bool | None, flatten: bool
+) -> BatchAssembler:
+    """Returns what assembles batches of rollouts or pairs, and checks what they are asked for.
+
+    Args:
+        max_seq_len: a bin's capacity in tokens.
+        prefixes: "repeated" or "tree".
+        pad_token_id: as in `RowFormat`.
+        shift_labels: as in `RowFormat`; None is False for repeated prefixes.
+        flatten: as in `RowFormat`.
+
+    Raises:
+        ValueError: prefixes is neither, or something else is out of range or does not go with trees.
+    """
+    if prefixes not in ("repeated", "tree"):
+        raise ValueError(f"prefixes must be 'repeated' or 'tree', got {prefixes!r}")
+    is_tree = prefixes == "tree"
+    return BatchAssembler(
+        max_seq_len,
+        pad_token_id=pad_token_id,
+        shift_labels=shift_labels if is_tree else bool(shift_labels),
+        flatten=flatten,
+        shared_prefix="tree" if is_tree else False,
+    )
+
+
+def bins_of_steps(
+    client: Client | None,
+    rooms: NDArray[np.int64],
+    max_seq_len: int,
+    *,
+    world_size: int,
+    batch_size: int,
+    what: str,
+    packing: PackOptions,
+    separate_by: NDArray[np.int64] | None = None,
+    resources: Resources = NO_RESOURCES,
+    costs: NDArray[np.int64] | None = None,
+) -> list[NDArray[np.int64]]:
+    """Packs rooms into bins, as many for every rank and batch.
+
+    Args:
+        client: whose server packs; None packs in this process.
+        rooms: tokens that each item takes: int64 [S].
+        max_seq_len: a bin's capacity in tokens.
+        world_size: data-parallel ranks.
+        batch_size: bins in a batch.
+        what: the items' name, for errors.
+        packing: the packer and its limits.
+        separate_by: items with different numbers share no bin: int64 [S]; None where all may.
+        resources: as in `Client.pack_sequences`.
+        costs: as in `Client.pack_sequences`.
+
+    Returns:
+        Each bin's indices into `rooms`: int64.
+
+    Raises:
+        ValueError: world_size or batch_size is out of range.
+        InvalidRequestError: the service refuses.
+    """
+    if world_size < 1 or batch_size < 1:
+        raise ValueError(f"world_size and batch_size must be at least 1, got {world_size} and {batch_size}")
+    try:
+        return (client or Client(EmbeddedPlanner(), RetryPolicy())).pack_sequences(
+            rooms,
+            max_seq_len,
+            num_bins_multiple_of=world_size * batch_size,
+            packing=packing,
+            separate_by=separate_by,
+            resources=resources,
+            costs=costs,
+        )
+    except InvalidRequestError as error:
+        if error.metadata.get("field") != "num_bins_multiple_of":
+            raise
+        raise InvalidRequestError(
+            f"world_size {world_size} times batch_size {batch_size} packs make a step ({error}); pass "
+            f"packing=PackOptions(allow_empty=True) for packs of padding with weight 0, "
+            f"a smaller world_size or batch_size, or more {what}",
+            error.metadata,
+        ) from None
+
+
+def block_of(bins: list[NDArray[np.int64]], lengths: NDArray[np.int64]) -> BinBlock:
+    """Makes one block of bins of sequence numbers, whose lengths are int64 [sequences]."""
+    ids = np.concatenate(bins)
+    return BinBlock(
+        ids=ids,
+        lengths=lengths[ids].astype(np.int32),
+        bin_ends=np.cumsum([len(members) for members in bins], dtype=np.int64),
+        positions=np.arange(len(bins)),
+    )
