@@ -14,9 +14,11 @@ import click
 
 from packhorse.cli import in_flags, stopped_by_signals
 from packhorse.cli.shared.flags import flags_of
+from packhorse.cli.shared.made_tokens import Place, tokens_of_text
 from packhorse.cli.shared.options import store_timeout_option
 from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
 from packhorse.dataset import (
+    TOKENS,
     Inputs,
     Manifest,
     OverLength,
@@ -29,7 +31,7 @@ from packhorse.dataset import (
 from packhorse.jobs import Execution
 from packhorse.packing import PACKERS, Template
 from packhorse.parameters import message_of
-from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, Resource, prepare
+from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, Resource, prepare, prepare_with_tokens
 from packhorse.prepare import dry_run as try_out
 from packhorse.types import skipped_text
 
@@ -37,7 +39,13 @@ _GROUP_FLAGS = {"column": "group_column", "size": "group_size", "numbers": "grou
 
 
 class _Command(click.Command):
-    """The command, whose help also lists what is read."""
+    """The command, which with --tokenizer takes tokenize's options too, and whose help also lists what is read."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the arguments; leaves those that may be tokenize's in `ctx.args`."""
+        if any(each.partition("=")[0] == "--tokenizer" for each in args):
+            ctx.ignore_unknown_options = ctx.allow_extra_args = True
+        return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the readers."""
@@ -58,7 +66,14 @@ class _Command(click.Command):
     multiple=True,
     metavar="PATH",
     help="Tokens or lengths: a file, a folder, a quoted pattern or a URL, as in 's3://bucket/x/*.parquet'. Kinds are "
-    "listed below. May be given several times; inputs are read in that order.",
+    "listed below. With --tokenizer text, chats or pairs, as for `packhorse tokenize`. May be given several times; "
+    "inputs are read in that order.",
+)
+@click.option(
+    "--tokenizer",
+    metavar="PATH",
+    help="Tokenize --input on the way with this tokenizer.json, or the one in this folder. The tokens and their loss "
+    "mask lie in DIR/tokens. All options of `packhorse tokenize` may be given too.",
 )
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder to write.")
 @flags_of(PlanOptions, "plan", choices={"algorithm": ["auto", *sorted(PACKERS)]})
@@ -108,6 +123,7 @@ def command(
     dry_run: bool,
     overwrite: bool,
     append: bool,
+    tokenizer: str | None,
 ) -> None:
     """Plan a dataset from its lengths and write the folder that `packhorse serve` serves."""
     started = time.perf_counter()
@@ -115,23 +131,55 @@ def command(
         warnings.catch_warnings(record=True) as caught,
         stopped_by_signals("no incomplete dataset is left; the same command with --resume continues"),
     ):
-        result = (try_out if dry_run else prepare)(
-            sources,
-            output=output,
-            plan=plan,
-            columns=replace(columns, resources=tuple(Resource.parse(text) for text in resources)),
-            grouping=grouping,
-            execution=execution,
-            overwrite=overwrite,
-            append=append,
-            format=layout,
-        )
+        columns = replace(columns, resources=tuple(Resource.parse(text) for text in resources))
+        if tokenizer is not None:
+            refused = "--dry-run" if dry_run else "--format seqpack" if layout == "seqpack" else None
+            if refused is not None:
+                raise click.UsageError(f"{refused} goes without --tokenizer: tokenize first, then prepare the tokens.")
+            place = Place(output, overwrite, append)
+            result: Manifest | DryRun = _prepare_text(sources, tokenizer, plan, columns, grouping, execution, place)
+        else:
+            result = (try_out if dry_run else prepare)(
+                sources,
+                output=output,
+                plan=plan,
+                columns=columns,
+                grouping=grouping,
+                execution=execution,
+                overwrite=overwrite,
+                append=append,
+                format=layout,
+            )
     if isinstance(result, DryRun):
         _print_dry_run(result, plan.over_length)
     else:
         _print_summary(result, output, layout, time.perf_counter() - started)
     for warning in caught:
         click.echo(f"warning: {in_flags(message_of(warning.message), command.params)}", err=True)
+
+
+def _prepare_text(
+    sources: tuple[str, ...],
+    tokenizer: str,
+    plan: PlanOptions,
+    columns: InputColumns,
+    grouping: Grouping | None,
+    execution: Execution,
+    place: Place,
+) -> Manifest:
+    """Tokenizes and prepares; what prepare does not know are options of tokenize."""
+    options = ["--tokenizer", tokenizer, *click.get_current_context().args]
+    with tokens_of_text(sources, options, plan, columns, execution, place) as tokens:
+        return prepare_with_tokens(
+            tokens.input,
+            output=place.output,
+            plan=plan,
+            columns=replace(columns, id=None, on_bad_row="error"),
+            grouping=grouping or tokens.grouping,
+            execution=execution,
+            overwrite=place.overwrite,
+            append=place.append,
+        )
 
 
 def _print_dry_run(result: DryRun, over_length: OverLength) -> None:
@@ -190,6 +238,8 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
         click.echo(f'next         seqpack.load_prepared("{output}")')
         return
     click.echo(f"digest       {manifest.digest}")
+    if (output / TOKENS).is_dir():
+        click.echo(f"tokens       {output / TOKENS}")
     if manifest.version > 1:
         click.echo(f"version      {manifest.version}; packhorse inspect {shlex.quote(str(output))} lists the others")
     if manifest.inputs is not None and manifest.inputs.tokens is not None:

@@ -39,6 +39,7 @@ from packhorse.dataset.layout import (
     RESOURCES,
     SKIPPED,
     STARTS,
+    TOKENS,
     PreparedDatasetError,
     datasets_below,
 )
@@ -74,7 +75,7 @@ from packhorse.dataset.seqpack_layout import (
     write_seqpack_layout,
 )
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
-from packhorse.dataset.versions import Version, find_version, link_versions, prune_version, versions_of
+from packhorse.dataset.versions import Version, find_version, link_tokens, link_versions, prune_version, versions_of
 from packhorse.dataset.write import PARTS, differing_parts, parts_at, read_records, seal, write_records
 
 __all__ = [
@@ -99,6 +100,7 @@ __all__ = [
     "SKIPPED",
     "STARTS",
     "TAKEDOWN_SUFFIX",
+    "TOKENS",
     "ComponentEntry",
     "Difference",
     "DuplicateKeyError",
@@ -144,6 +146,7 @@ __all__ = [
     "growing_array",
     "is_seqpack_layout",
     "left_aside",
+    "link_tokens",
     "link_versions",
     "load_prepared",
     "load_seqpack_layout",

@@ -56,6 +56,7 @@ FILES = (
 )
 """Every file that a prepared folder can have."""
 VERSIONS = "versions"
+TOKENS = "tokens"
 """The folder of earlier versions of a dataset that has grown: versions/1, versions/2, …, each a prepared folder."""
 SEQPACK_POOLS = "pools"
 """The folder of pool files in seqpack's layout."""

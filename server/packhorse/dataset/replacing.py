@@ -22,6 +22,7 @@ from packhorse.dataset.layout import (
     MANIFEST,
     SEQPACK_POOLS,
     TEMPLATES,
+    TOKENS,
     VERSIONS,
     PreparedDatasetError,
     read_file,
@@ -289,6 +290,8 @@ def _obstacle(output: Path) -> str:
             belongs = entry.name in (FILES if is_ours else _SEQPACK_FILES)
         elif is_ours and entry.name == VERSIONS:
             belongs = _holds_versions_alone(entry)
+        elif is_ours and entry.name == TOKENS:
+            belongs = _holds_files_alone(entry)
         else:
             belongs = is_seqpack and entry.name == SEQPACK_POOLS and _holds_pools_alone(entry)
         if not belongs:
@@ -300,8 +303,19 @@ def _holds_versions_alone(folder: "os.DirEntry[str]") -> bool:
     return folder.is_dir(follow_symlinks=False) and all(
         entry.is_dir(follow_symlinks=False)
         and _VERSION.fullmatch(entry.name)
-        and all(file.is_file(follow_symlinks=False) and file.name in FILES for file in os.scandir(entry))
+        and all(
+            _holds_files_alone(file)
+            if file.name == TOKENS
+            else file.is_file(follow_symlinks=False) and file.name in FILES
+            for file in os.scandir(entry)
+        )
         for entry in os.scandir(folder)
+    )
+
+
+def _holds_files_alone(folder: "os.DirEntry[str]") -> bool:
+    return folder.is_dir(follow_symlinks=False) and all(
+        entry.is_file(follow_symlinks=False) for entry in os.scandir(folder)
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.dataset.layout import FILES, MANIFEST, VERSIONS, PreparedDatasetError, named, read_file
+from packhorse.dataset.layout import FILES, MANIFEST, TOKENS, VERSIONS, PreparedDatasetError, named, read_file
 from packhorse.dataset.load import check_folder
 from packhorse.dataset.locked import locked
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
@@ -93,6 +93,21 @@ def link_versions(old: Path, new: Path) -> None:
         for name in FILES:
             if (version.path / name).exists():
                 _link(version.path / name, folder / name)
+        if (version.path / TOKENS).is_dir():
+            link_tokens(version.path / TOKENS, folder)
+
+
+def link_tokens(tokens: Path, folder: Path) -> None:
+    """Puts token files into a prepared folder that is being written; linked as `link_versions` does.
+
+    Args:
+        tokens: the folder of these files.
+        folder: the prepared folder, whose subfolder `tokens` is made.
+    """
+    (folder / TOKENS).mkdir()
+    for path in tokens.iterdir():
+        if path.is_file():
+            _link(path, folder / TOKENS / path.name)
 
 
 def prune_version(folder: Path | str, number: int) -> None:

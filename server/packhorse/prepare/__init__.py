@@ -8,7 +8,7 @@ from packhorse.jobs import Execution
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import READERS, InputColumns, OnBadRow, Resource
 from packhorse.prepare.job import Layout
-from packhorse.prepare.pipeline import DryRun, dry_run, prepare
+from packhorse.prepare.pipeline import DryRun, dry_run, prepare, prepare_with_tokens
 from packhorse.prepare.shard import shard
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "dry_run",
     "load_prepared",
     "prepare",
+    "prepare_with_tokens",
     "shard",
 ]

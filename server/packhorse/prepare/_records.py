@@ -18,6 +18,7 @@ from packhorse.dataset import (
     INPUTS,
     MOST_LISTED,
     SKIPPED,
+    TOKENS,
     DuplicateKeyError,
     InputRecord,
     Inputs,
@@ -83,6 +84,7 @@ def write_inputs(
     before: PreparedDataset | None = None,
     *,
     output: Path | None = None,
+    tokens_folder: Path | None = None,
 ) -> Inputs:
     """Returns what the manifest says of the input, and writes whole lists where those are longer.
 
@@ -92,6 +94,7 @@ def write_inputs(
         skipped: files and (row, Fault) of their rows that were skipped, in order: int64 [k, 2] each.
         before: the version that was appended to, whose input comes first.
         output: the folder to be.
+        tokens_folder: of the input, which becomes a subfolder of it.
     """
     names = _names([file.path for file in opened.files])
     files = [
@@ -142,16 +145,19 @@ def write_inputs(
             by_reason=dict(sorted(by_reason.items())) if num_skipped == by_reason.total() > 0 else None,
         ),
         left_out=dict(sorted(left_out.items())) or None,
-        tokens=None if before or output is None else _tokens_of(opened, output),
+        tokens=None if before or output is None else _tokens_of(opened, output, tokens_folder),
     )
 
 
-def _tokens_of(opened: Opened, output: Path) -> TokensRecord | None:
+def _tokens_of(opened: Opened, output: Path, tokens_folder: Path | None) -> TokensRecord | None:
     """Returns where the tokens of an input are; None if it is no single Megatron file with its tokens beside it."""
-    if opened.kind != "Megatron" or len(opened.files) != 1 or is_url(opened.files[0].path):
+    paths = {each.path for each in opened.ranges}
+    if opened.kind != "Megatron" or len(paths) != 1 or is_url(path := paths.pop()):
         return None
-    data, index = megatron_paths(opened.files[0].path)
+    data, index = megatron_paths(path)
     path = os.path.relpath(os.path.abspath(index), os.path.abspath(output)).replace(os.sep, "/")
+    if tokens_folder is not None:
+        path = f"{TOKENS}/{Path(index).name}"
     if not data.is_file() or not path.isprintable():  # a name that is no text
         return None
     tokens = MegatronTokens(index)

@@ -54,6 +54,8 @@ class Sort:
     """Where the rows are groups: their sequences."""
     output: Path | None = None
     """The folder to be; None if nothing is written."""
+    tokens_folder: Path | None = None
+    """As in `Job`."""
     version: int = 1
     """Which version it makes."""
 
@@ -146,7 +148,14 @@ class Sort:
                 **facts,
                 source=source,
                 id_column=self.read.columns.id,
-                inputs=write_inputs(folder, self.read, counted.skipped, self.before, output=self.output),
+                inputs=write_inputs(
+                    folder,
+                    self.read,
+                    counted.skipped,
+                    self.before,
+                    output=self.output,
+                    tokens_folder=self.tokens_folder,
+                ),
                 groups=groups.record(plan) if groups else None,
                 keys=keys,
                 version=self.version,

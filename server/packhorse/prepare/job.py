@@ -63,6 +63,8 @@ class Job:
     """By which interrupted work is recognised; None where it cannot be."""
     workers: int = 1
     format: Layout = "packhorse"
+    tokens_folder: Path | None = None
+    """The folder of the input, which the dataset gets as its own."""
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[Sort]:
@@ -81,6 +83,7 @@ class Job:
                 options=grouped.sort_options if grouped else self.options,
                 groups=grouped,
                 output=self.folder,
+                tokens_folder=self.tokens_folder,
                 time_limit_seconds=(
                     DEFAULT_TIME_LIMIT_SECONDS if execution.time_limit_seconds is None else execution.time_limit_seconds
                 ),

@@ -21,6 +21,7 @@ from packhorse.dataset import (
     Manifest,
     OverLengthLedger,
     PlanOptions,
+    link_tokens,
     link_versions,
     open_prepared,
     versions_of,
@@ -132,6 +133,67 @@ def prepare(
     return manifest
 
 
+def prepare_with_tokens(
+    input: str | os.PathLike[str],
+    *,
+    output: str | os.PathLike[str],
+    plan: PlanOptions,
+    columns: InputColumns | None = None,
+    grouping: Grouping | None = None,
+    execution: Execution | None = None,
+    overwrite: bool = False,
+    append: bool = False,
+) -> Manifest:
+    """Plans a dataset as `prepare` does, and puts its tokens into the folder, which may then be moved.
+
+    Example:
+        >>> tokens = Path(tempfile.mkdtemp())
+        >>> _ = [shutil.copy(f"corpus.{name}", tokens) for name in ("bin", "idx")]
+        >>> plan = PlanOptions(max_seq_len=8)
+        >>> manifest = prepare_with_tokens(tokens / "corpus.idx", output="datasets/own", plan=plan)
+        >>> manifest.inputs.tokens.path, sorted(path.name for path in Path("datasets/own/tokens").iterdir())
+        ('tokens/corpus.idx', ['corpus.bin', 'corpus.idx'])
+
+    Args:
+        input: one Megatron `X.idx`, in a folder that has nothing but its tokens, loss mask, keys and tokenizer. All of
+            these files become the subfolder `tokens` of the dataset, linked where the file system can.
+        output: as in `prepare`, like every other argument.
+        plan: as there.
+        columns: as there.
+        grouping: as there.
+        execution: as there.
+        overwrite: as there.
+        append: as there; `input` is then the whole index, which has more entries.
+
+    Raises:
+        ValueError: the input is no single Megatron index on disk; or as `prepare`, like every other error.
+    """
+    plan, columns = plan_and_columns(None, None, plan, columns)
+    job = checked_job(
+        input,
+        None,
+        output,
+        plan=plan,
+        columns=columns,
+        grouping=grouping,
+        execution=execution or Execution(),
+        overwrite=overwrite,
+        append=append,
+        format="packhorse",
+    )
+    folder = Path(input).parent
+    if job.opened.kind != "Megatron" or {Path(file.path).parent.resolve() for file in job.opened.files} != {
+        folder.resolve()
+    }:
+        raise ValueError(
+            f"{input} is no single Megatron index in a folder of its own, so no tokens can go into the dataset: leave "
+            "them where they are, with `prepare`"
+        )
+    manifest = write_job(replace(job, tokens_folder=folder))
+    _warn_of_alignment(manifest)
+    return manifest
+
+
 def _warn_of_alignment(manifest: Manifest) -> None:
     """Warns if `align` is too small for zigzag, or costs more than FP8 needs; what it is meant for is unknown."""
     options = manifest.options
@@ -179,6 +241,8 @@ def write_job(job: Job) -> Manifest:
             if versions_of(job.folder)[0].manifest != job.before.manifest:
                 raise changed(str(job.folder))
             link_versions(job.folder, partial)
+        if job.tokens_folder is not None:
+            link_tokens(job.tokens_folder, partial)
         if job.format == "packhorse":
             manifest = sort.write(partial, job.source, work)
             if job.before is not None and not job.adds:

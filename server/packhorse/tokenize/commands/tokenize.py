@@ -234,18 +234,19 @@ def command(
     overwrite: bool,
     as_json: bool,
     **given: Any,
-) -> None:
+) -> int:
     """Turn text into Megatron token files, one sequence for each document, chat or prompt/response pair.
 
     Sequences keep the order of the inputs, for any number of workers.
     """
+    # Returns how many sequences each row became, which `prepare --tokenizer` keeps together.
     if output is None and num_shown is None:
         raise click.UsageError("Missing option '--output'.")
     inputs = (*inputs, *_expanded(more))
     if any(map(is_token_file, inputs)) and output is not None:
         _refuse_with_token_files(inputs, train_tokenizer, given)
         _print_summary(join_token_files(inputs, output, overwrite=overwrite), _facts_of_joined, as_json=as_json)
-        return
+        return 1
     if train_tokenizer == (given["tokenizer"] is not None):
         raise click.UsageError("Give either --tokenizer FILE or --train-tokenizer.")
     if given["vocab_size"] is not None and not train_tokenizer:
@@ -259,20 +260,23 @@ def command(
     if num_shown is not None:
         _show(_preview(inputs, form, given, num_shown), as_json=as_json)
     if output is None:
-        return
+        return 1
     if form is None:
         options = _text_options(given)
         with stopped_by_signals(_KEPT):
             summary = tokenize(inputs, output, **options, execution=execution, overwrite=overwrite)
         _print_summary(summary, _facts_of_text, as_json=as_json)
-        return
+        return 1
     columns, options = _columns(form, given), _row_options(given)
     with stopped_by_signals(_KEPT):
         made = tokenize_fine_tuning(inputs, output, columns, **options, **shared)
     _print_summary(made, _facts_of_rows, as_json=as_json)
     _warn(made)
-    if form is PreferenceColumns and not as_json:
+    if form is not PreferenceColumns:
+        return 1
+    if not as_json and _is_whole():
         click.echo(f"next       packhorse prepare --input {made.idx_path} --group-size 2, so that pairs stay together")
+    return 2
 
 
 def _set_standard_columns(inputs: Sequence[str], train_tokenizer: bool, given: dict[str, Any]) -> None:
@@ -462,6 +466,11 @@ def _warn(summary: FineTuningSummary) -> None:
         )
 
 
+def _is_whole() -> bool:
+    """Whether this is all that the user asked for; else it is the first half of `prepare --tokenizer`."""
+    return click.get_current_context().info_name != "prepare"
+
+
 def _print_summary(summary: Any, facts_of: Callable[[Any], _Facts], *, as_json: bool) -> None:
     """Prints a summary as a table, or as JSON."""
     if as_json:
@@ -472,7 +481,7 @@ def _print_summary(summary: Any, facts_of: Callable[[Any], _Facts], *, as_json: 
     console.print(facts_table(rows))
     # Outside the table, which would cut long paths to the terminal's width; a path may hold brackets.
     for name, path in paths.items():
-        if path is not None:
+        if path is not None and _is_whole():
             console.print(f"{name:9}  {path}", markup=False)
     for name, some in named.items():
         if some:

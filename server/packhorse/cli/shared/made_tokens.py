@@ -1,0 +1,153 @@
+"""Tokens that `packhorse prepare --tokenizer` makes on the way.
+
+Owns where they lie until the dataset holds them, and whether those of an earlier call can be used again. Leaves making
+them to the command `tokenize`.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from packhorse.cli import in_flags, main
+from packhorse.dataset import PlanOptions, open_prepared, refuse_holding, refuse_output
+from packhorse.formats.object_store import is_url
+from packhorse.jobs import Execution
+from packhorse.parameters import message_of
+from packhorse.prepare import Grouping, InputColumns
+
+_RECORD = "made.json"
+
+
+class Place(NamedTuple):
+    """Where a dataset goes."""
+
+    output: Path
+    overwrite: bool
+    append: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTokens:
+    """What is prepared."""
+
+    input: str
+    """Their index, in a folder of its own."""
+    grouping: Grouping | None = None
+    """Which of them stay together: the two answers of a preference."""
+
+
+@contextmanager
+def tokens_of_text(
+    sources: Sequence[str],
+    options: Sequence[str],
+    plan: PlanOptions,
+    columns: InputColumns,
+    execution: Execution,
+    place: Place,
+) -> Iterator[MadeTokens]:
+    """Gives the tokens of text in a hidden folder beside the output, which goes once they are in the dataset.
+
+    After a failure they stay. The next call with the same options and unchanged files prepares them at once.
+
+    Args:
+        sources: the text.
+        options: of `tokenize`, as they were typed.
+        plan: of the dataset.
+        columns: of the text: the ids, and what happens to bad rows.
+        execution: engine, workers, and whether finished parts are used again.
+        place: where the dataset goes.
+
+    Raises:
+        ClickException: an option or the text is wrong.
+        FileExistsError: the output is taken.
+    """
+    if plan.max_seq_len is None:
+        raise click.UsageError("Missing option '--max-seq-len'.")
+    if columns.length is not None:
+        raise click.UsageError("--length-column does not go with --tokenizer: lengths are those of the tokens.")
+    refuse_holding(place.output, [Path(source) for source in sources if not is_url(source)])
+    earlier = _tokens_before(place.output) if place.append else None
+    if earlier is None:
+        refuse_output(place.output, overwrite=place.overwrite)
+    output = place.output.resolve()
+    folder = output.with_name(f".{output.name}.tokens")
+    tokens, record = folder / "tokens" / output.name, folder / _RECORD
+    arguments = [each for source in sources for each in ("--input", source)] + list(options)
+    arguments += _shared(columns, execution)
+    asked = {"arguments": arguments, "files": _files_now([*arguments, *map(str, filter(None, [earlier]))])}
+    made = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
+    if made is not None and asked["files"] is not None and {name: made[name] for name in asked} == asked:
+        click.echo("tokens       those of the call before: neither its options nor a file has changed")
+    else:
+        tokens.parent.mkdir(parents=True, exist_ok=True)
+        again = ["--overwrite"] if place.overwrite or made is not None else []
+        record.unlink(missing_ok=True)
+        goes_on = ["--resume"] if execution.resume else []
+        new = tokens if earlier is None else folder / "new" / output.name
+        new.parent.mkdir(exist_ok=True)
+        rows = _run_tokenize([*arguments, *goes_on, *again, "--output", str(new)])
+        if earlier is not None:
+            joined = ["--input", str(earlier), "--input", f"{new}.idx", "--output", str(tokens)]
+            _run_tokenize([*joined, "--overwrite"])
+            shutil.rmtree(new.parent)
+        made = {**asked, "sequences_per_row": rows}
+        record.write_text(json.dumps(made), encoding="utf-8")
+    size = made["sequences_per_row"]
+    yield MadeTokens(f"{tokens}.idx", Grouping(size=size) if size > 1 else None)
+    shutil.rmtree(folder)
+
+
+def _tokens_before(output: Path) -> Path:
+    """Returns the index that a dataset holds, to which tokens are added."""
+    inputs = open_prepared(output, check_pool=False).manifest.inputs
+    path = None if inputs is None or inputs.tokens is None else output / inputs.tokens.path
+    if path is None or not path.is_file():
+        raise click.UsageError(
+            f"--append with --tokenizer needs the tokens of {output}, which does not hold them: tokenize the new text "
+            "yourself, and append the tokens."
+        )
+    return path
+
+
+def _shared(columns: InputColumns, execution: Execution) -> list[str]:
+    """Returns the options that prepare and tokenize both have."""
+    given = {
+        "--id-column": columns.id,
+        "--on-bad-row": None if columns.on_bad_row == "error" else columns.on_bad_row,
+        "--engine": None if execution.engine == "threads" else execution.engine,
+        "--workers": execution.workers,
+        "--ray-address": execution.ray_address,
+    }
+    return [each for flag, value in given.items() if value is not None for each in (flag, str(value))]
+
+
+def _run_tokenize(arguments: list[str]) -> int:
+    """Runs the command; returns how many sequences each row became."""
+    context = click.get_current_context()
+    command = main.get_command(context.find_root(), "tokenize")
+    if command is None:
+        raise click.UsageError("--tokenizer needs packhorse.tokenize, which this installation does not have.")
+    try:
+        with command.make_context("prepare", arguments, parent=context.parent) as running:
+            rows: int = command.invoke(running)
+    except ValueError as error:
+        raise click.ClickException(in_flags(message_of(error), command.params)) from error
+    return rows
+
+
+def _files_now(arguments: Sequence[str]) -> dict[str, Any] | None:
+    """Returns path → size and time of each file that arguments name; None if one is a URL, which has neither."""
+    named = {part for each in arguments for part in (each, each.partition("=")[2]) if part}
+    if any(map(is_url, named)):
+        return None
+    paths = [Path(path) for part in named for path in ([part] if os.path.exists(part) else glob(part, recursive=True))]
+    files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
+    return {str(file.resolve()): [file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(files)}
