@@ -33,6 +33,7 @@ from packhorse.dataset import (
     write_records,
 )
 from packhorse.formats.files import absolute, as_path
+from packhorse.formats.flat import FlatTokens
 from packhorse.formats.left_out import left_out_of
 from packhorse.formats.megatron import MegatronTokens, megatron_paths
 from packhorse.formats.object_store import is_url, without_secrets
@@ -150,21 +151,22 @@ def write_inputs(
 
 
 def _tokens_of(opened: Opened, output: Path, tokens_folder: Path | None) -> TokensRecord | None:
-    """Returns where the tokens of an input are; None if it is no single Megatron file with its tokens beside it."""
+    """Returns where the tokens of an input are; None if it is no single file of tokens with its index beside it."""
     paths = {each.path for each in opened.ranges}
-    if opened.kind != "Megatron" or len(paths) != 1 or is_url(path := paths.pop()):
+    if opened.kind not in ("Megatron", "flat") or len(paths) != 1 or is_url(path := paths.pop()):
         return None
-    data, index = megatron_paths(path)
-    path = os.path.relpath(os.path.abspath(index), os.path.abspath(output)).replace(os.sep, "/")
+    tokens: MegatronTokens | FlatTokens
+    if opened.kind == "Megatron":
+        data, named = megatron_paths(path)
+    else:
+        data = named = Path(path.removesuffix(".boundaries"))
+    relative = os.path.relpath(os.path.abspath(named), os.path.abspath(output)).replace(os.sep, "/")
     if tokens_folder is not None:
-        path = f"{TOKENS}/{Path(index).name}"
-    if not data.is_file() or not path.isprintable():  # a name that is no text
+        relative = f"{TOKENS}/{named.name}"
+    if not data.is_file() or not relative.isprintable():  # a name that is no text
         return None
-    tokens = MegatronTokens(index)
-    return TokensRecord(
-        path=path,
-        fingerprint=tokens_fingerprint(tokens.read, len(tokens)),
-    )
+    tokens = MegatronTokens(named) if opened.kind == "Megatron" else FlatTokens(named)
+    return TokensRecord(path=relative, fingerprint=tokens_fingerprint(tokens.read, len(tokens)))
 
 
 def inputs_of(before: PreparedDataset) -> Iterator[InputRecord]:

@@ -10,7 +10,7 @@ from packhorse.cli import main
 from packhorse.client import PackedBins, PackedDataset, Run, create_packed_dataloader
 from packhorse.client.sources import TokenSourceError
 from packhorse.dataset import open_prepared
-from packhorse.formats import MegatronWriter
+from packhorse.formats import MegatronWriter, write_flat_tokens
 from packhorse.prepare import PlanOptions, prepare
 
 
@@ -72,6 +72,19 @@ def test_a_relative_folder_and_a_moved_tree_are_found(root, monkeypatch):
     assert open_prepared(root / "moved/sets/sets/chats").manifest.inputs.tokens.path == "../../corpus.idx"
     monkeypatch.chdir(root / "moved")
     assert ids(PackedDataset("sets/sets/chats", batch_size=2, rank=(0, 1))) == expected
+
+
+def test_a_flat_file_is_found_too(tmp_path):
+    random = np.random.default_rng(2)
+    sequences = [random.integers(0, 90, length) for length in random.integers(1, 30, 20)]
+    write_flat_tokens(tmp_path / "flat.bin", sequences, dtype="uint16")
+    prepare(tmp_path / "flat.bin", output=tmp_path / "sets/flat", plan=PlanOptions(max_seq_len=64))
+    apart = PackedDataset(f"embedded:{tmp_path}/sets", "flat", str(tmp_path / "flat.bin"), batch_size=1, rank=(0, 1))
+    for batch, expected in zip(PackedDataset(tmp_path / "sets/flat", batch_size=1, rank=(0, 1)), apart, strict=True):
+        assert batch["input_ids"].tolist() == expected["input_ids"].tolist()
+    write_flat_tokens(tmp_path / "flat.bin", [each + 1 for each in sequences], dtype="uint16", overwrite=True)
+    with pytest.raises(TokenSourceError, match="holds other tokens"):
+        PackedDataset(tmp_path / "sets/flat", batch_size=1)
 
 
 def test_tokens_that_are_gone_or_others_are_refused_with_the_way_out(root):

@@ -54,7 +54,7 @@ def _tokens_of(folder: Path) -> TokenSource:
     if not isinstance(record, dict):
         raise ValueError(
             f"{folder.name} does not say where its tokens are, as only folders do that were prepared from one Megatron "
-            "file: give tokens="
+            "or flat file: give tokens="
         )
     path = Path(os.path.normpath(folder / record["path"]))
     if not path.is_file():
