@@ -20,12 +20,12 @@ PORT = int(sys.argv[1])
 run_pages.SERVE_SECONDS = 400  # kernels are compiled first, maybe on a busy machine
 JSON_OUTPUTS = (
     "inspect datasets/corpus --json",
-    "verify datasets/corpus --tokens corpus.idx --json",
+    "verify datasets/corpus --tokens datasets/corpus/tokens/corpus.idx --json",
     "plan compare datasets/corpus --json",
     f"inspect --target 127.0.0.1:{PORT} --json",
     f"show corpus --target 127.0.0.1:{PORT} --id 3 --json",
     "show datasets/corpus --json",
-    f"show corpus --target 127.0.0.1:{PORT} --step 1 --tokens corpus.idx --json",
+    f"show corpus --target 127.0.0.1:{PORT} --step 1 --tokens datasets/corpus/tokens/corpus.idx --json",
     f"top --target 127.0.0.1:{PORT} --once --json",
 )
 

@@ -99,6 +99,7 @@ def test_tokens_are_not_made_twice_when_only_preparing_failed(folder):
     refused = run(*call, "--max-seq-len", 20)
     assert refused.exit_code == 1
     assert "over-length" in refused.output
+    assert "the tokens stay in" in refused.output
     assert left(folder) == [".d.tokens"]
     made = (folder / "sets/.d.tokens/tokens/d.bin").stat().st_mtime_ns
     assert "those of the call before" in prepared("--over-length", "truncate", max_seq_len=20)

@@ -101,7 +101,11 @@ def tokens_of_text(
         made = {**asked, "sequences_per_row": rows}
         record.write_text(json.dumps(made), encoding="utf-8")
     size = made["sequences_per_row"]
-    yield MadeTokens(f"{tokens}.idx", Grouping(size=size) if size > 1 else None)
+    try:
+        yield MadeTokens(f"{tokens}.idx", Grouping(size=size) if size > 1 else None)
+    except BaseException:
+        click.echo(f"the tokens stay in {folder}: the same command with other options of the plan uses them", err=True)
+        raise
     shutil.rmtree(folder)
 
 
