@@ -30,6 +30,7 @@ from packhorse.formats.left_out import left_out_text
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Progress, show_progress
 from packhorse.shelf import from_shelf
+from packhorse.wire import tokens_fingerprint
 
 _MANY_ENTRIES = 10_000_000
 _UNPROVEN = "Other tokens of the same lengths pass, such as those of another tokenizer run"
@@ -76,8 +77,9 @@ def command(
     If FOLDER holds several datasets, like a server's data root, each is compared with its checksums.
 
     With --tokens, the length of each sequence in the token source is compared with the planned length. The tokens
-    themselves are not: a plan knows only lengths, so tokens that were made anew with the same lengths pass. It exits
-    with 0 if everything matches. Otherwise it exits with 1 and names the first sequences that differ.
+    themselves are compared by a fingerprint of 64 sequences if the dataset was prepared from one Megatron or flat file.
+    Otherwise tokens that were made anew with the same lengths pass. It exits with 0 if everything matches. Otherwise it
+    exits with 1 and names the first sequences that differ.
     """
     if tokens is None and (sample is not None or id_column is not None):
         raise click.UsageError("--sample and --id-column belong to --tokens; give --tokens as well")
@@ -102,6 +104,9 @@ def command(
                 result.wrong += _what_differs(
                     result.lengths, result.manifest, tokens, id_column, is_current=path == folder
                 )
+                result.are_tokens_compared = _has_fingerprint(result.manifest, tokens, id_column)
+                if result.are_tokens_compared and not result.wrong:
+                    result.wrong += _other_tokens(result.manifest, tokens)
     if as_json:
         facts = [result.as_json() for result in results]
         click.echo(json.dumps(facts if all_versions or below else facts[0], indent=2))
@@ -119,6 +124,7 @@ class _VersionResult:
     folder: Path
     manifest: Manifest | None = None
     lengths: LengthReport | None = None
+    are_tokens_compared: bool = False
     wrong: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -132,7 +138,11 @@ class _VersionResult:
             "problems": self.wrong,
             "lengths": None if self.lengths is None else asdict(self.lengths),
             "left_out": None if inputs is None else inputs.left_out,
-            "compared": ["checksums"] if self.lengths is None else ["checksums", "lengths"],
+            "compared": [
+                "checksums",
+                *(["lengths"] if self.lengths is not None else []),
+                *(["tokens"] if self.are_tokens_compared else []),
+            ],
         }
 
 
@@ -208,6 +218,27 @@ def _what_differs(
         yield f"{tokens} holds {held:,} sequences, and the dataset was prepared from {manifest.inputs.rows:,}"
 
 
+def _has_fingerprint(manifest: Manifest, tokens: str, id_column: str | None) -> bool:
+    """Whether the manifest holds a fingerprint of as many sequences as the token source has."""
+    source = open_tokens(tokens, id_column)
+    assert source is not None
+    inputs = manifest.inputs
+    return inputs is not None and inputs.tokens is not None and source.num_sequences == inputs.rows
+
+
+def _other_tokens(manifest: Manifest, tokens: str) -> Iterator[str]:
+    """Yields that the tokens are others of the same lengths, if they are."""
+    source = open_tokens(tokens)
+    assert source is not None
+    assert manifest.inputs is not None
+    assert manifest.inputs.tokens is not None
+    if tokens_fingerprint(source.read, manifest.inputs.rows) != manifest.inputs.tokens.fingerprint:
+        yield (
+            f"{tokens} holds other tokens of the same lengths than the dataset was prepared from (made again, with "
+            "another tokenizer?): prepare it again, or name the right ones"
+        )
+
+
 def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
     manifest, lengths = result.manifest, result.lengths
     if manifest is not None:
@@ -216,7 +247,10 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
         click.echo(f"{len(manifest.checksums)} files, {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")
     if lengths is not None:
         click.echo(f"{lengths.compared:,} of {lengths.entries:,} lengths compared with {tokens}")
-        click.echo(f"not compared: the tokens themselves, of which a plan knows only lengths. {_UNPROVEN}")
+        if result.are_tokens_compared:
+            click.echo("tokens compared by the fingerprint of 64 sequences")
+        else:
+            click.echo(f"not compared: the tokens themselves, of which a plan knows only lengths. {_UNPROVEN}")
     if tokens is not None and not is_url(tokens):
         for line in from_shelf("recorded_lines")(tokens):  # what the rows held and the tokens do not
             click.echo(line)
