@@ -373,6 +373,10 @@ class StreamHeader(Fact):
     """As in `DatasetInfo`."""
     shares_prefixes: bool = False
     """As in `DatasetInfo`."""
+    tokens_fingerprint: str = ""
+    """Of the tokens that the dataset was prepared from, as `packhorse.wire` makes it; empty if it is not known."""
+    tokens_sequences: int = 0
+    """Sequences in their file; 0 if there is no fingerprint."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:

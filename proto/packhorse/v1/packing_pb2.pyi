@@ -416,7 +416,7 @@ class StreamBinsResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., block: _Optional[_Union[StreamBlock, _Mapping]] = ...) -> None: ...
 
 class StreamHeader(_message.Message):
-    __slots__ = ("digest", "num_steps", "num_bins", "num_bins_dropped", "max_seq_len", "max_sequences_per_bin", "id_type", "align", "extra_tokens", "over_length", "keep", "id_column", "checksum", "components", "skipped", "context_rule", "shares_prefixes")
+    __slots__ = ("digest", "num_steps", "num_bins", "num_bins_dropped", "max_seq_len", "max_sequences_per_bin", "id_type", "align", "extra_tokens", "over_length", "keep", "id_column", "checksum", "components", "skipped", "context_rule", "shares_prefixes", "tokens_fingerprint", "tokens_sequences")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     NUM_BINS_FIELD_NUMBER: _ClassVar[int]
@@ -434,6 +434,8 @@ class StreamHeader(_message.Message):
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_RULE_FIELD_NUMBER: _ClassVar[int]
     SHARES_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     digest: str
     num_steps: int
     num_bins: int
@@ -451,7 +453,9 @@ class StreamHeader(_message.Message):
     skipped: _containers.RepeatedCompositeFieldContainer[PositionRange]
     context_rule: ContextRule
     shares_prefixes: bool
-    def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., skipped: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., shares_prefixes: _Optional[bool] = ...) -> None: ...
+    tokens_fingerprint: str
+    tokens_sequences: int
+    def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., skipped: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., shares_prefixes: _Optional[bool] = ..., tokens_fingerprint: _Optional[str] = ..., tokens_sequences: _Optional[int] = ...) -> None: ...
 
 class StreamBlock(_message.Message):
     __slots__ = ("first_step", "num_steps", "bins", "num_sequences", "num_tokens")

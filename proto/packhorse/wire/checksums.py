@@ -87,6 +87,7 @@ class HeaderChecksums:
                 *(field for component in header.components for field in _component(component)),
                 *([_ranges(header.skipped)] if header.skipped else []),
                 *(_context_rule(header.context_rule) if header.HasField("context_rule") else []),
+                *([int(header.shares_prefixes)] if header.shares_prefixes else []),
             )
         )
 

@@ -10,7 +10,7 @@ from packhorse.cli import main
 from packhorse.client import PackedBins, PackedDataset, Run, create_packed_dataloader
 from packhorse.client.sources import TokenSourceError
 from packhorse.dataset import open_prepared
-from packhorse.formats import MegatronWriter, write_flat_tokens
+from packhorse.formats import MegatronTokens, MegatronWriter, write_flat_tokens
 from packhorse.prepare import PlanOptions, prepare
 
 
@@ -83,14 +83,14 @@ def test_a_flat_file_is_found_too(tmp_path):
     for batch, expected in zip(PackedDataset(tmp_path / "sets/flat", batch_size=1, rank=(0, 1)), apart, strict=True):
         assert batch["input_ids"].tolist() == expected["input_ids"].tolist()
     write_flat_tokens(tmp_path / "flat.bin", [each + 1 for each in sequences], dtype="uint16", overwrite=True)
-    with pytest.raises(TokenSourceError, match="holds other tokens"):
+    with pytest.raises(TokenSourceError, match="other tokens than those"):
         PackedDataset(tmp_path / "sets/flat", batch_size=1)
 
 
 def test_tokens_that_are_gone_or_others_are_refused_with_the_way_out(root):
     folder = root / "sets/chats"
     written(root / "corpus", seed=9)  # of the same lengths
-    with pytest.raises(TokenSourceError, match="holds other tokens than chats was prepared from"):
+    with pytest.raises(TokenSourceError, match="other tokens than those"):
         PackedDataset(folder, batch_size=2, rank=(0, 1))
     assert ids(PackedDataset(folder, tokens=str(root / "corpus.idx"), batch_size=2, rank=(0, 1)))
     (root / "corpus.idx").unlink()
@@ -118,3 +118,17 @@ def test_a_dataset_that_grew_knows_its_tokens_and_copies_open_as_before(root):
     prepare(str(root / "corpus.idx"), output=root / "sets/chats", plan=plan, append=True)
     seen = ids(PackedDataset(root / "sets/chats", batch_size=1, rank=(0, 1)))
     assert sorted(index for batch in seen for index in batch) == list(range(42))
+
+
+def test_other_tokens_are_refused_where_a_server_names_the_dataset(root):
+    target, name = f"embedded:{root}/sets", "chats"
+    assert list(PackedDataset(target, name, str(root / "corpus.idx"), batch_size=1, rank=(0, 1)))
+    with pytest.raises(TokenSourceError, match="other tokens than those"):
+        list(PackedDataset(target, name, written(root / "other", seed=5), batch_size=1, rank=(0, 1)))
+    grown = f"{root}/grown"
+    with MegatronWriter(grown, vocab_size=100) as writer:
+        tokens = MegatronTokens(f"{root}/corpus.idx")
+        for row in range(len(tokens)):
+            writer.append(tokens.read(row))
+        writer.append([1, 2, 3])
+    assert list(PackedDataset(target, name, f"{grown}.idx", batch_size=1, rank=(0, 1)))

@@ -21,7 +21,7 @@ from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
 from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress, worker_of_process
-from packhorse.client.loading.folder import of_folder
+from packhorse.client.loading.folder import check_tokens, of_folder
 from packhorse.client.loading.ranks import find_rank, refuse_dispatching
 from packhorse.client.options import BalanceName, Run, as_run, with_hints, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
@@ -81,6 +81,8 @@ class BatchMaker:
                 "preset 'trl_async', or prepare the dataset without share_prefixes"
             )
         self.tokens = _of_plan(self.tokens, plan)
+        if plan.tokens_fingerprint and self.tokens.is_mapped:  # of others 64 reads take seconds
+            check_tokens(self.tokens, plan.tokens_fingerprint, plan.tokens_sequences)
         if self.loss_mask is not None:
             self.loss_mask = _of_plan(self.loss_mask, plan)
         self._assembler = BatchAssembler(

@@ -60,9 +60,23 @@ def _tokens_of(folder: Path) -> TokenSource:
     if not path.is_file():
         raise TokenSourceError(f"the tokens of {folder.name} are not at {path}: give tokens= where they are now")
     source = as_token_source(str(path))
-    if tokens_fingerprint(source.read, source.num_sequences or 1) != record["fingerprint"]:
-        raise TokenSourceError(
-            f"{path} holds other tokens than {folder.name} was prepared from (made again, with another tokenizer?): "
-            "prepare it again, or give tokens= with the right ones"
-        )
+    check_tokens(source, record["fingerprint"], inputs["rows"])
     return source
+
+
+def check_tokens(source: TokenSource, fingerprint: str, num_sequences: int) -> None:
+    """Refuses other tokens than those that a dataset was prepared from, by a fingerprint of 64 sequences.
+
+    Args:
+        source: the tokens; it may hold more sequences, as a file does that has grown.
+        fingerprint: of the first `num_sequences`, as `packhorse.wire.tokens_fingerprint` makes it.
+        num_sequences: at least 1.
+
+    Raises:
+        TokenSourceError: they are others, or fewer.
+    """
+    if tokens_fingerprint(source.read, num_sequences) != fingerprint:
+        raise TokenSourceError(
+            "other tokens than those that the dataset was prepared from (made again, with another tokenizer?): "
+            f"{source}; prepare it again, or give tokens= with the right ones"
+        )

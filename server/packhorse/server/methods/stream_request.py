@@ -8,9 +8,9 @@ long as there is room for them: a thousand ranks open their streams at the same 
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from packhorse.dataset import Takedown
+from packhorse.dataset import MixtureDataset, Takedown
 from packhorse.epoch import Assignment, SkipSource, Source, independent_seed
 from packhorse.server.base.faults import invalid_field
 from packhorse.server.datasets.protocols import Dataset, Datasets, SizedSource, StreamProgress
@@ -133,6 +133,7 @@ class _Run:
             components=components_of(dataset, epochs.whole(dataset, seed, request.epoch)),
             context_rule=context_rule_of(manifest),
             shares_prefixes=manifest.shares_prefixes,
+            **_tokens_of(dataset),
             skipped=[pb.PositionRange(first=first, end=end) for first, end in skips.within(num_whole_bins).ranges],
         )
         return cls(
@@ -268,3 +269,11 @@ def _seed_and_topology(request: pb.StreamBinsRequest, topology: Topology) -> tup
 
 def _batch_size(topology: Topology) -> int:
     return max(stretch.batch_size for stretch in topology.stretches)
+
+
+def _tokens_of(dataset: Dataset) -> dict[str, Any]:
+    """Returns the header's fields about the tokens that a dataset was prepared from; none if they are not known."""
+    inputs = None if isinstance(dataset, MixtureDataset) else dataset.manifest.inputs
+    if inputs is None or inputs.tokens is None:
+        return {}
+    return {"tokens_fingerprint": inputs.tokens.fingerprint, "tokens_sequences": inputs.rows}
