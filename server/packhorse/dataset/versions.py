@@ -100,6 +100,14 @@ def link_versions(old: Path, new: Path) -> None:
 def link_tokens(tokens: Path, folder: Path) -> None:
     """Puts token files into a prepared folder that is being written; linked as `link_versions` does.
 
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as tokens, tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(tokens, "corpus.idx").write_bytes(b"")
+        ...     link_tokens(Path(tokens), Path(folder))
+        ...     [str(path.relative_to(folder)) for path in Path(folder).rglob("*.idx")]
+        ['tokens/corpus.idx']
+
     Args:
         tokens: the folder of these files.
         folder: the prepared folder, whose subfolder `tokens` is made.
