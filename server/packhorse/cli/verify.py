@@ -76,8 +76,8 @@ def command(
 
     If FOLDER holds several datasets, like a server's data root, each is compared with its checksums.
 
-    With --tokens, the length of each sequence in the token source is compared with the planned length. The tokens
-    themselves are compared by a fingerprint of 64 sequences if the dataset was prepared from one Megatron or flat file.
+    With --tokens, the length of each sequence in the token source is compared with the planned length. If the dataset
+    was prepared from one Megatron or flat file, the tokens of up to 64 sequences are compared too, by a fingerprint.
     Otherwise tokens that were made anew with the same lengths pass. It exits with 0 if everything matches. Otherwise it
     exits with 1 and names the first sequences that differ.
     """
@@ -248,7 +248,7 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
     if lengths is not None:
         click.echo(f"{lengths.compared:,} of {lengths.entries:,} lengths compared with {tokens}")
         if result.are_tokens_compared:
-            click.echo("tokens compared by the fingerprint of 64 sequences")
+            click.echo("tokens compared by a fingerprint of up to 64 sequences")
         else:
             click.echo(f"not compared: the tokens themselves, of which a plan knows only lengths. {_UNPROVEN}")
     if tokens is not None and not is_url(tokens):

@@ -143,3 +143,13 @@ def test_append_needs_the_tokens_of_the_dataset(folder):
     refused = run("--input", "text.jsonl", "--tokenizer", "model", "--append", "--max-seq-len", 8, "--output", "sets/d")
     assert refused.exit_code == 2
     assert "does not hold them" in refused.output
+
+
+def test_an_earlier_version_goes_with_its_tokens(folder):
+    prepared(source="text.jsonl")
+    write("more.jsonl", [{"text": "fox"}])
+    prepared("--append", source="more.jsonl")
+    assert run("sets/d", "--prune", 1, command="inspect").exit_code == 0
+    assert not list((folder / "sets/d").glob("versions/*"))
+    prepared("--overwrite", source="chats.jsonl")
+    assert open_prepared("sets/d").manifest.n_sequences == 9
