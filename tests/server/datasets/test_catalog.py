@@ -21,7 +21,7 @@ from tests.waiting import time_with
 from packhorse.client import PackhorseError, RetryPolicy, connect
 from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError
 from packhorse.dataset import POOLS, PreparedDatasetError, open_prepared
-from packhorse.server.base.faults import ServiceError
+from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError
 from packhorse.server.datasets import catalog as catalog_module
 from packhorse.server.datasets import stamps
 from packhorse.server.datasets.catalog import Catalog
@@ -191,12 +191,12 @@ def test_a_folder_that_the_system_failed_to_read_is_tried_again(corpus, root, mo
 
     def open_or_fail(folder, **options):
         if fails and folder.name == "odd":
-            raise OSError(errno.EMFILE, "Too many open files")
+            raise OSError(errno.EIO, "Input/output error")
         return open_prepared(folder, **options)
 
     monkeypatch.setattr(catalog_module, "open_prepared", open_or_fail)
     catalog = Catalog(root)
-    with pytest.raises(ServiceError, match="odd cannot be read: Too many open files"):
+    with pytest.raises(ServiceError, match="odd cannot be read: Input/output error"):
         catalog.get("odd")
     fails.clear()
     with pytest.raises(ServiceError, match="odd cannot be read"):
@@ -212,6 +212,33 @@ def test_a_folder_that_the_system_failed_to_read_is_tried_again(corpus, root, mo
     now += catalog_module.TRY_AGAIN_SECONDS
     assert catalog.names() == ["good", "odd"]
     assert catalog.get("odd").name == "odd"
+
+
+def test_a_lack_of_descriptors_is_not_called_corrupt(corpus, root, monkeypatch):
+    shutil.copytree(corpus.root / "few", root / "odd")
+    catalog = Catalog(root)
+    good = catalog.get("good")
+    shutil.copytree(corpus.root / "few", root / "later")
+
+    def fail(*given, **options):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog_module, "open_prepared", fail)
+        for _ in range(2):  # by its own try, and while the try of another is remembered
+            with pytest.raises(ServiceError, match="limit of open files") as caught:
+                catalog.get("later")
+            assert caught.value.retry_after_seconds == RETRY_AFTER_SECONDS
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog, "_entries", fail)
+        with pytest.raises(ServiceError, match="limit of open files"):
+            catalog.get("unknown")
+    with monkeypatch.context() as patched:
+        patched.setattr(ArrayStamps, "is_unchanged", lambda self: False)
+        patched.setattr(ArrayStamps, "check_again", fail)
+        with pytest.raises(ServiceError, match="limit of open files"):
+            catalog.confirm(good)
+    assert catalog.get("good") is good  # not withdrawn
 
 
 def test_arrays_that_cannot_all_be_opened_leave_no_descriptor(root, monkeypatch):

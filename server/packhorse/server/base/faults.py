@@ -4,6 +4,8 @@ Owns `ServiceError` and its few constructors. Leaves canonical statuses to `serv
 needs no gRPC here.
 """
 
+import errno
+
 from packhorse.v1 import packing_pb2 as pb
 
 MESSAGE_BYTES = 1000
@@ -55,6 +57,16 @@ def too_large(field: str, limit: int, message: str) -> ServiceError:
 def too_many_requests(why: str) -> ServiceError:
     """The server has no room for a request now."""
     return ServiceError(pb.ERROR_REASON_TOO_MANY_REQUESTS, f"{why}; try again", retry_after_seconds=RETRY_AFTER_SECONDS)
+
+
+def lacks_files(error: BaseException) -> bool:
+    """Whether a file could not be opened because too many are open."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def no_file_left() -> ServiceError:
+    """The server can open no file now."""
+    return too_many_requests("this server has reached its limit of open files and connections")
 
 
 def _cut(text: str, most_bytes: int) -> str:

@@ -22,7 +22,7 @@ from packhorse.dataset import (
     left_aside,
     open_prepared,
 )
-from packhorse.server.base.faults import ServiceError
+from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError, lacks_files, no_file_left
 from packhorse.server.datasets.stamps import (
     ArrayStamps,
     OlderVersion,
@@ -41,7 +41,7 @@ CHECK_AT_ONCE_BYTES = 1 << 30
 are served, so that a server of a huge corpus starts at once, and are withdrawn if they were altered."""
 
 TRY_AGAIN_SECONDS = 10.0
-"""After which a folder that the system failed to read is tried again: a lack of descriptors, say, may pass."""
+"""After which a folder that the system failed to read is tried again."""
 
 _OF_THE_FILE_SYSTEM = "lost+found"
 """A folder at the top of many volumes, which only its owner may read."""
@@ -150,7 +150,7 @@ class Catalog:
             return [older.digest for older in self._older.get(name, ()) if not older.is_gone()]
 
     def get(self, name: str, digest: str = "", *, besides: Iterable[str] = ()) -> PreparedDataset:
-        """Returns a dataset; a ServiceError if there is none of that name, or if it is corrupt.
+        """Returns a dataset; a ServiceError if none has that name, if it is corrupt, or if no file can be opened.
 
         Without a digest, or where its version is not kept, it is the newest. The error also lists `besides`, mixtures.
         """
@@ -163,7 +163,9 @@ class Catalog:
             return self._version(current.dataset, digest)
         try:
             folders = {folder.name: (folder, stamps) for folder, stamps in self._folders().items()}
-        except OSError:  # `watch` in `app.health` logs it
+        except OSError as error:  # `watch` in `app.health` logs it
+            if lacks_files(error):
+                raise no_file_left() from None
             folders = {}
         if name in folders:
             self._open(*folders[name])
@@ -173,7 +175,7 @@ class Catalog:
         if current is not None:
             return self._version(current.dataset, digest)
         if refused is not None:
-            raise not_served(name, refused.reason)
+            raise no_file_left() if refused.lacks_files else not_served(name, refused.reason)
         raise no_dataset(name, sorted({*names, *besides}))
 
     def confirm(self, dataset: PreparedDataset) -> None:
@@ -194,6 +196,8 @@ class Catalog:
         try:
             arrays.check_again(dataset)
         except (PreparedDatasetError, OSError) as error:
+            if lacks_files(error):
+                raise no_file_left() from None
             reason = _reason(dataset.path, error)
             self._withdraw(dataset, reason)
             raise not_served(dataset.name, reason) from None
@@ -349,9 +353,11 @@ class Catalog:
             _LOG.error("not serving %s%s: %s%s", what, folder.name, error, still_served)
         elif not is_logged:
             _LOG.error("not serving %s%s%s", what, folder.name, still_served, exc_info=error)
-        until = time.monotonic() + TRY_AGAIN_SECONDS if isinstance(error, OSError | MemoryError) else math.inf
+        seconds = TRY_AGAIN_SECONDS if isinstance(error, OSError | MemoryError) else math.inf
+        if is_passing := lacks_files(error):
+            seconds = RETRY_AFTER_SECONDS
         with self._lock:
-            self._refused[folder.name] = RefusedFolder(reason, stamps, until)
+            self._refused[folder.name] = RefusedFolder(reason, stamps, time.monotonic() + seconds, is_passing)
 
     def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
         """Compares a dataset, whose folder had these stamps when it was opened, with its checksums."""

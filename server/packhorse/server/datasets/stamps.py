@@ -131,6 +131,8 @@ class RefusedFolder:
     """Of its files when it was refused: it is tried again when they change."""
     until: float = math.inf
     """When it is tried again in any case, by `time.monotonic`."""
+    lacks_files: bool = False
+    """Whether it could not be opened because the server had too many files open."""
 
     def stays(self, stamps: Stamps) -> bool:
         """Whether a folder with these stamps need not be tried again."""

@@ -4,7 +4,6 @@ Owns the one table of which reason is which status; `packhorse.client.errors` ha
 exception.
 """
 
-import errno
 import logging
 import secrets
 from typing import Any as Anything
@@ -15,7 +14,7 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
-from packhorse.server.base.faults import ServiceError, too_many_requests
+from packhorse.server.base.faults import ServiceError, lacks_files, no_file_left, too_many_requests
 from packhorse.server.service.lanes import LaneFullError
 from packhorse.server.service.limits import OutOfMemoryBudgetError
 from packhorse.v1 import packing_pb2 as pb
@@ -56,8 +55,8 @@ def refusal_of(error: Exception) -> ServiceError:
         return too_many_requests("the queue for this kind of request is full")
     if isinstance(error, OutOfMemoryBudgetError):
         return too_many_requests("other requests hold the memory that this one needs")
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return too_many_requests("this server has reached its limit of open files and connections")
+    if lacks_files(error):
+        return no_file_left()
     incident = secrets.token_hex(4)
     _LOG.error("incident %s", incident, exc_info=error)
     return ServiceError(
