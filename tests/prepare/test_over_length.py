@@ -31,7 +31,7 @@ Entry = tuple[int, int, int, int]
 
 
 def room(own: int, align: int, extra: int) -> int:
-    size = own + extra
+    size = max(own + extra, 1)
     while size % align:
         size += 1
     return size
@@ -40,7 +40,7 @@ def room(own: int, align: int, extra: int) -> int:
 def cut(identity: int, length: int, options: dict[str, Any]) -> list[Entry]:
     """What is planned of one sequence, token by token."""
     align, extra, limit = options["align"], options["extra_tokens"], options["max_seq_len"]
-    fits = max(own for own in range(limit + 1) if room(own, align, extra) <= limit)
+    fits = max(own for own in range(limit + 2) if room(own, align, extra) <= limit)
     tokens = list(range(length))
     if length <= fits:
         parts = [tokens]
@@ -84,7 +84,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
             "over_length": policy,
             "keep": keep,
             "align": align,
-            "extra_tokens": draw(st.integers(0, limit // align * align - 1)),
+            "extra_tokens": draw(st.integers(-1, limit // align * align - 1)),
         },
         "workers": draw(st.integers(1, 3)),
         "window": draw(st.sampled_from([2, 5, 1 << 20])),
@@ -213,7 +213,7 @@ def test_a_start_beyond_uint32_is_kept_exactly(tmp_path: Path) -> None:
         ({"over_length": "truncate", "keep": "left"}, "keep must be one of head, tail"),
         ({"align": 0}, "align"),
         ({"align": 1.5}, "align"),
-        ({"extra_tokens": -1}, "extra_tokens"),
+        ({"extra_tokens": -2}, "extra_tokens"),
         ({"align": 11}, "no sequence fits max_seq_len 10 with align 11"),
         ({"align": 4, "extra_tokens": 8}, "no sequence fits max_seq_len 10 with align 4 and extra_tokens 8"),
         (

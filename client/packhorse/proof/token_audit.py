@@ -84,7 +84,7 @@ class TokenAudit:
     """The epoch, and how it is divided."""
     dataset: PackedDataset
     """Makes the batches; its tokens, loss mask and separators are audited. It needs plain batches: no preset, not
-    flattened, labels not shifted, positions not continued."""
+    flattened, positions not continued."""
     against: TokenSource | None = None
     """The right tokens, such as the data that the dataset was prepared from; None for the dataset's own source."""
     loss_against: TokenSource | None = None
@@ -109,11 +109,12 @@ class _Check:
         self._streams = audit.streams
         self._maker = maker = audit.dataset.maker
         form = maker.form
-        if maker.preset is not None or form.is_flat or form.shifts_labels or form.continue_positions:
+        if maker.preset is not None or form.is_flat or form.shared_prefix == "tree" or form.continue_positions:
             raise ValueError(
-                "a token audit compares plain batches: make its dataset without a preset, flatten, shift_labels, "
+                "a token audit compares plain batches: make its dataset without a preset, flatten, "
                 "shared_prefix='tree' and continue_positions"
             )
+        self._leaves_out_last = form.separators.leaves_out_last(info.extra_tokens)
         self._against = _of_dataset(audit.against or maker.tokens, info)
         loss_mask = audit.loss_against or maker.loss_mask
         self._loss_against = None if loss_mask is None else _of_dataset(loss_mask, info)
@@ -201,8 +202,13 @@ class _Check:
     def _row(self, bins: BinBlock, start: int, end: int, component_id: int, *, is_counted: bool) -> "_Row":
         """Builds the expected row."""
         longest, against = self._longest[component_id], self._against.of_component(component_id)
-        row = _Row(self._info.max_seq_len, self._maker.form.pad_token_id)
-        separators = self._maker.form.separators
+        separators, shift = self._maker.form.separators, self._maker.form.shifts_labels
+        row = _Row(
+            self._info.max_seq_len,
+            self._maker.form.pad_token_id,
+            shift=shift,
+            leaves_out_last=self._leaves_out_last,
+        )
         first_tokens = bins.first_tokens
         for i in range(start, end):
             sequence_id, first = int(bins.ids[i]), 0 if first_tokens is None else int(first_tokens[i])
@@ -265,7 +271,9 @@ def _of_dataset(source: TokenSource, info: DatasetInfo) -> TokenSource:
 class _Row:
     """An expected row, built sequence by sequence."""
 
-    def __init__(self, capacity: int, pad_token_id: int) -> None:
+    def __init__(self, capacity: int, pad_token_id: int, *, shift: bool, leaves_out_last: bool) -> None:
+        self._shift = shift
+        self._leaves_out_last = leaves_out_last
         self.input_ids = np.full(capacity, pad_token_id, dtype=np.int64)
         self.labels = np.full(capacity, IGNORE_INDEX, dtype=np.int64)
         self.attention_mask = np.zeros(capacity, dtype=np.int64)
@@ -299,6 +307,12 @@ class _Row:
         before, after = [[] if token is None else [token] for token in (bos, eos)]
         content = np.concatenate((before, piece, after)).astype(np.int64)
         predicted = np.concatenate(([False] * len(before), is_predicted, is_predicted[-1:] if after else []))
+        targets = np.where(predicted, content, IGNORE_INDEX)
+        targets[0] = IGNORE_INDEX
+        if self._shift:
+            targets = np.append(targets[1:], IGNORE_INDEX)
+        if self._leaves_out_last and len(content) > 1:
+            content, targets = content[:-1], targets[:-1]
         start, end = self._filled, self._filled + len(content)
         if end > len(self.input_ids) or len(content) > room:
             raise TokenSourceError(
@@ -306,7 +320,7 @@ class _Row:
                 "data compared with is not what the dataset was prepared from"
             )
         self.input_ids[start:end] = content
-        self.labels[start + 1 : end] = np.where(predicted[1:], content[1:], IGNORE_INDEX)
+        self.labels[start:end] = targets
         self.attention_mask[start:end] = 1
         self._sequence_ids[start:end] = len(self._sequences)
         self._position_ids[start:end] = np.arange(len(content))

@@ -5,7 +5,7 @@ Plain Python without a dependency, so that server, client and command line share
 
 from packhorse.topology.choices import Balance, RemainderPolicy, StreamMode, as_choice, checked_integer
 from packhorse.topology.context import DEFAULT_COST_CAP_PERCENT, ContextPart, ContextRule
-from packhorse.topology.rooms import RoomRule
+from packhorse.topology.rooms import LEAST_EXTRA_TOKENS, RoomRule
 from packhorse.topology.schedule import BatchPhase, BatchSchedule
 from packhorse.topology.skips import Skips
 from packhorse.topology.topology import ADDED, DEFAULT_COST_LINEAR, Stretch, Topology, cost_of
@@ -14,6 +14,7 @@ __all__ = [
     "ADDED",
     "DEFAULT_COST_CAP_PERCENT",
     "DEFAULT_COST_LINEAR",
+    "LEAST_EXTRA_TOKENS",
     "Balance",
     "BatchPhase",
     "BatchSchedule",

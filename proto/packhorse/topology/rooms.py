@@ -8,15 +8,21 @@ from typing import Any
 
 from packhorse.topology.choices import checked_integer
 
+LEAST_EXTRA_TOKENS = -1
+"""Least `extra_tokens`: -1 leaves the last token of each sequence out of its room. It is predicted and never read."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoomRule:
-    """How a room follows from a length: ceil((length + extra_tokens) / align) · align tokens.
+    """How a room follows from a length: ceil((length + extra_tokens) / align) · align tokens, and never 0.
 
     Example:
         >>> rule = RoomRule(max_seq_len=2048, align=8, extra_tokens=2)
         >>> rule.room(5), rule.room(7), rule.longest
         (8, 16, 2046)
+        >>> rule = RoomRule(max_seq_len=2048, extra_tokens=-1)  # without the last token, which is only predicted
+        >>> rule.room(5), rule.room(1), rule.longest
+        (4, 1, 2049)
 
     Raises:
         ValueError: a number is out of range; the message names it.
@@ -27,18 +33,23 @@ class RoomRule:
     align: int = 1
     """A room is a multiple of this many tokens; at least 1."""
     extra_tokens: int = 0
-    """Tokens kept free for each sequence in addition to its own, before rounding; at least 0."""
+    """Tokens kept free for each sequence in addition to its own, before rounding; at least `LEAST_EXTRA_TOKENS`."""
 
     def __post_init__(self) -> None:
         """Checks every number."""
         checked_integer("max_seq_len", self.max_seq_len, 1)
         checked_integer("align", self.align, 1)
-        checked_integer("extra_tokens", self.extra_tokens, 0)
+        checked_integer("extra_tokens", self.extra_tokens, LEAST_EXTRA_TOKENS)
 
     @property
     def longest(self) -> int:
         """The most tokens of its own that a sequence in a bin can have; below 1 where nothing fits."""
         return self.max_seq_len // self.align * self.align - self.extra_tokens
+
+    @property
+    def longest_length(self) -> int:
+        """The greatest length to take in before its room is known: `max_seq_len`, or more where tokens are left out."""
+        return max(self.max_seq_len, self.longest)
 
     @property
     def is_plain(self) -> bool:
@@ -47,7 +58,10 @@ class RoomRule:
 
     def room(self, length: Any) -> Any:
         """Returns the room of a length, or of each in an array, in tokens."""
-        return -(-(length + self.extra_tokens) // self.align) * self.align
+        laid = length + self.extra_tokens
+        if self.extra_tokens < 0:
+            laid = laid + (laid < 1)  # a sequence of one token has a room, though it predicts nothing
+        return -(-laid // self.align) * self.align
 
     def longest_in(self, room: Any) -> Any:
         """Returns the greatest length that has this room."""

@@ -112,7 +112,7 @@ def dataset_report(
         stats=stats_of(manifest, dataset.templates),
         quantiles={q: int(plan.rooms[np.searchsorted(ends, q * ends[-1])]) for q in _QUANTILES},
         mean_room=manifest.total_tokens / plan.num_sequences,
-        real_token_efficiency=manifest.own_tokens / manifest.total_capacity,
+        real_token_efficiency=manifest.fed_tokens / manifest.total_capacity,
         bin_mates_again=bin_mates_again(plan),
         context_lengths=choices,
         without_packing=ways_without_packing(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from packhorse.dataset._fields import LATER, as_object, check_fields
 from packhorse.dataset.layout import PreparedDatasetError
 from packhorse.parameters import parameter
-from packhorse.topology import DEFAULT_COST_CAP_PERCENT, ContextRule, RoomRule
+from packhorse.topology import DEFAULT_COST_CAP_PERCENT, LEAST_EXTRA_TOKENS, ContextRule, RoomRule
 
 FORMAT_VERSION = 1
 """Version of the folder's layout."""
@@ -55,7 +55,9 @@ class PlanOptions:
     align: int = 1
     """A sequence's room in its bin is a multiple of this many tokens, as context and tensor parallelism need."""
     extra_tokens: int = 0
-    """Tokens kept free for each sequence in addition to its own, before rounding (for BOS, EOS)."""
+    """Tokens kept free for each sequence in addition to its own, before rounding (for BOS, EOS). -1 leaves out the last
+    token of each, which trainers that shift labels predict and never read.
+    """
     tokens_per_rank: int | None = field(default=None, metadata=LATER)
     """For dynamic context parallelism: each rank computes this many tokens at a time, and max_seq_len / tokens_per_rank
     ranks, a power of two, share a bin. By default a rank takes a whole bin.
@@ -344,6 +346,11 @@ class Manifest(Facts):
         return self.groups is not None and not (self.resources and self.groups.most_sequences == 1)
 
     @property
+    def fed_tokens(self) -> int:
+        """The sequences' own tokens that bins hold: all, or without each one's last where `extra_tokens` is -1."""
+        return self.own_tokens + min(self.options.extra_tokens, 0) * self.n_sequences
+
+    @property
     def capacities(self) -> list[int]:
         """Of a bin: tokens, and each resource with a cap."""
         return [self.max_seq_len, *(each.cap for each in self.resources if each.cap is not None)]
@@ -412,7 +419,7 @@ class Manifest(Facts):
         yield "max_seq_len is in [1, 2^31)", 1 <= options.max_seq_len < 2**31
         yield "max_sequences_per_bin is at least 1", per_bin is None or per_bin >= 1
         yield "align is in [1, max_seq_len]", 1 <= options.align <= options.max_seq_len
-        yield "extra_tokens is in [0, max_seq_len)", 0 <= options.extra_tokens < options.max_seq_len
+        yield "extra_tokens is in [-1, max_seq_len)", LEAST_EXTRA_TOKENS <= options.extra_tokens < options.max_seq_len
         yield "a sequence can have a token of its own in a bin", options.rooms.longest >= 1
         yield (
             "cost_cap_percent is said where tokens_per_rank is, and only there",
@@ -429,10 +436,8 @@ class Manifest(Facts):
             (self.n_sequences <= self.total_tokens <= self.total_capacity),
         )
         not_own, extra = self.total_tokens - self.own_tokens, options.extra_tokens * self.n_sequences
-        yield (
-            "own_tokens is total_tokens without extra_tokens and alignment",
-            extra <= not_own <= extra + (options.align - 1) * self.n_sequences,
-        )
+        most = extra + (options.align - 1 + (extra < 0)) * self.n_sequences  # a sequence of one token keeps it
+        yield "own_tokens is total_tokens without extra_tokens and alignment", extra <= not_own <= most
         yield "efficiency is total_tokens / total_capacity", self.efficiency == self.total_tokens / self.total_capacity
         yield "lower_bound is in [1, n_bins]", 1 <= self.lower_bound <= self.n_bins
         yield "distinct_lengths is in [1, n_sequences]", 1 <= self.distinct_lengths <= self.n_sequences

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packhorse.packing.plan import MAX_SEQ_LEN
 from packhorse.parameters import parameter
-from packhorse.topology import RoomRule, checked_integer
+from packhorse.topology import LEAST_EXTRA_TOKENS, RoomRule, checked_integer
 
 _SPARSE = 1 << 16
 """Counting by table pays if the longest length is below this, or below a few times the number of sequences."""
@@ -210,15 +210,16 @@ def checked_rule(max_seq_len: object, align: object, extra_tokens: object) -> Ro
     Args:
         max_seq_len: a bin's capacity in tokens.
         align: a room is a multiple of this many tokens (context and tensor parallelism).
-        extra_tokens: tokens added to every sequence before rounding (BOS, EOS).
+        extra_tokens: tokens added to every sequence before rounding (BOS, EOS); -1 leaves out the last one.
 
     Raises:
-        ValueError: max_seq_len or align is not an integer in [1, MAX_SEQ_LEN], or extra_tokens not in [0, MAX_SEQ_LEN].
+        ValueError: max_seq_len or align is not an integer in [1, MAX_SEQ_LEN], or extra_tokens is not one in
+            [-1, MAX_SEQ_LEN].
     """
     return RoomRule(
         checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN),
         checked_integer("align", align, 1, MAX_SEQ_LEN),
-        checked_integer("extra_tokens", extra_tokens, 0, MAX_SEQ_LEN),
+        checked_integer("extra_tokens", extra_tokens, LEAST_EXTRA_TOKENS, MAX_SEQ_LEN),
     )
 
 

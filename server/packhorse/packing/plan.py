@@ -141,9 +141,15 @@ def counts_of_templates(templates: Mapping[Template, int]) -> Counter[int]:
 
 
 def checked_counts(
-    counts: Mapping[int, int], max_seq_len: int, max_sequences_per_bin: int | None
+    counts: Mapping[int, int], max_seq_len: int, max_sequences_per_bin: int | None, *, longest: int | None = None
 ) -> tuple[list[tuple[int, int]], int]:
     """Checks a packer's input, in which counts of 0 are ignored.
+
+    Args:
+        counts: from lengths to how many sequences have each.
+        max_seq_len: a bin's capacity in tokens.
+        max_sequences_per_bin: the most sequences in a bin; None for no limit.
+        longest: the greatest length; None for max_seq_len.
 
     Returns:
         (length, count) pairs by descending length, and the most sequences in a bin (max_seq_len for no limit, since
@@ -165,7 +171,7 @@ def checked_counts(
         length = key if type(key) is int and key > 0 else checked_integer("every length in counts", key, 1)
         plain = type(value) is int and value >= 0
         count = value if plain else checked_integer(f"the count of length {length}", value, 0)
-        if length > capacity:
+        if length > (longest or capacity):
             raise ValueError(
                 f"length {length} is over "
                 + parameter("max_seq_len")

@@ -154,8 +154,9 @@ def pack_histogram(
             the same plan: at most 30 s of a core on most machines, up to 90 s with a limit of sequences. If the limit
             ends it, the best plan so far is kept and `plan.cut_off` is set: the same call may give another plan.
         align: a sequence's room is a multiple of this many tokens.
-        extra_tokens: tokens added to every sequence before rounding. With either option, templates, tokens and
-            efficiency count rooms (see `packhorse.topology.RoomRule`), and the keys of pools must be rooms.
+        extra_tokens: tokens added to every sequence before rounding; -1 leaves out the last one. With either option,
+            templates, tokens and efficiency count rooms (see `packhorse.topology.RoomRule`), and the keys of pools must
+            be rooms.
 
     Returns:
         The plan. `plan.algorithm` names the packer that made it; with "auto" it is "optimal" only if that saved bins.
@@ -168,7 +169,7 @@ def pack_histogram(
     checked_algorithm(algorithm)
     rule = checked_rule(max_seq_len, align, extra_tokens)
     capacity = rule.max_seq_len
-    pairs, limit = checked_counts(counts, capacity, max_sequences_per_bin)
+    pairs, limit = checked_counts(counts, capacity, max_sequences_per_bin, longest=rule.longest_length)
     if not rule.is_plain:
         pairs = sorted(rooms_of_counts(dict(pairs), rule).items(), reverse=True)
     begin = time.perf_counter()

@@ -363,9 +363,9 @@ class _Tally:
         Returns:
             Which of them are kept, where the members of each of these end, and the members: (id, length), int64 [n, 2].
         """
-        limit = self._options.max_seq_len
+        limit = self._options.rooms.longest_length + 1
         sizes = np.diff(np.append(rows.starts, len(rows.lengths)))
-        rooms = self._options.rooms.room(np.minimum(rows.lengths, limit + 1))  # a column may hold anything
+        rooms = self._options.rooms.room(np.minimum(rows.lengths, limit))  # a column may hold anything
         group_rooms = np.add.reduceat(rooms, rows.starts)
         amounts = np.add.reduceat(rows.resources, rows.starts)
         group_sizes = self.sizes.sizes_of(group_rooms, amounts)

@@ -57,7 +57,7 @@ def fill_pool(
         longest: the most tokens of its own that a sequence can have in a bin.
         over: what is done with longer ones, one of the constants above.
         align: a room is a multiple of it.
-        extra_tokens: added to a length before that.
+        extra_tokens: added to a length before that, at least -1.
         rooms: int64 [D], the distinct rooms, ascending; empty if `cursors` has an entry for every number.
         cursors: int64 [D], or [largest room + 1], the next entry of each room; advanced.
         ends: int64, as long: the exclusive end of each room's entries.
@@ -82,7 +82,7 @@ def fill_pool(
             left = longest
         while left > 0:
             own = min(left, longest)
-            room = own + extra_tokens
+            room = max(own + extra_tokens, 1)
             if align > 1:
                 room = (room + align - 1) // align * align
             at = room

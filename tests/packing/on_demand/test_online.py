@@ -31,7 +31,7 @@ def streams(draw):
         "lookahead_sequences": draw(st.integers(1, 12)),
         "max_sequences_per_bin": draw(st.none() | st.integers(1, 6)),
         "align": draw(st.integers(1, max(1, capacity // 3))),
-        "extra_tokens": draw(st.integers(0, capacity // 4)),
+        "extra_tokens": draw(st.integers(-1, capacity // 4)),
     }
     longest = capacity // options["align"] * options["align"] - options["extra_tokens"]
     if longest < 1:
@@ -61,7 +61,7 @@ def test_every_sequence_leaves_once_in_a_bin_that_holds_it(case):
     for b in bins:
         assert b.lengths == [lengths[i] for i in b.ids]
         assert 1 <= len(b.ids) <= limit
-        sizes = [-(-(n + options["extra_tokens"]) // options["align"]) * options["align"] for n in b.lengths]
+        sizes = [-(-max(n + options["extra_tokens"], 1) // options["align"]) * options["align"] for n in b.lengths]
         assert sum(sizes) <= capacity
         assert sizes == sorted(sizes, reverse=True)
     again = OnlinePacker(capacity, **options)
@@ -233,7 +233,7 @@ def test_ids_may_repeat():
         ({"max_sequences_per_bin": 0}, "max_sequences_per_bin"),
         ({"align": 0}, "align"),
         ({"align": 101}, "align"),
-        ({"extra_tokens": -1}, "extra_tokens"),
+        ({"extra_tokens": -2}, "extra_tokens"),
         ({"extra_tokens": 100}, "extra_tokens"),
     ],
 )

@@ -26,6 +26,8 @@ KINDS = {
     "roomy": {"over_length": "truncate", "align": 8, "extra_tokens": 2},
     "roomy-split": {"over_length": "split", "align": 8, "extra_tokens": 2},
     "roomy-drop": {"over_length": "drop", "align": 16, "extra_tokens": 2},
+    "without-last": {"over_length": "drop", "extra_tokens": -1},
+    "without-last-split": {"over_length": "split", "align": 4, "extra_tokens": -1},
     "columns": {"max_seq_len": 256, "id_column": "doc"},
 }
 TOPOLOGY = Topology(world_size=3, workers_per_rank=2, batch_size=2)
@@ -93,17 +95,21 @@ def changed(tokens, **by_id):
 @pytest.mark.parametrize("remainder", ["spread", "repeat"])
 def test_sound_epochs_hold_every_token_but_what_the_ledger_says(audited, tokens, name, remainder):
     separators = Separators.eos_bos(bos_token_id=60_001, eos_token_id=60_002) if "roomy" in name else None
+    shift = True if "without-last" in name else None
     topology = Topology(world_size=3, batch_size=2, remainder=remainder)
-    report = audited(name, topology=topology, separators=separators, loss_mask=[each % 2 for each in tokens])
+    mask = [each % 2 for each in tokens]
+    report = audited(name, topology=topology, separators=separators, shift_labels=shift, loss_mask=mask)
     assert report.problems == []
     lengths = np.array([len(each) for each in tokens])
-    fits = {"plain": 256, "roomy": 62, "roomy-split": 62, "roomy-drop": 62}.get(name, LIMIT)
+    bins = {"plain": 256, "without-last": 65, "without-last-split": 65}
+    fits = 62 if "roomy" in name else bins.get(name, LIMIT)
     is_long = lengths > fits
     assert is_long.any() == (name != "plain")
-    kept = {"drop": lengths[~is_long], "roomy-drop": lengths[~is_long], "split": lengths, "roomy-split": lengths}
-    assert report.tokens == kept.get(name, np.minimum(lengths, fits)).sum()
+    policy = KINDS[name].get("over_length")
+    kept = {"drop": lengths[~is_long], "split": lengths}.get(policy, np.minimum(lengths, fits))
+    assert report.tokens == kept.sum()
     assert report.cut_tokens + report.dropped_tokens == lengths.sum() - report.tokens
-    assert report.dropped_sequences == (is_long.sum() if "drop" in name else 0)
+    assert report.dropped_sequences == (is_long.sum() if policy == "drop" else 0)
     if name == "plain":
         assert report.targets == sum(int((each[1:] % 2).sum()) for each in tokens)
 

@@ -23,14 +23,14 @@ from packhorse.client.batches._content import (
 )
 from packhorse.client.batches.buffers import BatchBuffers
 from packhorse.client.batches.labels import own_lengths, write_causal_labels
-from packhorse.client.batches.layout import OverfullRowError, PackLayout
-from packhorse.client.batches.media import read_images
+from packhorse.client.batches.layout import IGNORE_INDEX, OverfullRowError, PackLayout
+from packhorse.client.batches.media import Images, read_images
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.sources import TokenSource
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.shelf import from_shelf
-from packhorse.topology import ContextRule, RoomRule
+from packhorse.topology import LEAST_EXTRA_TOKENS, ContextRule, RoomRule
 
 _BATCHES_AT_ONCE = 16
 """Enough that array operations on offsets cost next to nothing for each batch, and few enough for little delay."""
@@ -71,7 +71,9 @@ class BatchAssembler(RowFormat):
     align: int = 1
     """What the dataset was planned with: a sequence's room is a multiple of this many tokens."""
     extra_tokens: int = 0
-    """What the dataset was planned with: tokens kept free in each room."""
+    """What the dataset was planned with: tokens kept free in each room. If they are one less than separators add, the
+    last token of each sequence is left out: it stands only in `labels`, which must be shifted.
+    """
     components: tuple[MixedComponent, ...] = ()
     """The components of a mixture; `truncate` is then ignored."""
     context_rule: ContextRule | None = None
@@ -93,15 +95,24 @@ class BatchAssembler(RowFormat):
                 "shared_prefix='tree' goes without tokens_per_rank: ranks that share a bin would cut its branches from "
                 "their prefix; leave it out, or train on a dataset prepared without tokens_per_rank"
             )
-        if self.align < 1 or self.extra_tokens < 0:
+        if self.align < 1 or self.extra_tokens < LEAST_EXTRA_TOKENS:
             raise ValueError(
-                f"align must be at least 1 and extra_tokens at least 0, got {self.align} and {self.extra_tokens}"
+                f"align must be at least 1 and extra_tokens at least {LEAST_EXTRA_TOKENS}, got {self.align} and "
+                f"{self.extra_tokens}"
             )
-        if self.separators.num_tokens > self.extra_tokens:
+        if self._leaves_out_last and self.shift_labels:
+            self._check_without_last()
+        elif self.separators.num_tokens > self.extra_tokens:
+            shift = "shift labels (shift_labels=True, or a preset that shifts)"
+            if not self.separators.num_tokens:
+                raise ValueError(
+                    "the dataset was planned with extra_tokens -1, which leaves the last token of each sequence to "
+                    f"shifted labels; {shift}, or prepare it with extra_tokens=0"
+                )
             raise ValueError(
                 f"the separators add up to {self.separators.num_tokens} tokens to a sequence, but the dataset was "
                 f"planned with extra_tokens {self.extra_tokens}; prepare it with "
-                f"extra_tokens={self.separators.num_tokens}"
+                f"extra_tokens={self.separators.num_tokens}" + (f", or {shift}" if self._leaves_out_last else "")
             )
         if self.media is not None and bool(self.components) != isinstance(self.media.load, Mapping):
             raise ValueError(
@@ -109,6 +120,19 @@ class BatchAssembler(RowFormat):
                 if self.components
                 else "load of media is given by component, but the dataset is not a mixture; give the function itself"
             )
+
+    @property
+    def _leaves_out_last(self) -> bool:
+        """Whether the last token of each sequence is only a label."""
+        return self.separators.leaves_out_last(self.extra_tokens)
+
+    def _check_without_last(self) -> None:
+        for name in ("shared_prefix", "media"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} goes without extra_tokens={self.extra_tokens}, which leaves out the last token of each "
+                    f"sequence; prepare the dataset with extra_tokens={self.separators.num_tokens}"
+                )
 
     def assemble(
         self,
@@ -248,18 +272,15 @@ class BatchAssembler(RowFormat):
 
         self._write_positions(position_ids, layout, content)
         sequence_ids[:] = layout.sequence_ids().ravel()
-        content.write_tokens(input_ids, layout.starts, self.separators)
-        is_predicted = _predicted(content, layout, loss_mask, labels)
         attention_mask.fill(1)
         for start, end in layout.padding_ranges:
-            input_ids[start:end] = self.pad_token_id
             attention_mask[start:end] = 0
-        check_tokens(input_ids, layout, content.ids, source)
-        images = None
-        if self.media is not None:
-            images = read_images(self.media, input_ids, layout, content, self._named(of_mixture), self.pad_token_id)
-            is_predicted = images.is_text if is_predicted is None else is_predicted & images.is_text
-        write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=bool(self.shift_labels))
+        names = self._named(of_mixture)
+        if self._leaves_out_last:
+            self._write_without_last(input_ids, labels, attention_mask == 1, content, source, loss_mask)
+            images = None
+        else:
+            images = self._write_tokens(input_ids, labels, layout, content, source, loss_mask, names)
 
         cu_seqlens, max_seqlen = layout.cu_seqlens.copy(), layout.max_seqlen  # a trainer may write to the batch's
         if self.flatten and not layout.num_sequences:
@@ -284,6 +305,48 @@ class BatchAssembler(RowFormat):
         if images is not None:
             batch.update(images.keys(tensors.position_ids, layout))
         return batch
+
+    def _write_tokens(
+        self,
+        input_ids: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        layout: PackLayout,
+        content: Content,
+        source: TokenSource,
+        loss_mask: TokenSource | None,
+        names: list[str] | None = None,
+    ) -> Images | None:
+        """Writes tokens and labels, int64 [T]; `names` are the sequences' components. Returns the images, if any."""
+        content.write_tokens(input_ids, layout.starts, self.separators)
+        is_predicted = _predicted(content, layout, loss_mask, labels)
+        for start, end in layout.padding_ranges:
+            input_ids[start:end] = self.pad_token_id
+        check_tokens(input_ids, layout, content.ids, source)
+        images = None
+        if self.media is not None:
+            images = read_images(self.media, input_ids, layout, content, names, self.pad_token_id)
+            is_predicted = images.is_text if is_predicted is None else is_predicted & images.is_text
+        write_causal_labels(labels, input_ids, layout, is_predicted=is_predicted, shift=bool(self.shift_labels))
+        return images
+
+    def _write_without_last(
+        self,
+        input_ids: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        is_fed: NDArray[np.bool_],
+        content: Content,
+        source: TokenSource,
+        loss_mask: TokenSource | None,
+    ) -> None:
+        """Writes tokens and shifted labels where tokens are fed, bool [T]: those of whole sequences, less the last."""
+        whole = PackLayout.of_rows(content.lengths, np.array([len(content.ids)]), int(content.lengths.sum()))
+        tokens, targets = np.empty((2, whole.num_tokens), dtype=np.int64)
+        self._write_tokens(tokens, targets, whole, content, source, loss_mask)
+        is_kept = np.ones(whole.num_tokens, dtype=np.bool_)
+        is_kept[(whole.starts + whole.lengths - 1)[whole.lengths > 1]] = False
+        input_ids.fill(self.pad_token_id)
+        labels.fill(IGNORE_INDEX)
+        input_ids[is_fed], labels[is_fed] = tokens[is_kept], targets[is_kept]
 
     def _write_positions(self, position_ids: NDArray[np.int64], layout: PackLayout, content: Content) -> None:
         write_position_ids(position_ids, layout)
@@ -320,7 +383,8 @@ class BatchAssembler(RowFormat):
     def _is_plain(self, block: BinBlock) -> bool:
         """Whether each sequence comes whole and fills its room, so that its length need not be asked for."""
         cuts = any(each.longest is not None for each in self.components) if self.components else self.truncate
-        return self.align == 1 and self.extra_tokens == 0 and not cuts and block.first_tokens is None
+        is_own = self.align == 1 and self.extra_tokens == 0 and not self._leaves_out_last
+        return is_own and not cuts and block.first_tokens is None
 
     def _longest(self, rule: RoomRule, component_ids: NDArray[np.int32] | None) -> int | NDArray[np.int64] | None:
         """Returns the length to which longer sequences were cut: one for all, or one each; None where none was cut."""
@@ -371,7 +435,7 @@ class BatchAssembler(RowFormat):
                 content.rooms,
                 block.bin_ends,
                 self.max_seq_len,
-                lengths=content.lengths,
+                lengths=np.maximum(content.lengths - 1, 1) if self._leaves_out_last else content.lengths,
                 group_ids=block.group_ids,
                 shared_prefix=bool(self.shared_prefix),
             )

@@ -81,8 +81,20 @@ class Separators:
 
     @property
     def num_tokens(self) -> int:
-        """The most tokens added to a sequence; the plan's `extra_tokens` must be at least as many."""
+        """The most tokens added to a sequence.
+
+        The plan's `extra_tokens` must be at least as many, or one less where labels are shifted.
+        """
         return (self.bos_token_id is not None) + (self.eos_token_id is not None)
+
+    def leaves_out_last(self, extra_tokens: int) -> bool:
+        """Returns whether rooms of a plan with these `extra_tokens` have no place for each sequence's last token.
+
+        Example:
+            >>> Separators().leaves_out_last(-1), Separators.separator_only(separator_token_id=2).leaves_out_last(0)
+            (True, True)
+        """
+        return self.num_tokens == extra_tokens + 1
 
 
 Load = Callable[[list[int]], Mapping[int, Mapping[str, torch.Tensor]]]

@@ -80,6 +80,11 @@ class BatchMaker:
                 "the dataset's groups share prefixes, which take room once: give BatchFormat(shared_prefix='tree') or "
                 "preset 'trl_async', or prepare the dataset without share_prefixes"
             )
+        if is_tree and self.form.separators.leaves_out_last(plan.extra_tokens):
+            raise ValueError(
+                f"trees go without extra_tokens={plan.extra_tokens}, which leaves out the last token of each sequence; "
+                f"prepare the dataset with extra_tokens={self.form.separators.num_tokens}"
+            )
         self.tokens = _of_plan(self.tokens, plan)
         if plan.tokens_fingerprint and self.tokens.is_mapped:  # of others 64 reads take seconds
             check_tokens(self.tokens, plan.tokens_fingerprint, plan.tokens_sequences)

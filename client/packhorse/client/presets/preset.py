@@ -144,10 +144,12 @@ class Preset:
             raise ValueError(
                 f"preset {self.name!r} takes sequences end to end in one row; assemble the batch with {options}"
             )
-        left_out = layout.starts + layout.lengths - 1 if self.shift_labels else layout.starts
-        is_other = (batch["labels"].numpy().ravel()[left_out] != IGNORE_INDEX).any()
-        # Where a loss mask leaves out the same tokens, labels look alike in both forms, and the batch alone knows.
-        if is_other or bool(batch.get("shift_labels", self.shift_labels)) != self.shift_labels:
+        is_shifted = batch.get("shift_labels")
+        if is_shifted is None:  # a batch of the user's own, whose labels tell
+            left_out = layout.starts + layout.lengths - 1 if self.shift_labels else layout.starts
+            is_wrong = (batch["labels"].numpy().ravel()[left_out] != IGNORE_INDEX).any()
+            is_shifted = self.shift_labels != is_wrong
+        if bool(is_shifted) != self.shift_labels:
             raise ValueError(
                 f"the labels would be shifted {'by nobody' if self.shift_labels else 'twice'}: assemble batches for "
                 f"preset {self.name!r} with shift_labels={self.shift_labels}"

@@ -145,6 +145,7 @@ def _token_audit(
     from packhorse.client import BatchFormat, PackedDataset, Separators, as_token_source
     from packhorse.proof import TokenAudit
 
+    separators = Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id)
     dataset = PackedDataset(
         lambda: client,
         streams.dataset.name,
@@ -153,7 +154,8 @@ def _token_audit(
         rank=(0, 1),
         batch=BatchFormat(
             loss_mask=_loss_mask(loss_mask),
-            separators=Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id),
+            separators=separators,
+            shift_labels=separators.leaves_out_last(streams.dataset.extra_tokens),
         ),
     )
     # Opened a second time, so that ids are looked up in the dataset's column, whatever --id-column is.

@@ -13,6 +13,7 @@ from packhorse.cli.shared.printing import output_console
 from packhorse.formats import require
 from packhorse.jobs import show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS
+from packhorse.topology import LEAST_EXTRA_TOKENS
 
 
 @click.group("plan")
@@ -40,8 +41,8 @@ def command() -> None:
 )
 @click.option(
     "--extra-tokens",
-    type=click.IntRange(0),
-    help="Tokens kept free for each sequence (BOS, EOS); a prepared folder has its own.",
+    type=click.IntRange(LEAST_EXTRA_TOKENS),
+    help="Tokens kept free for each sequence (BOS, EOS), or -1 to leave out its last; a prepared folder has its own.",
 )
 @click.option(
     "--time-limit-seconds",

@@ -47,6 +47,9 @@ def real_tokens(manifest: Manifest) -> str:
     """Returns a plan's efficiency without the tokens that rooms add; empty where they add none."""
     if manifest.own_tokens == manifest.total_tokens:
         return ""
+    if manifest.options.extra_tokens < 0:
+        left_out = f"{manifest.own_tokens - manifest.fed_tokens:,} tokens are predicted and not fed (--extra-tokens -1)"
+        return f"{manifest.fed_tokens / manifest.total_capacity:.2%} of capacity; {left_out}"
     return (
         f"{manifest.own_tokens / manifest.total_capacity:.2%} of capacity; the efficiency above also counts "
         f"{manifest.total_tokens - manifest.own_tokens:,} tokens of --extra-tokens and --align"

@@ -244,6 +244,6 @@ def _expand(
         number = np.int64(numbers[i])
         for member in range(table[number - 1, 1] if number else 0, table[number, 1]):
             ids_out[at] = members[member, 0]
-            lengths_out[at] = (members[member, 1] + extra_tokens + align - 1) // align * align
+            lengths_out[at] = (max(members[member, 1] + extra_tokens, 1) + align - 1) // align * align
             groups_out[at] = table[number, 0]
             at += 1

@@ -22,7 +22,7 @@ from packhorse.packing.on_demand.sequences import pack_sizes
 from packhorse.packing.optimal.subset_sum import fullest_subset
 from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
 from packhorse.parameters import parameter
-from packhorse.topology import RoomRule, checked_integer
+from packhorse.topology import LEAST_EXTRA_TOKENS, RoomRule, checked_integer
 
 MAX_UNITS = 1 << 17
 """Most sums that a search distinguishes. For larger capacities lengths are rounded up to coarser units: it loses less
@@ -102,7 +102,7 @@ class OnlinePacker:
         max_sequences_per_bin: the most sequences in a bin; None for no limit. With a limit, the search keeps only the
             first way to reach each sum, so it is not exact, and groups are refused.
         align: a sequence's room is a multiple of this many tokens.
-        extra_tokens: tokens added to every sequence before rounding.
+        extra_tokens: tokens added to every sequence before rounding; -1 leaves out the last one.
         caps: the cap of each further resource, such as image tiles.
         separate_versions: whether sequences of different versions share no bin.
 
@@ -130,7 +130,7 @@ class OnlinePacker:
         self._rule = RoomRule(
             self._capacity,
             align=checked_integer("align", align, 1, self._capacity),
-            extra_tokens=checked_integer("extra_tokens", extra_tokens, 0, self._capacity - 1),
+            extra_tokens=checked_integer("extra_tokens", extra_tokens, LEAST_EXTRA_TOKENS, self._capacity - 1),
         )
         self._caps = [checked_integer("every cap", cap, 1, MAX_SEQ_LEN) for cap in caps]
         self._unit = -(-self._capacity // MAX_UNITS)
@@ -242,7 +242,7 @@ class OnlinePacker:
 
     def room_of(self, length: int) -> int:
         """Returns the room of a sequence in tokens; raises as `add` does."""
-        room = int(self._rule.room(checked_integer("length", length, 1, self._capacity)))
+        room = int(self._rule.room(checked_integer("length", length, 1, self._rule.longest_length)))
         if room > self._capacity:
             raise ValueError(
                 f"length {length} takes {room} tokens with "

@@ -99,7 +99,7 @@ def pack_sequences(
         seed: in [0, 2^64): shuffles sequences of equal length, while bins keep their templates; None keeps their order.
             For "random-order" it decides the order (None: random); "next-fit" ignores it.
         align: a sequence's room is a multiple of this many tokens.
-        extra_tokens: tokens added to every sequence before rounding.
+        extra_tokens: tokens added to every sequence before rounding; -1 leaves out the last one.
         time_limit_seconds: as in `pack_histogram`.
 
     Raises:
@@ -113,7 +113,7 @@ def pack_sequences(
         seed = checked_integer("seed", seed, 0, 2**64 - 1)
     checked_algorithm(algorithm, list_only=True)
     check_time_limit(time_limit_seconds)
-    rooms = rooms_of_lengths(checked_lengths(lengths, capacity), rule)
+    rooms = rooms_of_lengths(checked_lengths(lengths, rule.longest_length), rule)
     if algorithm in LIST_ONLY:
         if algorithm == "next-fit":
             indices, ends = in_bins(next_fit, rooms, np.arange(len(rooms)), capacity, limit)

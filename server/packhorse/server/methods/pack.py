@@ -37,7 +37,7 @@ from packhorse.server.methods.bins_of_ranks import (
     ranks_of,
     sums_of,
 )
-from packhorse.topology import RoomRule, Topology, cost_of
+from packhorse.topology import LEAST_EXTRA_TOKENS, RoomRule, Topology, cost_of
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_PACK_SEQUENCES = 1_000_000
@@ -196,11 +196,12 @@ def pack_in_slices(request: pb.PackSequencesRequest) -> TimeSlices[pb.PackSequen
     capacity = requests.integer("max_seq_len", request.max_seq_len, 1, MAX_SEQ_LEN)
     limit = requests.integer("max_sequences_per_bin", request.max_sequences_per_bin, 0) or None
     align = requests.integer("align", request.align, 0, capacity) or 1
-    extra = requests.integer("extra_tokens", request.extra_tokens, 0, capacity - 1)
+    extra = requests.integer("extra_tokens", request.extra_tokens, LEAST_EXTRA_TOKENS, capacity - 1)
     ranks = ranks_of(request)
     try:
-        lengths = checked_lengths(np.array(request.lengths, dtype=np.int64), capacity)
-        rooms = rooms_of_lengths(lengths, RoomRule(capacity, align, extra))  # int64 [S]
+        rule = RoomRule(capacity, align, extra)
+        lengths = checked_lengths(np.array(request.lengths, dtype=np.int64), rule.longest_length)
+        rooms = rooms_of_lengths(lengths, rule)  # int64 [S]
     except ValueError as error:
         raise invalid_field("lengths", str(error)) from None
     costs = _costs(request, lengths, ranks)

@@ -17,7 +17,7 @@ from packhorse.server.methods import requests
 from packhorse.server.methods.bins_of_ranks import check_costs, evened, is_balanced, order_of_costs, ranks_of
 from packhorse.server.methods.messages import encode
 from packhorse.server.methods.pack import caps_of
-from packhorse.topology import Topology, cost_of
+from packhorse.topology import LEAST_EXTRA_TOKENS, Topology, cost_of
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_STREAM_SEQUENCES = 100_000
@@ -367,7 +367,7 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
         max_sequences_per_bin=requests.integer("options.max_sequences_per_bin", options.max_sequences_per_bin, 0)
         or None,
         align=requests.integer("options.align", options.align, 0, capacity) or 1,
-        extra_tokens=requests.integer("options.extra_tokens", options.extra_tokens, 0, capacity - 1),
+        extra_tokens=requests.integer("options.extra_tokens", options.extra_tokens, LEAST_EXTRA_TOKENS, capacity - 1),
         caps=caps_of(options.budgets, "options.budgets"),
         separate_versions=options.separate_versions,
     )

@@ -45,7 +45,7 @@ DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset | MixtureDataset]
     ),
     "packhorse_dataset_real_token_ratio": (
         "Share of the capacity that holds tokens of sequences, 0 to 1: without extra_tokens and alignment",
-        lambda dataset: dataset.manifest.own_tokens / dataset.manifest.total_capacity,
+        lambda dataset: dataset.manifest.fed_tokens / dataset.manifest.total_capacity,
     ),
     "packhorse_dataset_padding_tokens": (
         "Tokens of capacity that an epoch leaves empty",
