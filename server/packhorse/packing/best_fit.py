@@ -10,8 +10,8 @@ and the most sequences in a bin, and returns template → multiplicity.
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from packhorse.packing.bounds import bound_of_pairs
 from packhorse.packing.plan import Packing, Template
@@ -70,17 +70,8 @@ def best_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int)
             if num_bins and size:
                 heapq.heappush(open_groups, (room, old_stamp, num_bins, size, content))
 
-    templates: Counter[Template] = Counter()
-    for *_, num_bins, _, content in (*closed, *open_groups, *(entry[1] for entry in waiting)):
-        reversed_template: list[int] = []
-        while content:
-            content, length, copies = content
-            if copies == 1:
-                reversed_template.append(length)
-            else:
-                reversed_template += [length] * copies
-        templates[tuple(reversed_template[::-1])] += num_bins
-    return templates
+    groups = (*closed, *open_groups, *(entry[1] for entry in waiting))
+    return _templates([group[2] for group in groups], [group[4] for group in groups])
 
 
 def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
@@ -132,23 +123,12 @@ def is_near(plan: Packing) -> bool:
     return plan.templates.total() - plan.lower_bound <= NEAR_GAP * plan.lower_bound
 
 
-class Group(NamedTuple):
-    """Equal bins, opened one after the other."""
+_Group = tuple[tuple[int, int], int, int, int, int, int, _Chain]
+"""Equal bins, opened one after the other: (key, room in tokens, number of the first in the order of opening, stamp of
+the last touch, number of bins, sequences in each, content)."""
 
-    room: int
-    """Free tokens in each."""
-    first: int
-    """Number of the first of them in the order of opening; the others follow it."""
-    stamp: int
-    """When they were last touched, ascending."""
-    num_bins: int
-    size: int
-    """Sequences in each."""
-    contents: _Chain
-
-
-Key = Callable[[Group], tuple[int, int]]
-"""Bins with the smallest key are taken first; distinct for distinct groups."""
+Key = Callable[[int, int, int], tuple[int, int]]
+"""(room, number of the first bin, stamp) → key. The group with the smallest key is taken first; keys are distinct."""
 
 
 def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key: Key) -> Counter[Template]:
@@ -157,49 +137,52 @@ def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key
     A length then fills whole groups and leaves at most three new ones: O(distinct lengths · log). `key` says which of
     the bins with room is taken first.
     """
-    open_groups: list[tuple[tuple[int, int], Group]] = []  # with room for the length in hand
-    waiting: list[tuple[int, int, Group]] = []  # most room first: shorter lengths will fit
-    closed: list[Group] = []
+    open_groups: list[_Group] = []  # with room for the length in hand
+    waiting: list[tuple[int, int, _Group]] = []  # most room first: shorter lengths will fit
+    closed: list[_Group] = []
     num_opened = 0
     stamp = 0
 
-    def put_back(group: Group, length: int) -> None:
-        if group.size == limit or not group.room:
+    def put_back(group: _Group, length: int) -> None:
+        room = group[1]
+        if group[5] == limit or not room:
             closed.append(group)
-        elif group.room >= length:
-            heapq.heappush(open_groups, (key(group), group))
+        elif room >= length:
+            heapq.heappush(open_groups, group)
         else:
-            heapq.heappush(waiting, (-group.room, group.first, group))
+            heapq.heappush(waiting, (-room, group[2], group))
 
     for length, count in pairs:
         while waiting and -waiting[0][0] >= length:
-            group = heapq.heappop(waiting)[2]
-            heapq.heappush(open_groups, (key(group), group))
+            heapq.heappush(open_groups, heapq.heappop(waiting)[2])
         while count:
             if open_groups:
-                room, first, _, num_bins, size, contents = group = heapq.heappop(open_groups)[1]
+                _, room, first, touched, num_bins, size, content = heapq.heappop(open_groups)
                 copies = min(room // length, limit - size)
             else:
                 copies = min(capacity // length, limit)
-                room, first, num_bins, size, contents = capacity, num_opened, -(-count // copies), 0, None
+                room, first, touched, size, content = capacity, num_opened, stamp, 0, None
+                num_bins = -(-count // copies)
                 num_opened += num_bins
-                group = Group(room, first, stamp, num_bins, size, contents)
-            stamp += 1
             num_full = min(num_bins, count // copies)
             if num_full:
-                filled = (contents, length, copies)
-                put_back(Group(room - copies * length, first, stamp, num_full, size + copies, filled), length)
-                count -= num_full * copies
-            num_used = num_full
-            if num_used < num_bins and count:
                 stamp += 1
-                filled = (contents, length, count)
-                put_back(Group(room - count * length, first + num_used, stamp, 1, size + count, filled), length)
-                num_used += 1
+                left, filled = room - copies * length, (content, length, copies)
+                put_back((key(left, first, stamp), left, first, stamp, num_full, size + copies, filled), length)
+                count -= num_full * copies
+                first += num_full
+                num_bins -= num_full
+            if num_bins and count:
+                stamp += 1
+                left, filled = room - count * length, (content, length, count)
+                put_back((key(left, first, stamp), left, first, stamp, 1, size + count, filled), length)
                 count = 0
-            if num_used < num_bins:
-                put_back(group._replace(first=first + num_used, num_bins=num_bins - num_used), length)
-    return _templates((*closed, *(entry[1] for entry in open_groups), *(entry[2] for entry in waiting)))
+                first += 1
+                num_bins -= 1
+            if num_bins:
+                put_back((key(room, first, touched), room, first, touched, num_bins, size, content), length)
+    groups = (*closed, *open_groups, *(entry[2] for entry in waiting))
+    return _templates([group[4] for group in groups], [group[6] for group in groups])
 
 
 class Dealer:
@@ -212,44 +195,45 @@ class Dealer:
     def __init__(self, limit: int, key: Key) -> None:
         self._limit = limit
         self._key = key
-        self._open: list[tuple[tuple[int, int], Group]] = []
-        self._closed: list[Group] = []
+        self._open: list[_Group] = []
+        self._closed: list[_Group] = []
         self._num_opened = 0
         self._stamp = 0
 
     def open_bins(self, num_bins: int, capacity: int, length: int = 0, copies: int = 0) -> None:
         """Opens equal bins of `capacity` tokens, with `copies` sequences of a length in each."""
         self._stamp += 1
-        contents = (None, length, copies) if copies else None
-        self._put_back(Group(capacity - copies * length, self._num_opened, self._stamp, num_bins, copies, contents))
+        content = (None, length, copies) if copies else None
+        self._put_back(capacity - copies * length, self._num_opened, self._stamp, num_bins, copies, content)
         self._num_opened += num_bins
 
     def deal(self, length: int, count: int) -> int:
         """Deals sequences of a length to the open bins; returns how many of them fit nowhere."""
-        while count and self._open and self._open[0][1].room >= length:
+        while count and self._open and self._open[0][1] >= length:
             self._stamp += 1
-            group = heapq.heappop(self._open)[1]
-            num_used = min(group.num_bins, count)
-            contents = group.contents
-            if contents is not None and contents[1] == length:
-                contents = (contents[0], length, contents[2] + 1)
+            _, room, first, touched, num_bins, size, content = heapq.heappop(self._open)
+            num_used = min(num_bins, count)
+            if content is not None and content[1] == length:
+                filled = (content[0], length, content[2] + 1)
             else:
-                contents = (contents, length, 1)
-            self._put_back(Group(group.room - length, group.first, self._stamp, num_used, group.size + 1, contents))
-            if num_used < group.num_bins:
-                self._put_back(group._replace(first=group.first + num_used, num_bins=group.num_bins - num_used))
+                filled = (content, length, 1)
+            self._put_back(room - length, first, self._stamp, num_used, size + 1, filled)
+            if num_used < num_bins:
+                self._put_back(room, first + num_used, touched, num_bins - num_used, size, content)
             count -= num_used
         return count
 
     def templates(self) -> Counter[Template]:
         """Returns all bins that hold something: template → multiplicity."""
-        return _templates(group for group in (*self._closed, *(entry[1] for entry in self._open)) if group.size)
+        groups = [group for group in (*self._closed, *self._open) if group[5]]
+        return _templates([group[4] for group in groups], [group[6] for group in groups])
 
-    def _put_back(self, group: Group) -> None:
-        if group.size == self._limit or not group.room:
+    def _put_back(self, room: int, first: int, stamp: int, num_bins: int, size: int, content: _Chain) -> None:
+        group = (self._key(room, first, stamp), room, first, stamp, num_bins, size, content)
+        if size == self._limit or not room:
             self._closed.append(group)
         else:
-            heapq.heappush(self._open, (self._key(group), group))
+            heapq.heappush(self._open, group)
 
 
 def spread_decreasing(
@@ -270,18 +254,35 @@ def spread_decreasing(
     return dealer.templates()
 
 
-def _templates(groups: Iterable[Group]) -> Counter[Template]:
+def _templates(nums_bins: list[int], contents: list[_Chain]) -> Counter[Template]:
     templates: Counter[Template] = Counter()
-    for group in groups:
-        template: list[int] = []
-        contents = group.contents
-        while contents is not None:
-            contents, length, copies = contents
-            template.extend([length] * copies)
-        templates[tuple(reversed(template))] += group.num_bins
+    for num_bins, content in zip(nums_bins, contents, strict=True):
+        reversed_template: list[int] = []
+        while content:
+            content, length, copies = content
+            if copies == 1:
+                reversed_template.append(length)
+            else:
+                reversed_template += [length] * copies
+        templates[tuple(reversed_template[::-1])] += num_bins
     return templates
 
 
-def most_room(group: Group) -> tuple[int, int]:
+def most_room(room: int, first: int, stamp: int) -> tuple[int, int]:
     """Orders bins: most room first, of several the one opened earliest."""
-    return -group.room, group.first
+    return -room, first
+
+
+def least_room_latest(room: int, first: int, stamp: int) -> tuple[int, int]:
+    """Orders bins: least room first, of several the one touched last."""
+    return room, -stamp
+
+
+def most_room_latest(room: int, first: int, stamp: int) -> tuple[int, int]:
+    """Orders bins: most room first, of several the one touched last."""
+    return -room, -stamp
+
+
+def opened_first(room: int, first: int, stamp: int) -> tuple[int, int]:
+    """Orders bins by when they were opened."""
+    return first, 0

@@ -38,18 +38,28 @@ def checked_lengths(lengths: ArrayLike, max_seq_len: int | None = None) -> NDArr
     Raises:
         ValueError: not one-dimensional, or a length is not an integer in the range; the message names the first.
     """
+    most = MAX_SEQ_LEN if max_seq_len is None else max_seq_len
+    if _are_few_in_range(lengths, most):
+        return np.array(lengths, dtype=np.int64)
     if isinstance(lengths, (str, bytes)) or (not isinstance(lengths, Sequence) and not hasattr(lengths, "__array__")):
         raise ValueError(f"lengths must be a list or array of integers, got {type(lengths).__name__}")
     if not hasattr(lengths, "__array__"):
-        return _in_range(_array_of_list(lengths), max_seq_len)
+        return _in_range(_array_of_list(lengths), most)
     values = np.asarray(lengths)
     if values.ndim != 1:
         raise ValueError(f"lengths must have one dimension, got shape {values.shape}")
     if not values.size:
         return np.empty(0, dtype=np.int64)
     if values.dtype.kind not in "iu":
-        return _in_range(_array_of_list(values.tolist()), max_seq_len)
-    return _in_range(values, max_seq_len)
+        return _in_range(_array_of_list(values.tolist()), most)
+    return _in_range(values, most)
+
+
+def _are_few_in_range(lengths: Any, most: int) -> bool:
+    """Whether it is a list of few integers in [1, most]; a single call of NumPy takes longer than to know it."""
+    if type(lengths) is not list or len(lengths) >= _FEW or set(map(type, lengths)) != {int}:
+        return False
+    return bool(min(lengths) >= 1 and max(lengths) <= most)
 
 
 def _array_of_list(lengths: Any) -> NDArray[Any]:
@@ -88,8 +98,7 @@ def _array_of_plain_integers(lengths: Any) -> NDArray[np.int64] | None:
     return None
 
 
-def _in_range(values: NDArray[Any], max_seq_len: int | None) -> NDArray[np.int64]:
-    most = MAX_SEQ_LEN if max_seq_len is None else max_seq_len
+def _in_range(values: NDArray[Any], most: int) -> NDArray[np.int64]:
     if values.size and (values.min() < 1 or values.max() > most):
         index = int(np.argmax((values < 1) | (values > most)))
         value = int(values[index])
@@ -177,9 +186,10 @@ def sorted_by_value(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
     """
     order = sorted_indices(values)
     ascending = values[order]
-    is_first = np.ones(len(values), dtype=bool)
+    is_first = np.empty(len(values), dtype=bool)
+    is_first[:1] = True
     np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
-    starts = np.flatnonzero(is_first)
+    (starts,) = is_first.nonzero()
     counts = np.empty_like(starts)
     if len(starts):
         np.subtract(starts[1:], starts[:-1], out=counts[:-1])

@@ -12,23 +12,30 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 
-from packhorse.packing.best_fit import fill_decreasing, most_room, spread_decreasing
+from packhorse.packing.best_fit import (
+    fill_decreasing,
+    least_room_latest,
+    most_room,
+    most_room_latest,
+    opened_first,
+    spread_decreasing,
+)
 from packhorse.packing.plan import Template, checked_counts
 
 
 def shortest_pack_first(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
     """Packs longest first, each sequence into the emptiest bin; those that fit nowhere open a bin each."""
-    return spread_decreasing(pairs, capacity, limit, lambda group: (-group.room, -group.stamp), one_per_new_bin=True)
+    return spread_decreasing(pairs, capacity, limit, most_room_latest, one_per_new_bin=True)
 
 
 def longest_pack_first(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
     """Packs longest first, each length into the fullest bins with room, as many copies as fit."""
-    return fill_decreasing(pairs, capacity, limit, lambda group: (group.room, -group.stamp))
+    return fill_decreasing(pairs, capacity, limit, least_room_latest)
 
 
 def first_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
     """Packs each sequence into the bin opened earliest that has room, in O(distinct lengths · log)."""
-    return fill_decreasing(pairs, capacity, limit, lambda group: (group.first, 0))
+    return fill_decreasing(pairs, capacity, limit, opened_first)
 
 
 def greedy_knapsack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
