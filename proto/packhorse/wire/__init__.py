@@ -15,7 +15,7 @@ from packhorse.wire.checksums import (
     header_checksum,
     is_of_version_1,
 )
-from packhorse.wire.fingerprints import ids_sum, tokens_fingerprint
+from packhorse.wire.fingerprints import ids_sum, rows_of_fingerprint, tokens_fingerprint
 from packhorse.wire.freed_memory import give_back_freed_memory, keep_freed_memory
 from packhorse.wire.streams import (
     ADDED_OFFSET,
@@ -54,6 +54,7 @@ __all__ = [
     "is_of_version_1",
     "keep_freed_memory",
     "own_digest",
+    "rows_of_fingerprint",
     "steps_of_ranks",
     "stream_positions",
     "tokens_fingerprint",

@@ -38,6 +38,19 @@ def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None)
     return sums[0] % 2**64, sums[1] % 2**64
 
 
+def rows_of_fingerprint(num_sequences: int) -> NDArray[np.int64]:
+    """Returns the rows that a fingerprint of tokens takes, ascending: int64 [at most 64].
+
+    Example:
+        >>> rows_of_fingerprint(2)
+        array([0, 1])
+
+    Args:
+        num_sequences: rows, at least 1.
+    """
+    return np.unique(np.random.default_rng(num_sequences).integers(num_sequences, size=_MOST_SEQUENCES))
+
+
 def tokens_fingerprint(read: Callable[[int], NDArray[np.integer]], num_sequences: int) -> str:
     """Returns a fingerprint of tokens, from at most 64 sequences.
 
@@ -48,12 +61,11 @@ def tokens_fingerprint(read: Callable[[int], NDArray[np.integer]], num_sequences
         '30840ba7bc1b9bf3'
 
     Args:
-        read: a sequence's tokens, by its row number: integers of any type [length].
+        read: a sequence's tokens, by its row number, one of `rows_of_fingerprint`: integers of any type [length].
         num_sequences: rows, at least 1.
     """
-    rows = np.unique(np.random.default_rng(num_sequences).integers(num_sequences, size=_MOST_SEQUENCES))
     digest = sha256()
-    for row in rows.tolist():
+    for row in rows_of_fingerprint(num_sequences).tolist():
         tokens = np.asarray(read(row)).astype("<i8")
         digest.update(np.array([row, len(tokens)], dtype="<i8").tobytes() + tokens.tobytes())
     return digest.hexdigest()[:16]

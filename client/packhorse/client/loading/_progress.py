@@ -25,6 +25,7 @@ from packhorse.wire import own_digest
 _Batch = TypeVar("_Batch")
 
 _DIGEST_BYTES = 16 << 10  # a digest names every range that is skipped
+_NUMBERS = 8
 _CHOICE, _ITERATION, _ENDED, _EXITING = 4, 5, 6, 7
 _BOUND_BYTES = 1 << 10
 _MOST_WORKERS = 1024
@@ -40,10 +41,10 @@ class Progress:
     def __init__(self, epoch: int, seed: int, topology: Topology) -> None:
         self._seed = seed
         self._topology = topology
-        self._numbers = torch.zeros(8, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-        self._digest = torch.zeros(_DIGEST_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
-        self._bound = torch.zeros(_BOUND_BYTES, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
-        self._seen = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        sizes = [8 * _NUMBERS, 8 * _MOST_WORKERS, _DIGEST_BYTES, _BOUND_BYTES]
+        shared = torch.zeros(sum(sizes), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        numbers, seen, self._digest, self._bound = shared.split(sizes)
+        self._numbers, self._seen = numbers.view(torch.int64), seen.view(torch.int64)
         self._own: Resume | None = None  # what a StatefulDataLoader gave to this worker alone
         self._last: tuple[int, Mapping[str, Any]] | None = None  # of which choice, and the state after its last batch
         self._iterations = 0  # in this process; only the last one goes on

@@ -53,6 +53,7 @@ class BatchMaker:
         self.tokens = as_token_source(tokens)
         self.loss_mask = loss_mask_of(self.tokens, form.loss_mask)
         self._assembler: BatchAssembler | None = None
+        self._checked = ("", 0)  # fingerprint of the tokens that were compared, and of how many sequences
         self._wants_groups = False
         self._rows_per_bin: NDArray[np.int64] | None = None  # of every component, where rows are to be theirs
 
@@ -86,8 +87,11 @@ class BatchMaker:
                 f"prepare the dataset with extra_tokens={self.form.separators.num_tokens}"
             )
         self.tokens = _of_plan(self.tokens, plan)
-        if plan.tokens_fingerprint and self.tokens.is_mapped:  # of others 64 reads take seconds
-            check_tokens(self.tokens, plan.tokens_fingerprint, plan.tokens_sequences)
+        fingerprint = (plan.tokens_fingerprint, plan.tokens_sequences)
+        is_new = bool(plan.tokens_fingerprint) and fingerprint != self._checked
+        if is_new and self.tokens.is_mapped:  # of others 64 reads take seconds
+            check_tokens(self.tokens, *fingerprint)
+            self._checked = fingerprint
         if self.loss_mask is not None:
             self.loss_mask = _of_plan(self.loss_mask, plan)
         self._assembler = BatchAssembler(

@@ -8,11 +8,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packhorse.client.connecting import Server, Target
 from packhorse.client.options import Run
 from packhorse.client.sources import TokenSource, TokenSourceError, as_token_source
 from packhorse.client.transport.requests import shortened
-from packhorse.wire import tokens_fingerprint
+from packhorse.wire import rows_of_fingerprint, tokens_fingerprint
 
 _MANIFEST = "manifest.json"
 
@@ -75,7 +78,18 @@ def check_tokens(source: TokenSource, fingerprint: str, num_sequences: int) -> N
     Raises:
         TokenSourceError: they are others, or fewer.
     """
-    if tokens_fingerprint(source.read, num_sequences) != fingerprint:
+    rows = rows_of_fingerprint(num_sequences)
+    lengths = source.lengths(rows)
+    gather = source.gather_from(rows, lengths)  # finds all of them at once
+    number_of = {row: number for number, row in enumerate(rows.tolist())}
+
+    def read(row: int) -> NDArray[np.int64]:
+        number = number_of[row]
+        tokens = np.empty(int(lengths[number]), dtype=np.int64)
+        gather(number, number + 1, tokens, np.zeros(1, dtype=np.int64))
+        return tokens
+
+    if tokens_fingerprint(read, num_sequences) != fingerprint:
         raise TokenSourceError(
             "other tokens than those that the dataset was prepared from (made again, with another tokenizer?): "
             f"{source}; prepare it again, or give tokens= with the right ones"
