@@ -128,7 +128,8 @@ def markdown(runs: Sequence[str]) -> str:
         "Written by `python tests/benchmarks/run.py --write`; not edited by hand. Medians, with the range over repeats",
         "in brackets. A ratio says how many times better packhorse is than the peer, which did the same work in the",
         "same run, taking turns. A run of some benchmarks (`--only`) stands before the runs recorded earlier; a run of",
-        "all takes their place.",
+        "all takes their place. `python tests/benchmarks/run.py --outdated` lists the runs that are older than the",
+        "code that they measured.",
         "",
     ]
     return "\n".join(lines) + "\n" + "\n".join(runs)

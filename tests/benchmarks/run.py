@@ -51,6 +51,7 @@ import bench_training
 import bench_two_budgets
 import bench_waiting
 from harness import Row, as_json, environment, markdown, recorded_run, recorded_runs, show, without_outdated
+from outdated import outdated
 from workload import FULL, QUICK, Workspace
 
 BENCHMARKS = {
@@ -116,12 +117,18 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=named)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the measurements as JSON")
     parser.add_argument("--write", action="store_true", help="write what this run measured to RESULTS.md")
+    parser.add_argument("--outdated", action="store_true", help="list what was run before its code changed, and end")
     arguments = parser.parse_args()
+    default = [name for name in BENCHMARKS if name not in ONLY_WHEN_NAMED]
+    if arguments.outdated:
+        files = {name: Path(str(module.__file__)) for name, module in BENCHMARKS.items()}
+        print(*outdated(recorded_runs(RESULTS.read_text()), files, default), sep="\n")
+        return
     if arguments.write and arguments.quick:
         parser.error("--write is for full sizes: leave out --quick")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as where pip installed: nobody compiles imports in every process
     facts = environment(sys.argv[1:])
-    names = arguments.only or [name for name in BENCHMARKS if name not in ONLY_WHEN_NAMED]
+    names = arguments.only or default
     chosen = {name: module for name, module in BENCHMARKS.items() if name in names}
     rows: list[Row] = []
     took: list[str] = []

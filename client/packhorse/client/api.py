@@ -428,7 +428,8 @@ class Client:
                 Of no effect without a balance.
             seed: shuffles equal lengths; None keeps their order.
             align: every sequence takes a multiple of this many tokens in its bin.
-            extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
+            extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS); -1 leaves out the
+                last one.
 
         Returns:
             Each bin's indices into `lengths`: int64.
@@ -497,7 +498,8 @@ class Client:
             cost_linear: see `PackOptions`.
             allow_empty: a flush with fewer sequences than bins adds empty bins instead of raising an error.
             align: every sequence takes a multiple of this many tokens in its bin.
-            extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS).
+            extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS); -1 leaves out the
+                last one.
             resources: name of what sequences take of a bin beside tokens, such as image tiles → the most that a bin
                 holds; `send` then takes `amounts`.
             max_staleness: how many versions of the policy a sequence may be behind when its bin leaves, or `Staleness`

@@ -169,7 +169,7 @@ def _prepare_text(
 ) -> Manifest:
     """Tokenizes and prepares; what prepare does not know are options of tokenize."""
     options = ["--tokenizer", tokenizer, *click.get_current_context().args]
-    with tokens_of_text(sources, options, plan, columns, execution, place) as tokens:
+    with tokens_of_text(sources, options, plan, columns, grouping, execution, place) as tokens:
         return prepare_with_tokens(
             tokens.input,
             output=place.output,

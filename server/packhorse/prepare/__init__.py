@@ -7,7 +7,7 @@ from packhorse.dataset import PlanOptions, load_prepared
 from packhorse.jobs import Execution
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import READERS, InputColumns, OnBadRow, Resource
-from packhorse.prepare.job import Layout
+from packhorse.prepare.job import Layout, check_plan
 from packhorse.prepare.pipeline import DryRun, dry_run, prepare, prepare_with_tokens
 from packhorse.prepare.shard import shard
 
@@ -21,6 +21,7 @@ __all__ = [
     "OnBadRow",
     "PlanOptions",
     "Resource",
+    "check_plan",
     "dry_run",
     "load_prepared",
     "prepare",

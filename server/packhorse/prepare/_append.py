@@ -38,10 +38,9 @@ def refuse_growth(
             f"{before.name} was prepared by an earlier release and does not say from how many rows; prepare it again "
             "to append to it"
         )
-    was = {**asdict(manifest.options), "id_column": manifest.id_column}
-    now = {**asdict(options), "id_column": opened.columns.id}
-    differing = [name for name in now if was[name] != now[name]]
-    said = [f"{name} was {was[name]} and is {now[name]}" for name in differing]
+    said = _differing(manifest.options, options)
+    if manifest.id_column != opened.columns.id:
+        said.append(f"id_column was {manifest.id_column} and is {opened.columns.id}")
     keys = [manifest.keys.column if manifest.keys else None, opened.keys.name if opened.keys else None]
     if keys[0] != keys[1]:
         its, theirs = (f"keys of column {column!r}" if column else "no keys" for column in keys)
@@ -64,6 +63,20 @@ def refuse_growth(
         said.append(f"it was prepared from {inputs.rows:,} rows, and the input holds no more")
     elif adds and (again := _known(before, opened)):
         said.append(f"{again} is in it already and has not changed: give files of new sequences only")
+    _refuse(before, said)
+
+
+def refuse_other_options(before: PreparedDataset, options: PlanOptions) -> None:
+    """Refuses options that do not continue a dataset, whatever the input; a ValueError that names each difference."""
+    _refuse(before, _differing(before.manifest.options, options))
+
+
+def _differing(was: PlanOptions, now: PlanOptions) -> list[str]:
+    before, after = asdict(was), asdict(now)
+    return [f"{name} was {before[name]} and is {after[name]}" for name in after if before[name] != after[name]]
+
+
+def _refuse(before: PreparedDataset, said: list[str]) -> None:
     if said:
         raise ValueError(parameter("append") + f" cannot continue {before.name}: {'; '.join(said)}")
 

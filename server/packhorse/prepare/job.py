@@ -24,7 +24,7 @@ from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, open_engine, show_progress
 from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.parameters import parameter
-from packhorse.prepare._append import continued, refuse_growth
+from packhorse.prepare._append import continued, refuse_growth, refuse_other_options
 from packhorse.prepare._groups import gather_groups
 from packhorse.prepare._records import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.prepare._sort import Sort
@@ -291,6 +291,31 @@ def _refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) 
 def default_workers(num_rows: int) -> int:
     """Returns how many threads or processes are worth their start."""
     return max(1, min(os.cpu_count() or 1, num_rows // _WORKER_ROWS, _MOST_WORKERS))
+
+
+def check_plan(
+    options: PlanOptions, grouping: Grouping | None = None, *, appends_to: PreparedDataset | None = None
+) -> None:
+    """Refuses a plan that no input could have, such as before hours of tokenizing.
+
+    Example:
+        >>> check_plan(PlanOptions(max_seq_len=8, over_length="drop"), Grouping(size=2))
+
+    Args:
+        options: of the plan.
+        grouping: which sequences stay together; None for groups of one.
+        appends_to: the dataset that it is to continue; None for a new one.
+
+    Raises:
+        ValueError: an option is out of range, some do not go together, or they are not those of `appends_to`; the
+            message names them.
+    """
+    options = checked_options(options)
+    if appends_to is not None:
+        refuse_other_options(appends_to, options)
+    if grouping is not None:
+        _refuse_with_groups(options, seqpack=False, skips=False)
+    _refuse_with_prefixes(options, InputColumns(), grouping)
 
 
 def checked_options(options: PlanOptions) -> PlanOptions:

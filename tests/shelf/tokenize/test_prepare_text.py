@@ -1,6 +1,7 @@
 """`packhorse prepare --tokenizer`: text to a dataset that holds its tokens, in one command."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -126,6 +127,26 @@ def test_an_output_that_is_taken_is_refused_before_tokenizing(folder):
     assert left(folder) == ["d"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (["--extra-tokens", -2], "--extra-tokens"),
+        (["--align", 300], "align 300"),
+        (["--keep", "tail"], "--keep tail"),
+        (["--tokens-per-rank", 100], "--tokens-per-rank 100"),
+        (["--group-size", 2, "--over-length", "truncate"], "--over-length truncate would cut sequences"),
+        (["--group-size", 2, "--max-sequences-per-bin", 4], "does not go with groups"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_before_tokenizing(folder, wrong, named):
+    refused = run(
+        *("--input", "chats.jsonl", "--tokenizer", "model", "--max-seq-len", 256, "--output", "sets/d"), *wrong
+    )
+    assert refused.exit_code == 1
+    assert re.search(named, refused.output), refused.output
+    assert not (folder / "sets").exists()
+
+
 def test_new_text_is_appended_with_its_tokens_and_the_old_version_keeps_its_own(folder):
     prepared(source="text.jsonl")
     write("more.jsonl", [{"text": "fox"}, {"text": "dog"}])
@@ -136,6 +157,15 @@ def test_new_text_is_appended_with_its_tokens_and_the_old_version_keeps_its_own(
     assert len(MegatronTokens("sets/d/versions/1/tokens/d.idx")) == 7
     ids = [number for batch in PackedDataset("sets/d", batch_size=1) for number in batch["ids"].tolist()]
     assert sorted(ids) == list(range(9))
+
+
+def test_an_append_with_another_plan_is_refused_before_tokenizing(folder):
+    prepared()
+    call = ["--input", "text.jsonl", "--tokenizer", "model", "--output", "sets/d", "--append"]
+    refused = run(*call, "--max-seq-len", 128, "--align", 4)
+    assert refused.exit_code == 1
+    assert "max_seq_len was 256 and is 128; align was 1 and is 4" in refused.output
+    assert left(folder) == ["d"]
 
 
 def test_append_needs_the_tokens_of_the_dataset(folder):

@@ -53,7 +53,7 @@ class MemoryDatasets:
         keep: which end of a truncated sequence stays.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         align: a sequence's room is a multiple of this many tokens.
-        extra_tokens: tokens kept free for each sequence beside its own (BOS, EOS).
+        extra_tokens: tokens kept free for each sequence beside its own (BOS, EOS); -1 leaves out the last one.
         group_size: this many consecutive sequences share a bin; None for no groups.
 
     Raises:

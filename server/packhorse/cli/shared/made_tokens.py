@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import click
 
 from packhorse.cli import in_flags, main
-from packhorse.dataset import PlanOptions, open_prepared, refuse_holding, refuse_output
+from packhorse.dataset import PlanOptions, PreparedDataset, open_prepared, refuse_holding, refuse_output
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution
 from packhorse.parameters import message_of
-from packhorse.prepare import Grouping, InputColumns
+from packhorse.prepare import Grouping, InputColumns, check_plan
 
 _RECORD = "made.json"
 
@@ -50,6 +50,7 @@ def tokens_of_text(
     options: Sequence[str],
     plan: PlanOptions,
     columns: InputColumns,
+    grouping: Grouping | None,
     execution: Execution,
     place: Place,
 ) -> Iterator[MadeTokens]:
@@ -62,19 +63,23 @@ def tokens_of_text(
         options: of `tokenize`, as they were typed.
         plan: of the dataset.
         columns: of the text: the ids, and what happens to bad rows.
+        grouping: of the dataset; None for what the text says.
         execution: engine, workers, and whether finished parts are used again.
         place: where the dataset goes.
 
     Raises:
         ClickException: an option or the text is wrong.
+        ValueError: the plan cannot be; said before a token is made.
         FileExistsError: the output is taken.
     """
     if plan.max_seq_len is None:
         raise click.UsageError("Missing option '--max-seq-len'.")
     if columns.length is not None:
         raise click.UsageError("--length-column does not go with --tokenizer: lengths are those of the tokens.")
+    before = open_prepared(place.output, check_pool=False) if place.append else None
+    check_plan(plan, grouping, appends_to=before)
     refuse_holding(place.output, [Path(source) for source in sources if not is_url(source)])
-    earlier = _tokens_before(place.output) if place.append else None
+    earlier = None if before is None else _tokens_before(before)
     if earlier is None:
         refuse_output(place.output, overwrite=place.overwrite)
     output = place.output.resolve()
@@ -109,14 +114,14 @@ def tokens_of_text(
     shutil.rmtree(folder)
 
 
-def _tokens_before(output: Path) -> Path:
+def _tokens_before(before: PreparedDataset) -> Path:
     """Returns the index that a dataset holds, to which tokens are added."""
-    inputs = open_prepared(output, check_pool=False).manifest.inputs
-    path = None if inputs is None or inputs.tokens is None else output / inputs.tokens.path
+    inputs = before.manifest.inputs
+    path = None if inputs is None or inputs.tokens is None else before.path / inputs.tokens.path
     if path is None or not path.is_file():
         raise click.UsageError(
-            f"--append with --tokenizer needs the tokens of {output}, which does not hold them: tokenize the new text "
-            "yourself, and append the tokens."
+            f"--append with --tokenizer needs the tokens of {before.path}, which does not hold them: tokenize the new "
+            "text yourself, and append the tokens."
         )
     return path
 

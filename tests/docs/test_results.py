@@ -1,0 +1,50 @@
+"""RESULTS.md says when each benchmark was run, and which runs are older than the code that they measured."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """The module `outdated` and the runs of RESULTS.md."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import harness
+    import outdated
+
+    yield outdated, harness.recorded_runs((BENCHMARKS / "RESULTS.md").read_text())
+    for name in ("harness", "outdated"):
+        sys.modules.pop(name, None)
+
+
+def files():
+    return {path.stem.removeprefix("bench_").replace("_", "-"): path for path in BENCHMARKS.glob("bench_*.py")}
+
+
+def test_every_benchmark_measures_packages_that_exist(benchmarks):
+    outdated, runs = benchmarks
+    for name, path in files().items():
+        assert outdated.packages_of(path), name
+    assert outdated.packages_of(BENCHMARKS / "bench_few_lengths.py") == ("packhorse.client", "packhorse.packing")
+    assert "packhorse.server" in outdated.packages_of(BENCHMARKS / "bench_first_bin.py")
+    assert set(outdated.last_runs(runs, [])) <= set(files())
+
+
+def test_a_run_is_outdated_once_its_code_changes(benchmarks, monkeypatch):
+    outdated, _ = benchmarks
+    changed = datetime(2026, 5, 2, 12, 0, tzinfo=UTC)
+    monkeypatch.setattr(outdated, "_changed", lambda packages: changed)
+    few = {name: path for name, path in files().items() if name in ("masks", "planning", "tls")}
+    runs = [
+        "## Run of masks, tls\n\n- date: 2026-05-02 12:00 UTC\n",
+        "## Run of everything\n\n- date: 2026-05-01 08:00 UTC\n",
+    ]
+    assert [each.name for each in outdated.outdated(runs, few, ["planning", "masks"])] == ["planning"]
+    (never, old) = outdated.outdated(runs[1:], {name: few[name] for name in ("planning", "tls")}, ["planning"])
+    assert str(never) == "planning: run 2026-05-01 08:00 UTC, packhorse.packing changed 2026-05-02 12:00 UTC"
+    assert old.last_run is None
+    assert "tls: never run" in str(old)
