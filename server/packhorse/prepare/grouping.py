@@ -21,6 +21,9 @@ from packhorse.prepare.input import InputFile, RowRange, cut, load_npy
 from packhorse.topology import checked_integer
 from packhorse.wire.prefixes import by_prefix
 
+INPUT = "input"
+"""For `share_prefixes`: the tokens are the input's."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Grouping:
@@ -43,9 +46,9 @@ class Grouping:
     in memory: an array.
     """
     share_prefixes: Any = None
-    """Tokens of the sequences: the path of a Megatron file, or in memory anything that gives a row of tokens for an id.
-    What sequences of a group begin with then takes room once, and trainers need `shared_prefix="tree"`. None: each
-    sequence takes the room of all of its tokens.
+    """Tokens of the sequences: "input" for those of the input, the path of a Megatron file, or in memory anything that
+    gives a row of tokens for an id. What sequences of a group begin with then takes room once, and trainers need
+    `shared_prefix="tree"`. None: each sequence takes the room of all of its tokens.
     """
     ids: NDArray[np.integer] | None = field(init=False, default=None)
     """The numbers, mapped: int [rows]."""
@@ -76,6 +79,24 @@ class Grouping:
         object.__setattr__(self, "ids", ids)
         if path and stamp:
             object.__setattr__(self, "file", InputFile(path=path, stamp=stamp, num_rows=len(ids)))
+
+    def with_tokens_of(self, sources: Sequence[str]) -> "Grouping":
+        """Returns it with the path of the tokens, if those are the input's.
+
+        Args:
+            sources: of the input; empty for lengths in memory.
+
+        Raises:
+            ValueError: the input is not one source.
+        """
+        if self.share_prefixes != INPUT:
+            return self
+        if len(sources) != 1:
+            raise ValueError(
+                parameter("share_prefixes", INPUT)
+                + f" needs one Megatron file as input, and there are {len(sources)}: name the file of all tokens"
+            )
+        return replace(self, share_prefixes=sources[0])
 
     def tokens(self) -> Callable[[int], NDArray[np.integer]] | None:
         """Opens `share_prefixes`: a function from an id to its tokens."""

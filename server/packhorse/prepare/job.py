@@ -125,11 +125,13 @@ def checked_job(
         refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
     columns = replace(columns, group=grouping.column if grouping else None)
     record, adds = None, True
+    sources = [] if input is None else _sources(input, execution)
+    if grouping is not None:
+        grouping = grouping.with_tokens_of(sources)
     if input is None:
         opened = open_held(lengths, columns)
         source = opened.kind
     else:
-        sources = _sources(input, execution)
         found = find_inputs(sources)
         _refuse_holding(folder, [*sources, *(file.path for file in grouping.files)] if grouping else sources, found)
         opened, source, adds = found.open(columns), name_of_inputs(sources), not found.reader.is_alone

@@ -240,6 +240,15 @@ def test_groups_are_appended_as_they_would_be_at_once(tmp_path):
         prepare(f"{some}.idx", output=tmp_path / "set", plan=plan, grouping=Grouping(size=GROUP_SIZE), append=True)
 
 
+def test_the_tokens_may_be_those_of_the_input(root, tmp_path):
+    plan, grouping = PlanOptions(max_seq_len=CAPACITY), Grouping(size=GROUP_SIZE, share_prefixes="input")
+    manifest = prepare(str(root / "answers.idx"), output=tmp_path / "set", plan=plan, grouping=grouping)
+    assert manifest.digest == open_prepared(root / "sets/trees").manifest.digest
+    for arguments in ({"lengths": np.array([3, 4])}, {"input": [str(root / "answers.idx")] * 2}):
+        with pytest.raises(ValueError, match="share_prefixes='input' needs one Megatron file as input"):
+            prepare(**arguments, output=tmp_path / "other", plan=plan, grouping=grouping)
+
+
 @pytest.mark.parametrize(
     ("plan", "columns", "match"),
     [

@@ -95,6 +95,16 @@ def test_both_answers_of_a_preference_share_a_bin(folder):
     assert (manifest.groups.n_groups, manifest.n_sequences) == (5, 10)
 
 
+def test_answers_of_a_preference_may_share_their_prompt(folder):
+    write("pairs.jsonl", [{"prompt": "the fox " * 9, "chosen": "dog" * n, "rejected": "q"} for n in range(1, 6)])
+    prepared("--group-size", 2, "--share-prefixes", "input", source="pairs.jsonl")
+    manifest = open_prepared("sets/d").manifest
+    assert manifest.shares_prefixes
+    assert manifest.groups.shared_tokens > 0.4 * manifest.own_tokens
+    assert manifest.inputs.tokens.path == "tokens/d.idx"
+    assert left(folder) == ["d"]
+
+
 def test_tokens_are_not_made_twice_when_only_preparing_failed(folder):
     call = ["--input", "chats.jsonl", "--tokenizer", "model", "--output", "sets/d"]
     refused = run(*call, "--max-seq-len", 20)
