@@ -28,6 +28,7 @@ _RUN = "## Run"
 
 PACKAGES = ("packhorse", "seqpack", "torch", "numpy", "numba", "grpcio", "protobuf", "pyarrow")
 COLUMNS = ("what", "size", "packhorse", "peer", "ratio", "target", "reached?")
+_HEADING = f"| {' | '.join(COLUMNS)} |"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +137,22 @@ def markdown(runs: Sequence[str]) -> str:
 
 
 def without_outdated(runs: Sequence[str]) -> list[str]:
-    """Leaves out runs, newest first, of which every benchmark was run again since."""
+    """Leaves out runs, newest first, of which every benchmark was run again since, and rows that a newer run has."""
     seen: set[str] = set()
+    seen_rows: set[str] = set()
     kept = []
     for run in runs:
         names = set(run.split("\n", 1)[0].removeprefix(f"{_RUN} of ").split(", "))
+        rows = {line: _what_and_size(line) for line in run.split("\n") if line.startswith("| ")}
         if not names <= seen:
-            kept.append(run)
+            kept.append("\n".join(line for line in run.split("\n") if rows.get(line) not in seen_rows))
         seen |= names
+        seen_rows |= set(rows.values()) - {_what_and_size(_HEADING)}
     return kept
+
+
+def _what_and_size(line: str) -> str:
+    return "|".join(line.split("|")[1:3])
 
 
 def recorded_runs(text: str) -> list[str]:
@@ -163,7 +171,7 @@ def recorded_run(title: str, rows: Sequence[Row], facts: dict[str, str], notes: 
         "",
         *(f"- {name}: {fact}" for name, fact in facts.items()),
         "",
-        f"| {' | '.join(COLUMNS)} |",
+        _HEADING,
         f"|{'---|' * len(COLUMNS)}",
         *(f"| {' | '.join(row.cells())} |" for row in rows),
         "",

@@ -34,6 +34,23 @@ def test_every_benchmark_measures_packages_that_exist(benchmarks):
     assert set(outdated.last_runs(runs, [])) <= set(files())
 
 
+def test_a_row_that_was_measured_again_stands_once(benchmarks):
+    import harness
+
+    rows = [harness.Row(what="bins", size=size, ours=ours) for size, ours in (("8", "1"), ("8", "2"), ("64", "3"))]
+    facts = {"date": "2026-05-01 08:00 UTC"}
+    older = harness.recorded_run("everything", [*rows, harness.Row(what="masks", size="8", ours="4")], facts, [])
+    newer = harness.recorded_run("packers", rows[:2], facts, [])
+    text = harness.markdown(harness.without_outdated([newer, older]))
+    kept_newer, kept_older = harness.recorded_runs(text)
+    assert kept_newer.count("| bins | 8 |") == 2
+    assert "| bins | 8 |" not in kept_older
+    assert "| bins | 64 |" in kept_older
+    assert "| masks | 8 |" in kept_older
+    assert kept_older.count("| what | size |") == 1
+    assert [run.rstrip() for run in harness.without_outdated([newer])] == [newer.rstrip()]
+
+
 def test_a_run_is_outdated_once_its_code_changes(benchmarks, monkeypatch):
     outdated, _ = benchmarks
     changed = datetime(2026, 5, 2, 12, 0, tzinfo=UTC)
