@@ -1,10 +1,8 @@
 r"""Direct preference optimization (DPO) on a dataset of pairs, with a model of transformers.
 
-    packhorse tokenize --input answers.jsonl --prompt-column prompt --chosen-column chosen --rejected-column rejected \
-        --tokenizer gpt2 --output pairs
-    packhorse prepare --input pairs.idx --group-size 2 --max-seq-len 2048 --output datasets/pairs
-    torchrun --nproc-per-node 2 client/examples/dpo.py --model gpt2 --target embedded:datasets --dataset pairs \
-        --tokens pairs.idx --loss-mask pairs.loss_mask.idx --checkpoint run.pt --output tuned
+    packhorse prepare --input answers.jsonl --tokenizer gpt2 --max-seq-len 2048 --output datasets/pairs
+    torchrun --nproc-per-node 2 client/examples/dpo.py --model gpt2 --data datasets/pairs --checkpoint run.pt \
+        --output tuned
 
 A line of `answers.jsonl` holds a `prompt`, the answer that was `chosen` and the one that was `rejected`. The two are a
 group and so share a row; rows are dealt to the ranks. A step's loss and gradients are those of its pairs one by
@@ -25,7 +23,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM
 
-from packhorse.client import BatchFormat, create_packed_dataloader
+from packhorse.client import create_packed_dataloader
 from packhorse.client.masks import build_packing_attention_bias
 from packhorse.rollouts import PairLogProbs, as_pair_batch, pair_log_probs
 
@@ -51,10 +49,9 @@ def parsed() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="name or folder of a causal language model")
-    parser.add_argument("--target", required=True, help="the server, host:port, or embedded:FOLDER")
-    parser.add_argument("--dataset", required=True, help="name of a dataset prepared with --group-size 2, chosen first")
-    parser.add_argument("--tokens", required=True, help="the token file that it was prepared from")
-    parser.add_argument("--loss-mask", required=True, help="which of these tokens are answers")
+    parser.add_argument("--data", required=True, help="prepared folder of pairs, chosen first; or a server, host:port")
+    parser.add_argument("--dataset", help="with a server: the dataset's name")
+    parser.add_argument("--tokens", help="with a server: the token file, with its loss mask beside it")
     parser.add_argument("--checkpoint", type=Path, required=True, help="file to go on from, and to save to")
     parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
     parser.add_argument("--output", type=Path, help="folder to save the model to")
@@ -75,14 +72,13 @@ def main() -> None:
     is_first, world_size = dist.get_rank() == 0, dist.get_world_size()
 
     loader = create_packed_dataloader(
-        arguments.target,
+        arguments.data,
         arguments.dataset,
         arguments.tokens,
         batch_size=arguments.batch_size,
         seed=arguments.seed,
         num_workers=0,
         device="cpu",
-        batch=BatchFormat(loss_mask=arguments.loss_mask),
     )
     plain = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).to(device)
     reference = deepcopy(plain).eval().requires_grad_(False)  # the run's first weights, also after a resume

@@ -211,8 +211,7 @@ class Preferences:
     def train(self, *flags, processes=2):
         """Runs the example for up to three epochs; returns its steps. Each takes a row for each of two ranks."""
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", processes, "--standalone", SCRIPT]
-        command += ["--model", "model", "--target", "embedded:data", "--dataset", "pairs", "--tokens", "pairs.idx"]
-        command += ["--loss-mask", "pairs.loss_mask.idx", "--batch-size", 2 // processes, "--epochs", 3]
+        command += ["--model", "model", "--data", "data/pairs", "--batch-size", 2 // processes, "--epochs", 3]
         command += ["--learning-rate", 5e-3, *flags]
         done = subprocess.run(
             [*map(str, command)], cwd=self.folder, capture_output=True, text=True, timeout=RUN_SECONDS
