@@ -107,6 +107,8 @@ def checked_job(
 ) -> Job:
     """Checks the arguments of `prepare`, alone and together, and finds the input."""
     _check_output(plan, output, format)
+    if append and (overwrite or format == "seqpack"):
+        raise _cannot_append()
     _check_input(input, lengths, grouping, execution)
     if columns.resources:
         _refuse_with_resources(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
@@ -116,9 +118,6 @@ def checked_job(
     elif grouping is not None:
         _refuse_with_groups(plan, seqpack=format == "seqpack", skips=columns.on_bad_row == "skip")
     _refuse_with_prefixes(plan, columns, grouping)
-    if append and (overwrite or format == "seqpack"):
-        said = ", which keeps no earlier version, nor with seqpack's layout"
-        raise ValueError(parameter("append") + " goes neither with " + parameter("overwrite", True) + said)
     folder = Path(output)
     before = _version_before(folder) if append else None
     if not append:
@@ -126,8 +125,7 @@ def checked_job(
     columns = replace(columns, group=grouping.column if grouping else None)
     record, adds = None, True
     sources = [] if input is None else _sources(input, execution)
-    if grouping is not None:
-        grouping = grouping.with_tokens_of(sources)
+    grouping = grouping and grouping.with_tokens_of(sources)
     if input is None:
         opened = open_held(lengths, columns)
         source = opened.kind
@@ -172,6 +170,11 @@ def _check_output(plan: PlanOptions, output: str | os.PathLike[str], format: Lay
             + " nor "
             + parameter("keep", "tail")
         )
+
+
+def _cannot_append() -> ValueError:
+    said = ", which keeps no earlier version, nor with seqpack's layout"
+    return ValueError(parameter("append") + " goes neither with " + parameter("overwrite", True) + said)
 
 
 def _check_input(
