@@ -243,7 +243,10 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
     if manifest.version > 1:
         click.echo(f"version      {manifest.version}; packhorse inspect {shlex.quote(str(output))} lists the others")
     if manifest.inputs is not None and manifest.inputs.tokens is not None:
-        form = ", batch=BatchFormat(shared_prefix='tree')" if manifest.shares_prefixes else ""
+        words = "shared_prefix='tree'" if manifest.shares_prefixes else ""
+        if manifest.options.extra_tokens < 0:
+            words = "shift_labels=True"
+        form = f", batch=BatchFormat({words})" if words else ""
         click.echo(f"train        create_packed_dataloader({str(output)!r}, batch_size=8{form})")
     click.echo(f"next         packhorse serve --data-root {shlex.quote(str(output.resolve().parent))}")
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tests.shelf.tokenize.small_tokenizers import byte_level, saved
 
 from packhorse.cli import main
-from packhorse.client import PackedDataset
+from packhorse.client import BatchFormat, PackedDataset
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronTokens
 from packhorse.prepare import prepare
@@ -103,6 +103,15 @@ def test_answers_of_a_preference_may_share_their_prompt(folder):
     assert manifest.groups.shared_tokens > 0.4 * manifest.own_tokens
     assert manifest.inputs.tokens.path == "tokens/d.idx"
     assert left(folder) == ["d"]
+
+
+def test_the_last_line_says_how_to_train_without_last_tokens(folder):
+    told = prepared("--extra-tokens", -1)
+    assert "train        create_packed_dataloader('sets/d', batch_size=8, batch=BatchFormat(shift_labels=True))" in told
+    assert "9 tokens are predicted and not fed" in told
+    dataset = PackedDataset("sets/d", batch_size=1, rank=(0, 1), batch=BatchFormat(shift_labels=True))
+    held = MegatronTokens("sets/d/tokens/d.idx")
+    assert sum(batch["cu_seqlens"][-1].item() for batch in dataset) == sum(len(held.read(n)) - 1 for n in range(9))
 
 
 def test_tokens_are_not_made_twice_when_only_preparing_failed(folder):
