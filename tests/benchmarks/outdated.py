@@ -95,11 +95,14 @@ def _imported(text: str) -> list[str]:
 
 
 def _changed(packages: Sequence[str]) -> datetime | None:
-    """Returns when the newest commit changed one of the packages; None if nothing is measured or git knows nothing."""
+    """Returns when the newest commit to one of the packages was written; None if there is none.
+
+    It is the author's date, because a rebase renews the committer's.
+    """
     origins = [find_spec(package) for package in packages]
     folders = [str(Path(spec.origin).parent) for spec in origins if spec is not None and spec.origin]
     if not folders:
         return None
-    command = ["git", "log", "-1", "--format=%cI", "--", *folders]
+    command = ["git", "log", "-1", "--format=%aI", "--", *folders]
     answer = subprocess.run(command, cwd=_HERE, capture_output=True, text=True, check=True).stdout.strip()
     return datetime.fromisoformat(answer).astimezone(UTC) if answer else None

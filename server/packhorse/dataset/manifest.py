@@ -347,8 +347,13 @@ class Manifest(Facts):
 
     @property
     def fed_tokens(self) -> int:
-        """The sequences' own tokens that bins hold: all, or without each one's last where `extra_tokens` is -1."""
-        return self.own_tokens + min(self.options.extra_tokens, 0) * self.n_sequences
+        """The sequences' own tokens that bins hold: all, or without each one's last if `extra_tokens` is -1.
+
+        With -1 and `align`, a sequence of one token, which keeps its place, counts as none.
+        """
+        if self.options.extra_tokens >= 0:
+            return self.own_tokens
+        return self.total_tokens if self.options.align == 1 else self.own_tokens - self.n_sequences
 
     @property
     def capacities(self) -> list[int]:
