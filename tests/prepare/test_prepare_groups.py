@@ -63,6 +63,17 @@ def test_the_manifest_counts_sequences_and_groups(tmp_path):
     assert dict(zip(bins.ids.tolist(), bins.lengths.tolist(), strict=True)) == dict(zip(IDS, rooms, strict=True))
 
 
+def test_groups_without_last_tokens_may_have_one_token_more_each(tmp_path):
+    options = {"group_size": 2, "max_seq_len": 8, "extra_tokens": -1, "over_length": "drop", "progress": False}
+    lengths = np.array([5, 5, 6, 5, 1, 8, 1, 10**9])  # rooms of 4 + 4, 5 + 4, 1 + 7, 1 + far too many
+    manifest = prepare(lengths=lengths, output=tmp_path / "set", **options)
+    assert (manifest.n_sequences, manifest.n_bins, manifest.total_tokens) == (4, 2, 16)
+    assert manifest.groups.n_dropped == 2
+    dataset = open_prepared(tmp_path / "set")
+    bins = dataset.epoch(0, seed=3).bins(np.arange(2))
+    assert dict(zip(bins.ids.tolist(), bins.lengths.tolist(), strict=True)) == {0: 4, 1: 4, 4: 1, 5: 7}
+
+
 def test_pairs_of_an_index_are_groups_of_two(tmp_path):
     with MegatronWriter(tmp_path / "pairs", vocab_size=9) as writer:
         for length in (3, 4, 5, 6, 1, 2):

@@ -89,7 +89,7 @@ class Grouping:
         Raises:
             ValueError: the input is not one source.
         """
-        if self.share_prefixes != INPUT:
+        if not isinstance(self.share_prefixes, str) or self.share_prefixes != INPUT:  # rows in memory may be an array
             return self
         if len(sources) != 1:
             raise ValueError(

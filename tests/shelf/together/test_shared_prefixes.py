@@ -240,6 +240,15 @@ def test_groups_are_appended_as_they_would_be_at_once(tmp_path):
         prepare(f"{some}.idx", output=tmp_path / "set", plan=plan, grouping=Grouping(size=GROUP_SIZE), append=True)
 
 
+def test_the_tokens_may_be_an_array_of_rows(tmp_path):
+    rows = np.array([[1, 2, 3], [1, 2, 4], [5, 6, 7], [5, 8, 9]])
+    grouping = Grouping(size=2, share_prefixes=rows)
+    manifest = prepare(
+        lengths=np.full(4, 3), output=tmp_path / "set", plan=PlanOptions(max_seq_len=8), grouping=grouping
+    )
+    assert manifest.groups.shared_tokens == 1  # of two equal tokens the last predicts different ones, and stands twice
+
+
 def test_the_tokens_may_be_those_of_the_input(root, tmp_path):
     plan, grouping = PlanOptions(max_seq_len=CAPACITY), Grouping(size=GROUP_SIZE, share_prefixes="input")
     manifest = prepare(str(root / "answers.idx"), output=tmp_path / "set", plan=plan, grouping=grouping)
