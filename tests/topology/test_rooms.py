@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packhorse.topology import RoomRule
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(-1, 9), st.integers(1, 80))
+@example(1, 2, -1, 1)  # no room fits: not even that of a sequence without its last token
 def test_a_room_is_the_least_multiple_that_holds_the_tokens(max_seq_len, align, extra_tokens, length):
     rule = RoomRule(max_seq_len, align, extra_tokens)
     room = rule.room(length)

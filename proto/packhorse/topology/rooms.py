@@ -44,7 +44,8 @@ class RoomRule:
     @property
     def longest(self) -> int:
         """The most tokens of its own that a sequence in a bin can have; below 1 where nothing fits."""
-        return self.max_seq_len // self.align * self.align - self.extra_tokens
+        aligned = self.max_seq_len // self.align * self.align
+        return aligned - self.extra_tokens if aligned else 0
 
     @property
     def longest_length(self) -> int:
