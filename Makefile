@@ -13,7 +13,7 @@ BENCH_STAMP := .venv/.installed-bench
 
 # What serves bins and makes batches. These tests pass without any package of the shelf.
 CORE := $(addprefix tests/,chaos cli client compiling dataset epoch formats integration jobs packing prepare server storage \
-	topology types wire test_doctests.py test_house.py test_reruns.py test_types.py)
+	tokens topology types wire test_doctests.py test_house.py test_reruns.py test_types.py)
 
 # Runs the tests with a mark, all or those in some folders. Only what is marked as depending on real time runs once more where it failed (status 1), alone
 # on the machine; whatever else fails has failed.

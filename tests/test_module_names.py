@@ -21,7 +21,6 @@ DEEP = {
     ("losses", "masks.visibility"): "tensors of the layout go to the device as masks do",
     ("pictures", "api"): "the topology that stands for none",
     ("pictures", "batches.summary"): "a batch's picture begins with its summary",
-    ("pictures", "batches.labels"): "how long a piece is without what its room adds",
     ("proof", "transport.access"): "the doctor walks each step of a connection by itself",
     ("proof", "transport.grpc_channels"): "the doctor walks each step of a connection by itself",
     ("proof", "transport.handshake"): "the doctor walks each step of a connection by itself",

@@ -14,10 +14,11 @@ from packhorse.client import BinBlock, Client
 from packhorse.client.api import DEFAULT_TOPOLOGY
 from packhorse.client.batches.summary import fullness_of
 from packhorse.client.options import NO_SKIPS
-from packhorse.client.streams import AS_IT_IS, MASKED, cuts_ends
+from packhorse.client.streams import AS_IT_IS, MASKED
 from packhorse.pictures._rows import SeenRow, SeenSequence
 from packhorse.pictures.picture import FIRST_TOKENS, Picture, shortened
-from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, RoomRule, Skips, StreamMode, Topology, cost_of
+from packhorse.tokens.pieces import PieceRule
+from packhorse.topology import ADDED, DEFAULT_COST_LINEAR, Skips, StreamMode, Topology, cost_of
 from packhorse.types import Component, DatasetInfo
 
 if TYPE_CHECKING:
@@ -289,23 +290,12 @@ class _Reader:
 
     def _lengths(self, block: BinBlock) -> NDArray[np.int64] | None:
         """Returns each sequence's own tokens: int64 [S]; None where only rooms are known."""
-        info = self._info
-        rule = RoomRule(info.max_seq_len, info.align, info.extra_tokens)
-        planned = block.lengths.astype(np.int64)
+        rule, planned = PieceRule.of(self._info), block.lengths.astype(np.int64)
         if self._tokens is None:
-            return planned if rule.is_plain else None
-        from packhorse.client.batches.labels import own_lengths
-
+            return planned if rule.rooms.is_plain else None
         component_ids = block.component_of_sequences()
         held = self._tokens.of_sequences(component_ids).lengths(block.ids)
-        longest = self._longest(info) if component_ids is None else self._longest(*info.components)[component_ids]
-        return own_lengths(rule, block.ids, planned, held, block.first_tokens, longest=longest)
-
-    def _longest(self, *parts: DatasetInfo | Component) -> NDArray[np.int64]:
-        """Returns the length to which each component's longer sequences were cut, 2^62 for no cut: int64 [C]."""
-        rules = (RoomRule(part.max_seq_len, self._info.align, self._info.extra_tokens) for part in parts)
-        cuts = (cuts_ends(part.over_length, part.keep) for part in parts)
-        return np.array([rule.longest if cut else 2**62 for rule, cut in zip(rules, cuts, strict=True)])
+        return rule.own_lengths(block.ids, planned, held, block.first_tokens, component_ids)
 
     def _sequence(
         self, block: BinBlock, i: int, key: str, length: int | None, component_id: int | None

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from packhorse.client import BinBlock, PackedBatch, PackedDataset, TokenSource
 from packhorse.client.batches import IGNORE_INDEX
-from packhorse.client.sources import TokenSourceError
-from packhorse.client.streams import AS_IT_IS, MASKED, cuts_ends
+from packhorse.client.streams import AS_IT_IS, MASKED
 from packhorse.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
-from packhorse.topology import RemainderPolicy, RoomRule
+from packhorse.tokens import TokenSourceError
+from packhorse.tokens.pieces import PieceRule
+from packhorse.topology import RemainderPolicy
 from packhorse.types import Component, DatasetInfo, StreamHeader
 
 _MOST_NAMED = 10
@@ -119,12 +120,8 @@ class _Check:
         loss_mask = audit.loss_against or maker.loss_mask
         self._loss_against = None if loss_mask is None else _of_dataset(loss_mask, info)
         parts: tuple[DatasetInfo | Component, ...] = info.components or (info,)
-        self._longest = [
-            RoomRule(part.max_seq_len, info.align, info.extra_tokens).longest
-            if cuts_ends(part.over_length, part.keep)
-            else None
-            for part in parts
-        ]
+        rule = PieceRule.of(info)
+        self._longest = rule.longest_of_components or (rule.longest,)
         self._splits = [part.over_length == "split" for part in parts]
         self._repeats = audit.streams.topology.remainder is RemainderPolicy.REPEAT
         self._num_whole = 0  # sequences whose first token came

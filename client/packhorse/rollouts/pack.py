@@ -13,7 +13,6 @@ import torch
 from packhorse.client import BatchAssembler, BinBlock, Client, PackedBatch
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
-from packhorse.client.sources import IndexableSource
 from packhorse.client.transport.requests import NO_RESOURCES, Resources
 from packhorse.losses import SequenceGroups
 from packhorse.rollouts.flat_rows import range_indices
@@ -22,6 +21,7 @@ from packhorse.rollouts.pack_versions import versions_of_packs
 from packhorse.rollouts.steps import assembler_of, bins_of_steps, block_of
 from packhorse.rollouts.tree_batch import TreeBatch, tree_batch
 from packhorse.rollouts.tree_packs import bins_of_trees
+from packhorse.tokens import IndexableSource
 
 
 class RolloutBatch(PackedBatch):

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from packhorse.client import Balance, Client, PackedBatch, as_layout
 from packhorse.client.batches import has_shifted_labels
 from packhorse.client.options import DEFAULT_PACKING, PackOptions
-from packhorse.client.sources import IndexableSource
 from packhorse.losses import SequenceGroups, sequence_log_probs
 from packhorse.rollouts.flat_rows import INTEGERS, flatten, refuse_flaws
 from packhorse.rollouts.steps import assembler_of, bins_of_steps, block_of
 from packhorse.rollouts.tree_batch import TreeBatch
+from packhorse.tokens import IndexableSource
 from packhorse.wire.prefixes import by_prefix
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from packhorse.client import BatchAssembler, BinBlock, PackedBatch, get_preset
 from packhorse.client.batches import Media
 from packhorse.client.presets import Preset
-from packhorse.client.sources import IndexableSource
+from packhorse.tokens import IndexableSource
 
 _LENGTH = 8
 """Tokens of each of the two sequences that the model is asked about, and of what they share in a tree."""

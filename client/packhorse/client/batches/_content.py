@@ -1,6 +1,6 @@
 """The contents of a batch's tensors: tokens, position ids, and the values of each sequence.
 
-Owns writing them, and the checks that a token source fits the plan; leaves labels to `labels`, finding tokens to
+Owns writing them, and the checks that a token source fits the plan; leaves labels to `_labels`, finding tokens to
 `sources`, where sequences lie to `layout`, and the order of these steps to `batch`.
 """
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.batches.row_format import MAX_TOKEN_ID, Separators
-from packhorse.client.sources import TokenSource, TokenSourceError
-from packhorse.client.sources.base import Gather
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED
+from packhorse.tokens import TokenSource, TokenSourceError
+from packhorse.tokens.base import Gather
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -21,22 +21,20 @@ from packhorse.client.batches._content import (
     follow_prefixes,
     write_position_ids,
 )
+from packhorse.client.batches._labels import write_causal_labels
 from packhorse.client.batches.buffers import BatchBuffers
-from packhorse.client.batches.labels import own_lengths, write_causal_labels
 from packhorse.client.batches.layout import IGNORE_INDEX, OverfullRowError, PackLayout
 from packhorse.client.batches.media import Images, read_images
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import RowFormat
-from packhorse.client.sources import TokenSource
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.shelf import from_shelf
+from packhorse.tokens import TokenSource
+from packhorse.tokens.pieces import PieceRule
 from packhorse.topology import LEAST_EXTRA_TOKENS, ContextRule, RoomRule
 
 _BATCHES_AT_ONCE = 16
 """Enough that array operations on offsets cost next to nothing for each batch, and few enough for little delay."""
-
-_NEVER = 2**62
-"""More tokens than any sequence has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +118,14 @@ class BatchAssembler(RowFormat):
                 if self.components
                 else "load of media is given by component, but the dataset is not a mixture; give the function itself"
             )
+
+    @property
+    def _pieces(self) -> PieceRule:
+        """What the plan says of sequences' own tokens."""
+        rooms = RoomRule(self.max_seq_len, self.align, self.extra_tokens)
+        if self.components:
+            return PieceRule(rooms, longest_of_components=tuple(each.longest for each in self.components))
+        return PieceRule(rooms, rooms.longest if self.truncate else None)
 
     @property
     def _leaves_out_last(self) -> bool:
@@ -382,16 +388,7 @@ class BatchAssembler(RowFormat):
 
     def _is_plain(self, block: BinBlock) -> bool:
         """Whether each sequence comes whole and fills its room, so that its length need not be asked for."""
-        cuts = any(each.longest is not None for each in self.components) if self.components else self.truncate
-        is_own = self.align == 1 and self.extra_tokens == 0 and not self._leaves_out_last
-        return is_own and not cuts and block.first_tokens is None
-
-    def _longest(self, rule: RoomRule, component_ids: NDArray[np.int32] | None) -> int | NDArray[np.int64] | None:
-        """Returns the length to which longer sequences were cut: one for all, or one each; None where none was cut."""
-        if component_ids is None or not self.components:
-            return rule.longest if self.truncate else None
-        longest = [_NEVER if each.longest is None else each.longest for each in self.components]
-        return np.array(longest, dtype=np.int64)[component_ids]
+        return self._pieces.are_whole(block.first_tokens) and not self._leaves_out_last
 
     def _content(self, block: BinBlock, source: TokenSource, loss_mask: TokenSource | None) -> Content:
         """Determines what goes into each room."""
@@ -405,9 +402,8 @@ class BatchAssembler(RowFormat):
             return Content(
                 ids=ids, rooms=planned, lengths=planned, tokens=tokens, mask=mask, redactions=block.redactions
             )
-        rule = RoomRule(self.max_seq_len, self.align, self.extra_tokens)
         held = source.lengths(ids)
-        own = own_lengths(rule, ids, planned, held, firsts, longest=self._longest(rule, component_ids))
+        own = self._pieces.own_lengths(ids, planned, held, firsts, component_ids)
         begins = np.zeros_like(held) if firsts is None else firsts
         has_bos = None if self.separators.bos_token_id is None else begins == 0
         has_eos = None if self.separators.eos_token_id is None else begins + own == held

@@ -25,13 +25,14 @@ from packhorse.client.loading.folder import check_tokens, of_folder
 from packhorse.client.loading.ranks import find_rank, refuse_dispatching
 from packhorse.client.options import BalanceName, Run, as_run, with_hints, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
-from packhorse.client.sources import TokenSource, as_token_source
-from packhorse.client.sources.loss_mask import loss_mask_of
-from packhorse.client.streams.blocks import BinBlock, cuts_ends
+from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.cursor import NO_POSITION, Resume, State, as_worker_state
 from packhorse.client.streams.stream import BinStream
-from packhorse.topology import Balance, RoomRule, StreamMode, Topology, as_choice, checked_integer
-from packhorse.types import Component, StreamHeader
+from packhorse.tokens import TokenSource, as_token_source
+from packhorse.tokens.loss_mask import loss_mask_of
+from packhorse.tokens.pieces import PieceRule
+from packhorse.topology import Balance, StreamMode, Topology, as_choice, checked_integer
+from packhorse.types import StreamHeader
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -94,12 +95,13 @@ class BatchMaker:
             self._checked = fingerprint
         if self.loss_mask is not None:
             self.loss_mask = _of_plan(self.loss_mask, plan)
+        pieces, names = PieceRule.of(plan), [component.name for component in plan.components]
         self._assembler = BatchAssembler(
             plan.max_seq_len,
-            truncate=cuts_ends(plan.over_length, plan.keep),
+            truncate=pieces.longest is not None,
             align=plan.align,
             extra_tokens=plan.extra_tokens,
-            components=tuple(_mixed(component, plan) for component in plan.components),
+            components=tuple(map(MixedComponent, names, pieces.longest_of_components)),
             context_rule=plan.context_rule,
             shares_prefixes=plan.shares_prefixes and not as_sent,
             pin_memory=pin_memory,
@@ -164,11 +166,6 @@ class BatchMaker:
 def _of_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:
     """Returns the source as it takes the plan's ids."""
     return source.for_components(plan.components) if plan.components else source.for_ids(plan.id_column)
-
-
-def _mixed(component: Component, plan: StreamHeader) -> MixedComponent:
-    longest = RoomRule(component.max_seq_len, plan.align, plan.extra_tokens).longest
-    return MixedComponent(component.name, longest if cuts_ends(component.over_length, component.keep) else None)
 
 
 class PackedDataset(IterableDataset[PackedBatch]):

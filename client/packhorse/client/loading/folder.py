@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from packhorse.client.connecting import Server, Target
 from packhorse.client.options import Run
-from packhorse.client.sources import TokenSource, TokenSourceError, as_token_source
 from packhorse.client.transport.requests import shortened
+from packhorse.tokens import TokenSource, TokenSourceError, as_token_source
 from packhorse.wire import rows_of_fingerprint, tokens_fingerprint
 
 _MANIFEST = "manifest.json"

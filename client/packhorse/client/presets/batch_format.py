@@ -10,8 +10,8 @@ from typing import Any
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.presets.preset import Preset
 from packhorse.client.presets.registry import PresetName, get_preset
-from packhorse.client.sources.loss_mask import AUTO
 from packhorse.client.transport.requests import shortened
+from packhorse.tokens.loss_mask import AUTO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

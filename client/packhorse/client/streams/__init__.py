@@ -2,11 +2,12 @@
 
 from packhorse.client.costs import cost_linear_of
 from packhorse.client.streams.bin_facts import component_names, facts_of_bins
-from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock, cuts_ends
+from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock
 from packhorse.client.streams.cursor import Cursor
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport.answers import SequenceLocation
+from packhorse.tokens.pieces import cuts_ends
 from packhorse.types import (
     Component,
     DatasetInfo,

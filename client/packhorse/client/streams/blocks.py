@@ -421,17 +421,3 @@ def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
     if len(data) % dtype.itemsize:
         raise DamagedAnswerError(f"the bins' {name} hold {len(data)} bytes, not a multiple of {dtype.itemsize}")
     return np.frombuffer(data, dtype=dtype)
-
-
-def cuts_ends(over_length: str, keep: str) -> bool:
-    """Returns whether a sequence may go on after what is in its room, by prepare's options.
-
-    Example:
-        >>> cuts_ends("truncate", "head"), cuts_ends("truncate", "tail"), cuts_ends("split", "head")
-        (True, False, True)
-
-    Args:
-        over_length: the policy.
-        keep: the end that truncating keeps.
-    """
-    return over_length == "split" or (over_length, keep) == ("truncate", "head")

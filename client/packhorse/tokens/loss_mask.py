@@ -1,7 +1,7 @@
 """Which loss mask belongs to tokens: the one that is given, or the one that lies beside them.
 
 Owns that choice, and the check that a mask file is of these tokens. Leaves names to `packhorse.formats.loss_mask`, and
-a mask's values to `batches._content`.
+a mask's values to `packhorse.client.batches`.
 """
 
 import warnings
@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from packhorse.client.sources.base import TokenSource, TokenSourceError
-from packhorse.client.sources.choose import as_token_source
-from packhorse.client.sources.mixture import MixtureSource
-from packhorse.client.sources.token_files import TokenFileSource
 from packhorse.formats.files import CHUNK_ELEMENTS
 from packhorse.formats.loss_mask import tokens_of_mask
+from packhorse.tokens.base import TokenSource, TokenSourceError
+from packhorse.tokens.choose import as_token_source
+from packhorse.tokens.mixture import MixtureSource
+from packhorse.tokens.token_files import TokenFileSource
 
 AUTO: Final = "auto"
 """The mask that lies beside a token file, if there is one."""

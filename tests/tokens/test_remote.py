@@ -10,10 +10,12 @@ import time
 
 import numpy as np
 import pytest
-from tests.client.sources.faulty import FaultyFileSystem
+from tests.tokens.faulty import FaultyFileSystem
 
 from packhorse.client import PackedDataset
-from packhorse.client.sources import (
+from packhorse.formats import MegatronTokens, MegatronWriter
+from packhorse.formats.retry_policy import RetryPolicy
+from packhorse.tokens import (
     RemoteSource,
     StoreOptions,
     TokenSourceError,
@@ -21,8 +23,6 @@ from packhorse.client.sources import (
     _node_cache,
     as_token_source,
 )
-from packhorse.formats import MegatronTokens, MegatronWriter
-from packhorse.formats.retry_policy import RetryPolicy
 
 LENGTHS = np.random.default_rng(4).integers(1, 120, 400)
 OPTIONS = StoreOptions(attempt_seconds=0.5, retry=RetryPolicy(deadline_seconds=20, first_delay_seconds=0.01))
@@ -222,7 +222,7 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(make, expected, monkeypatc
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("packhorse.client.sources._node_cache.os.replace", full)
+    monkeypatch.setattr("packhorse.tokens._node_cache.os.replace", full)
     assert (all_tokens(source) == expected).all()
     assert "a block is not kept: [Errno 28] No space left on device" in caplog.text
     assert not list((tmp_path / "cache").rglob("*.block"))

@@ -8,7 +8,7 @@ import pytest
 
 from packhorse.client.sources import MdsSource, TokenSourceError, as_token_source
 
-SHARDS = Path(__file__).parents[2] / "data" / "mds"
+SHARDS = Path(__file__).parents[1] / "data" / "mds"
 
 
 @pytest.mark.parametrize(

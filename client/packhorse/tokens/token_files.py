@@ -1,7 +1,7 @@
 """Megatron pairs and flat files as sources: on a disk memory-mapped, in a store read in blocks through the node's disk.
 
-Owns opening them; leaves the files' layouts to `packhorse.formats`, copying to `sources.base`, and blocks to
-`sources._node_cache`.
+Owns opening them; leaves the files' layouts to `packhorse.formats`, copying to `base`, and blocks to
+`_node_cache`.
 """
 
 import os
@@ -13,16 +13,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from packhorse.client.sources._node_cache import (
-    DEFAULT_BLOCK_BYTES,
-    DEFAULT_CACHE_BYTES,
-    DEFAULT_READ_AHEAD_BYTES,
-    CachedObject,
-    ReadAhead,
-    StoreCache,
-)
-from packhorse.client.sources._tables import RowLookup, refuse_row_numbers
-from packhorse.client.sources.base import MappedSource, Ranges, TokenSource, TokenSourceError
 from packhorse.formats import FlatTokens, MegatronIndex, MegatronTokens
 from packhorse.formats.files import as_path, exists
 from packhorse.formats.flat import FlatBoundaries
@@ -30,6 +20,16 @@ from packhorse.formats.left_out import unused_name
 from packhorse.formats.loss_mask import mask_files
 from packhorse.formats.mapping import TokenIndex
 from packhorse.formats.object_store import Store, StoredObject, StoreOptions, without_secrets
+from packhorse.tokens._node_cache import (
+    DEFAULT_BLOCK_BYTES,
+    DEFAULT_CACHE_BYTES,
+    DEFAULT_READ_AHEAD_BYTES,
+    CachedObject,
+    ReadAhead,
+    StoreCache,
+)
+from packhorse.tokens._tables import RowLookup, refuse_row_numbers
+from packhorse.tokens.base import MappedSource, Ranges, TokenSource, TokenSourceError
 
 
 class TokenFileSource(MappedSource):

@@ -1,6 +1,6 @@
 """Tables of sequences: which column holds tokens, and which row an id is in.
 
-Leaves lists of Arrow data to `_list_columns`, and where the data comes from to `arrow`, `parquet` and `sources.mds`.
+Leaves lists of Arrow data to `_list_columns`, and where the data comes from to `arrow`, `parquet` and `mds`.
 """
 
 import copy
@@ -11,9 +11,9 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources.base import TokenSource, TokenSourceError
 from packhorse.formats.arrow import evident_column, is_token_list, nulls_of, values_of
 from packhorse.parameters import parameter
+from packhorse.tokens.base import TokenSource, TokenSourceError
 
 
 def choose_column(schema: Any, column: str | None, where: str) -> str:

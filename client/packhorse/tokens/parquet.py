@@ -1,7 +1,7 @@
 """Tables that are decoded a row group at a time: Parquet files as a source, on a disk or in a store.
 
 Owns which row group holds a row, which decoded ones are kept, and decoding those of coming sequences ahead, also for
-the record batches that `sources.arrow` reads from stores. Leaves the layout of lists to `sources._tables`.
+the record batches that `arrow` reads from stores. Leaves the layout of lists to `_tables`.
 """
 
 import os
@@ -12,13 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
-from packhorse.client.sources._node_cache import CachedObject, FetchAhead, StoreCache
-from packhorse.client.sources._tables import RowLookup, TableSource, choose_column, ids_of
-from packhorse.client.sources.base import FetchSource, TokenSourceError
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp, as_path, named_files
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
+from packhorse.tokens._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
+from packhorse.tokens._node_cache import CachedObject, FetchAhead, StoreCache
+from packhorse.tokens._tables import RowLookup, TableSource, choose_column, ids_of
+from packhorse.tokens.base import FetchSource, TokenSourceError
 
 DEFAULT_KEPT_BYTES = 1 << 28
 _DECODING_THREADS = 8

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources.base import TokenSourceError
 from packhorse.formats import require
 from packhorse.formats.arrow import column_type, is_token_list, nulls_of, values_of
 from packhorse.parameters import parameter
+from packhorse.tokens.base import TokenSourceError
 
 ARROW = "client,arrow"
 """What installs pyarrow, which only some sources need."""

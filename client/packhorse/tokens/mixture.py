@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources.base import Gather, TokenSource, TokenSourceError
+from packhorse.tokens.base import Gather, TokenSource, TokenSourceError
 from packhorse.types import Component
 
 
@@ -20,7 +20,7 @@ class MixtureSource(TokenSource):
     source that knows the component of each sequence.
 
     Example:
-        >>> from packhorse.client.sources import IndexableSource
+        >>> from packhorse.tokens import IndexableSource
         >>> source = MixtureSource({"web": IndexableSource([[7, 8]]), "code": IndexableSource([[9]])})
         >>> source = source.for_components([Component(name="web"), Component(name="code")])
         >>> source.of_sequences(np.array([1, 0])).lengths(np.array([0, 0])).tolist()  # both have the id 0

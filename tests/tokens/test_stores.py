@@ -21,9 +21,9 @@ from packhorse.client.sources import (
     TokenSourceError,
     as_token_source,
 )
-from packhorse.client.sources._node_cache import BlockCache, FetchAhead
+from packhorse.tokens._node_cache import BlockCache, FetchAhead
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from packhorse.client.sources import (
     as_token_source,
 )
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.mark.parametrize(

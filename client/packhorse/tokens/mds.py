@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from packhorse.client.sources._node_cache import CachedObject, ReadAhead, StoreCache
-from packhorse.client.sources._tables import RowLookup, TableSource, choose_by_name
-from packhorse.client.sources.base import FetchSource, TokenSourceError, as_integers
 from packhorse.formats.mds import INTEGERS, MdsShards, array_type, read_array
 from packhorse.formats.object_store import for_each, is_url
 from packhorse.storage import BoundedCache
+from packhorse.tokens._node_cache import CachedObject, ReadAhead, StoreCache
+from packhorse.tokens._tables import RowLookup, TableSource, choose_by_name
+from packhorse.tokens.base import FetchSource, TokenSourceError, as_integers
 
 _MOST_OPEN_SHARDS = 1024
 

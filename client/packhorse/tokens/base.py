@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from packhorse.types import Component
@@ -387,7 +386,8 @@ def as_integers(sequence_id: int, item: Any, *, takes_bool: bool = False) -> NDA
     Raises:
         TokenSourceError: they are not 1-D, or not integers.
     """
-    tokens = item.detach().cpu().numpy() if isinstance(item, torch.Tensor) else np.asarray(item)
+    is_tensor = hasattr(item, "detach") and hasattr(item, "cpu")  # without importing torch: servers read tokens too
+    tokens = item.detach().cpu().numpy() if is_tensor else np.asarray(item)
     if tokens.dtype == np.bool_ and tokens.ndim == 1:
         if takes_bool:
             return tokens.view(np.uint8)

@@ -1,6 +1,6 @@
 """`as_token_source`: the source for what a user passes; and any object that answers `indexable[id]`, as a source.
 
-Owns recognising paths, URLs and objects, and finding the tokens in an item; leaves copying to `sources.base`, and
+Owns recognising paths, URLs and objects, and finding the tokens in an item; leaves copying to `base`, and
 opening files to the source of each format.
 """
 
@@ -14,18 +14,18 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._tables import refuse_row_numbers
-from packhorse.client.sources.arrow import ArrowSource, RemoteArrowSource, is_held_dataset
-from packhorse.client.sources.base import FetchSource, TokenSource, TokenSourceError, as_integers
-from packhorse.client.sources.mds import MdsSource
-from packhorse.client.sources.mixture import MixtureSource
-from packhorse.client.sources.parquet import ParquetSource
-from packhorse.client.sources.token_files import FlatSource, MegatronSource, RemoteSource
 from packhorse.formats.arrow_folders import SAVED_STATE, SUFFIXES, saved_splits
 from packhorse.formats.files import as_path, is_file, is_folder
 from packhorse.formats.mds import INDEX
 from packhorse.formats.object_store import find_objects, is_url, without_secrets
 from packhorse.parameters import parameter
+from packhorse.tokens._tables import refuse_row_numbers
+from packhorse.tokens.arrow import ArrowSource, RemoteArrowSource, is_held_dataset
+from packhorse.tokens.base import FetchSource, TokenSource, TokenSourceError, as_integers
+from packhorse.tokens.mds import MdsSource
+from packhorse.tokens.mixture import MixtureSource
+from packhorse.tokens.parquet import ParquetSource
+from packhorse.tokens.token_files import FlatSource, MegatronSource, RemoteSource
 
 
 class IndexableSource(FetchSource):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.batches import load, sequences_of  # fixtures
 
 from packhorse.client.sources import (
     IndexableSource,
@@ -23,7 +24,7 @@ from packhorse.client.sources import (
 from packhorse.formats import MegatronWriter, write_flat_tokens
 
 SEQUENCES = [7 * np.arange(n) + 1000 * i for i, n in enumerate((5, 1, 9, 3, 300))]
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 KINDS = [
     "megatron", "flat", "arrays", "tensors", "lists", "mapping", "records", "own", "arrow", "arrow_stream",
@@ -164,3 +165,6 @@ def gather():
         return pieces
 
     return gathered
+
+
+__all__ = ["load", "sequences_of"]

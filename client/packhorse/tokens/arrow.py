@@ -1,7 +1,7 @@
 """Arrow files and Hugging Face datasets as sources: on a disk memory-mapped, in a store decoded batch by batch.
 
-Owns opening them; leaves the layout of lists to `sources._tables`, copying to `sources.base`, and which record batches
-of a store are wanted to `sources.parquet`.
+Owns opening them; leaves the layout of lists to `_tables`, copying to `base`, and which record batches
+of a store are wanted to `parquet`.
 """
 
 import os
@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.client.sources._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
-from packhorse.client.sources._node_cache import CachedObject, StoreCache
-from packhorse.client.sources._tables import RowLookup, TableSource, choose_column, ids_of
-from packhorse.client.sources.base import MappedSource, Ranges, TokenSourceError
-from packhorse.client.sources.parquet import DEFAULT_KEPT_BYTES, RowGroupSource
 from packhorse.formats import require
 from packhorse.formats.arrow import open_arrow, read_arrow, record_batches, values_of
 from packhorse.formats.arrow_folders import arrow_files, arrow_objects
 from packhorse.formats.arrow_streams import StreamedBatch, streamed_batches
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import for_each, without_secrets
+from packhorse.tokens._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
+from packhorse.tokens._node_cache import CachedObject, StoreCache
+from packhorse.tokens._tables import RowLookup, TableSource, choose_column, ids_of
+from packhorse.tokens.base import MappedSource, Ranges, TokenSourceError
+from packhorse.tokens.parquet import DEFAULT_KEPT_BYTES, RowGroupSource
 
 
 class ArrowSource(TableSource, MappedSource):

@@ -15,7 +15,7 @@ from packhorse.client.sources import MdsSource, TokenSourceError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter, write_flat_tokens
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[1] / "data"
 MAX_SEQ_LEN = 64
 
 

@@ -1,0 +1,39 @@
+"""Labels of next tokens."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.batches.layout import IGNORE_INDEX, PackLayout
+
+
+def write_causal_labels(
+    labels: NDArray[np.int64],
+    input_ids: NDArray[np.int64],
+    layout: PackLayout,
+    *,
+    is_predicted: NDArray[np.bool_] | None = None,
+    shift: bool,
+) -> None:
+    """Writes labels for next-token prediction, in which no sequence predicts its successor's first token.
+
+    Legend: T tokens of all rows end to end.
+
+    Unshifted labels are for models that shift inside, as Hugging Face's do: `labels[t]` is `input_ids[t]`, and the
+    first token of each sequence is left out. Shifted labels are for losses that compare logits and labels of the same
+    index: `labels[t]` is `input_ids[t + 1]`, and the last token of each sequence is left out. Either way a sequence of
+    n tokens has at most n - 1 targets, and shifting twice would train on the token after the next.
+
+    Args:
+        labels: receives them, -100 on what is left out: int64 [T].
+        input_ids: int64 [T].
+        layout: where sequences and padding lie.
+        is_predicted: tokens that the loss mask chooses: bool [T]; None for all.
+        shift: whether `labels[t]` is the token after `t`.
+    """
+    labels[:] = input_ids if is_predicted is None else np.where(is_predicted, input_ids, IGNORE_INDEX)
+    for start, end in layout.padding_ranges:
+        labels[start:end] = IGNORE_INDEX
+    labels[layout.starts] = IGNORE_INDEX
+    if shift:
+        labels[:-1] = labels[1:]
+        labels[-1:] = IGNORE_INDEX

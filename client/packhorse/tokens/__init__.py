@@ -1,0 +1,30 @@
+"""Token sources: from a sequence's id to its tokens, in every kind of storage. For clients and servers alike.
+
+Only re-exports. `base` says what a source is; each format has a file for disks and stores alike, and `choose` tells
+which one is meant.
+"""
+
+from packhorse.tokens._node_cache import StoreCache
+from packhorse.tokens.arrow import ArrowSource, RemoteArrowSource
+from packhorse.tokens.base import TokenSource, TokenSourceError
+from packhorse.tokens.choose import IndexableSource, as_token_source
+from packhorse.tokens.mds import MdsSource
+from packhorse.tokens.mixture import MixtureSource
+from packhorse.tokens.parquet import ParquetSource
+from packhorse.tokens.token_files import FlatSource, MegatronSource, RemoteSource
+
+__all__ = [
+    "ArrowSource",
+    "FlatSource",
+    "IndexableSource",
+    "MdsSource",
+    "MegatronSource",
+    "MixtureSource",
+    "ParquetSource",
+    "RemoteArrowSource",
+    "RemoteSource",
+    "StoreCache",
+    "TokenSource",
+    "TokenSourceError",
+    "as_token_source",
+]

@@ -1,0 +1,152 @@
+"""Pieces: how many of its own tokens each sequence of a plan puts into its room.
+
+Owns the rule, which servers that send tokens and clients that read them apply alike. Leaves rooms to
+`packhorse.topology`, and reading the tokens to the sources.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.tokens.base import TokenSourceError, refuse_length
+from packhorse.topology import RoomRule
+
+_NEVER = 2**62
+"""More tokens than any sequence has."""
+
+
+class Plan(Protocol):
+    """What is asked of a plan's facts: a StreamHeader, a DatasetInfo, and their messages have it."""
+
+    @property
+    def max_seq_len(self) -> int:
+        """A bin's capacity, in tokens."""
+        ...
+
+    @property
+    def align(self) -> int:
+        """A room is a multiple of this many tokens."""
+        ...
+
+    @property
+    def extra_tokens(self) -> int:
+        """Tokens kept free in each room."""
+        ...
+
+    @property
+    def over_length(self) -> str:
+        """What was done with sequences that do not fit a bin."""
+        ...
+
+    @property
+    def keep(self) -> str:
+        """Which end of a truncated sequence stays."""
+        ...
+
+    @property
+    def components(self) -> Iterable[Any]:
+        """Of a mixture, each with its own max_seq_len, over_length and keep; empty without a mixture."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRule:
+    """What a plan says of its sequences' own tokens.
+
+    Example:
+        >>> rule = PieceRule(RoomRule(max_seq_len=8, align=4), longest=8)
+        >>> ids, rooms, held = np.array([0, 1]), np.array([4, 8]), np.array([3, 11])
+        >>> rule.own_lengths(ids, rooms, held, None).tolist()  # the second was truncated
+        [3, 8]
+    """
+
+    rooms: RoomRule
+    """How a room follows from a length."""
+    longest: int | None = None
+    """Tokens to which longer sequences were truncated at their end, or split; None where none was."""
+    longest_of_components: tuple[int | None, ...] = ()
+    """The same of each of a mixture's components; empty without a mixture."""
+
+    @classmethod
+    def of(cls, plan: "Plan") -> "PieceRule":
+        """Returns the rule of a dataset or mixture, by its facts or a stream's header."""
+        rooms = RoomRule(plan.max_seq_len, plan.align, plan.extra_tokens)
+        components = tuple(
+            RoomRule(each.max_seq_len, plan.align, plan.extra_tokens).longest
+            if cuts_ends(each.over_length, each.keep)
+            else None
+            for each in plan.components
+        )
+        longest = rooms.longest if not components and cuts_ends(plan.over_length, plan.keep) else None
+        return cls(rooms, longest, components)
+
+    def are_whole(self, first_tokens: NDArray[np.int64] | None) -> bool:
+        """Whether every sequence comes whole and fills its room, so that its length need not be asked for."""
+        longest = self.longest_of_components or (self.longest,)
+        return self.rooms.is_plain and first_tokens is None and all(each is None for each in longest)
+
+    def own_lengths(
+        self,
+        ids: NDArray[np.int64],
+        planned: NDArray[np.int64],
+        held: NDArray[np.int64],
+        first_tokens: NDArray[np.int64] | None,
+        component_ids: NDArray[np.integer] | None = None,
+    ) -> NDArray[np.int64]:
+        """Returns how many of its own tokens each sequence, or piece, puts into its room: int64 [S], at least 1.
+
+        Where sequences were cut, what is left of one from its piece's first token on either has the longest length and
+        fills a whole room, or needs exactly the planned room. A source whose sequence continues after its last planned
+        piece is not noticed here, but by the piece that follows.
+
+        Args:
+            ids: int64 [S].
+            planned: each room in tokens: int64 [S].
+            held: length of each whole sequence in the source, in tokens: int64 [S].
+            first_tokens: first token of each piece: int64 [S]; None for all 0.
+            component_ids: of a mixture's sequences: integers [S].
+
+        Raises:
+            TokenSourceError: a sequence's length in the source does not need the planned room.
+        """
+        left = held if first_tokens is None else held - first_tokens
+        longest = self._longest(component_ids)
+        own = left if longest is None else np.minimum(left, longest)
+        needed = self.rooms.room(own)
+        is_wrong = (own < 1) | (needed != planned)
+        if is_wrong.any():
+            i = int(is_wrong.argmax())
+            first = 0 if first_tokens is None else int(first_tokens[i])
+            if self.rooms.is_plain:
+                refuse_length(int(ids[i]), int(planned[i]), int(held[i]), start=first, is_whole=False)
+            piece = f" from token {first} on" if first else ""
+            raise TokenSourceError(
+                f"sequence {ids[i]}: the plan has a room of {planned[i]} tokens for it{piece}, but the {held[i]} "
+                f"tokens that the source holds need {needed[i]} with align {self.rooms.align} and extra_tokens "
+                f"{self.rooms.extra_tokens}; use the token file that the dataset was prepared from"
+            )
+        return own
+
+    def _longest(self, component_ids: NDArray[np.integer] | None) -> int | NDArray[np.int64] | None:
+        """Returns the length to which longer sequences were cut: one for all, or one each; None where none was cut."""
+        if component_ids is None or not self.longest_of_components:
+            return self.longest
+        longest = [_NEVER if each is None else each for each in self.longest_of_components]
+        return np.array(longest, dtype=np.int64)[component_ids]
+
+
+def cuts_ends(over_length: str, keep: str) -> bool:
+    """Returns whether a sequence may go on after what is in its room, by prepare's options.
+
+    Example:
+        >>> cuts_ends("truncate", "head"), cuts_ends("truncate", "tail"), cuts_ends("split", "head")
+        (True, False, True)
+
+    Args:
+        over_length: the policy.
+        keep: the end that truncating keeps.
+    """
+    return over_length == "split" or (over_length, keep) == ("truncate", "head")
