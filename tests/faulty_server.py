@@ -93,7 +93,7 @@ def _blocks(faults: Faults) -> None:
         open_stream.BLOCK_BYTES = open_stream.LEAST_BLOCK_BYTES = faults.block_bytes
     if faults.steps_per_block is not None:
         num_steps = faults.steps_per_block
-        open_stream._steps_per_block = lambda dataset, batch_size, num_bytes: num_steps
+        OpenStream._steps_per_block = lambda self, num_bytes: num_steps  # type: ignore[method-assign]
     make, stuck = OpenStream.make, faults.blocks_stuck_while
 
     def make_slowly(self: OpenStream, steps: range) -> pb.StreamBinsResponse | None:

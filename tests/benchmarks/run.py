@@ -42,6 +42,7 @@ import bench_prepare_huge
 import bench_processes
 import bench_random_access
 import bench_rolling_restart
+import bench_served_tokens
 import bench_sources
 import bench_status_page
 import bench_streaming
@@ -70,6 +71,7 @@ BENCHMARKS = {
     "first-bin": bench_first_bin,
     "cold-start": bench_cold_start,
     "streaming": bench_streaming,
+    "served-tokens": bench_served_tokens,
     "processes": bench_processes,
     "tls": bench_tls,
     "waiting": bench_waiting,

@@ -188,7 +188,7 @@ def third_is_damaged(messages):
 
 def test_a_stream_of_which_every_third_message_is_damaged_ends(embedded, monkeypatch):
     """Each reopened stream brings a block, so that no deadline would ever pass."""
-    monkeypatch.setattr(open_stream, "_steps_per_block", lambda *_: 1)
+    monkeypatch.setattr(open_stream.OpenStream, "_steps_per_block", lambda *_: 1)
     damaging = OverAndOver(embedded._transport, third_is_damaged)
     came = []
     blocks = api_module.Client(damaging, QUICK).stream_bins("rows")
@@ -198,7 +198,7 @@ def test_a_stream_of_which_every_third_message_is_damaged_ends(embedded, monkeyp
 
 
 def test_a_stream_that_is_damaged_now_and_then_goes_on(embedded, joined, monkeypatch):
-    monkeypatch.setattr(open_stream, "_steps_per_block", lambda *_: 1)
+    monkeypatch.setattr(open_stream.OpenStream, "_steps_per_block", lambda *_: 1)
     monkeypatch.setattr(retries, "SOUND_ANSWERS", 5)
     monkeypatch.setattr(retries, "MOST_DAMAGED", 2)
 

@@ -60,6 +60,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "cert-manager": (CERT_MANAGER, '"issuerRef": {"name": "internal", "kind": "ClusterIssuer"}'),
     "tokens": ({"tokens": {"secret": "tokens"}}, '"PACKHORSE_TOKEN_FILE"'),
+    "corpus": ({"corpus": {"tokens": "auto", "claim": "corpus"}}, '"PACKHORSE_TOKENS"'),
     "budget": ({"podDisruptionBudget": {"maxUnavailable": "50%"}}, '"maxUnavailable": "50%"'),
     "digest": ({"image": {"digest": DIGEST}}, f"packhorse:0.1.0@{DIGEST}"),
     "cluster-user": ({"runAsUser": 2001}, '"fsGroup": 2001'),

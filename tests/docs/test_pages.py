@@ -161,7 +161,7 @@ def pages_to_run() -> Iterator[Any]:
 
 
 @pytest.mark.timeout(PAGE_SECONDS)
-@pytest.mark.parametrize("page", pages_to_run())
+@pytest.mark.parametrize("page", list(pages_to_run()))
 def test_blocks_of_a_page_run(page, page_runner, raw_folder, prepared_folder, request, tmp_path, commands):
     blocks = [block for block in blocks_of(page) if not block.not_run]
     folder = tmp_path / "page"
@@ -192,7 +192,9 @@ def test_blocks_of_a_page_parse(page):
         elif block.language == "diff":
             assert page == "CONTRIBUTING.md", f"{where}: only the walk's lines are applied, by test_walk.py"
         else:
-            assert block.language in {"text", "jinja", "promql"}, f"{where}: a block says what language it is in"
+            assert block.language in {"text", "jinja", "promql", "javascript"}, (
+                f"{where}: a block says what language it is in"
+            )
 
 
 def test_what_is_not_run_says_why():

@@ -14,12 +14,11 @@ from tests.tokens.faulty import FaultyFileSystem
 
 from packhorse.client import PackedDataset
 from packhorse.formats import MegatronTokens, MegatronWriter
+from packhorse.formats.object_store import StoreOptions, TokenStoreError
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.tokens import (
     RemoteSource,
-    StoreOptions,
     TokenSourceError,
-    TokenStoreError,
     _node_cache,
     as_token_source,
 )

@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from packhorse.client.errors import PackhorseError
 from packhorse.client.options import DEFAULT_PACKING, NO_SKIPS, PackOptions, Staleness
 from packhorse.client.streams.blocks import BinBlock, decode_bins
+from packhorse.client.streams.numpy_batches import BatchStream
 from packhorse.client.streams.pack_stream import PackStream
+from packhorse.client.streams.sent_tokens import sent_with
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport.answers import SequenceLocation, read_locations, read_packing
 from packhorse.client.transport.methods import (
@@ -198,6 +200,7 @@ class Client:
         skip: Skips = NO_SKIPS,
         first_step: int = 0,
         expected_digest: str = "",
+        with_tokens: bool = False,
     ) -> BinStream:
         """Streams the bins of one (epoch, rank, worker).
 
@@ -220,6 +223,7 @@ class Client:
             skip: positions to leave out; the others are numbered from 0.
             first_step: earlier steps are left out.
             expected_digest: refuse a dataset with another digest; empty for any.
+            with_tokens: whether blocks bring the tokens of their bins, from a server that was started with `--tokens`.
 
         Returns:
             An iterator of BinBlock; reading its header or first block opens the stream.
@@ -242,9 +246,59 @@ class Client:
             dataset_digest=self._bound(dataset, expected_digest),
             run_id=run_id_of(),
             wire_version=WIRE_VERSION,
+            with_tokens=with_tokens,
         )
         return BinStream(
             self._transport, request, topology, self._retry, None if expected_digest else self._one_dataset
+        )
+
+    def stream_batches(
+        self,
+        dataset: str,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        rank: int = 0,
+        worker: int = 0,
+        topology: Topology = DEFAULT_TOPOLOGY,
+        skip: Skips = NO_SKIPS,
+        expected_digest: str = "",
+    ) -> BatchStream:
+        """Streams the batches of one (epoch, rank, worker) as NumPy arrays, for JAX and wherever torch is not.
+
+        The server sends the tokens: `packhorse serve --tokens`, or an `embedded:` folder that says where they are.
+
+        Example:
+            >>> from packhorse.client import connect
+            >>> with connect("embedded:datasets") as client, client.stream_batches("corpus", seed=1) as batches:
+            ...     print(next(iter(batches))["tokens"].shape)
+            (1, 8)
+
+        Args:
+            dataset: its name.
+            epoch: 0-based.
+            seed: as in `stream_bins`.
+            rank: as in `stream_bins`.
+            worker: as in `stream_bins`.
+            topology: as in `stream_bins`; its batch_size is B.
+            skip: as in `stream_bins`.
+            expected_digest: as in `stream_bins`.
+
+        Raises:
+            TokensNotServedError: the server sends no tokens of this dataset; when the first batch is asked for.
+        """
+        return BatchStream(
+            self.stream_bins(
+                dataset,
+                epoch=epoch,
+                seed=seed,
+                rank=rank,
+                worker=worker,
+                topology=topology,
+                skip=skip,
+                expected_digest=expected_digest,
+                with_tokens=True,
+            )
         )
 
     def get_bins(
@@ -257,6 +311,7 @@ class Client:
         skip: Skips = NO_SKIPS,
         expected_digest: str = "",
         is_whole: bool = False,
+        with_tokens: bool = False,
     ) -> BinBlock:
         """Returns the bins at any positions of an epoch, in that order, as one block.
 
@@ -275,6 +330,7 @@ class Client:
             skip: positions to leave out; the others are numbered from 0.
             expected_digest: refuse a dataset with another digest; empty for any.
             is_whole: whether positions count in the whole epoch, which takedowns do not shorten.
+            with_tokens: as in `stream_bins`.
         """
         request = message(
             pb.GetBinsRequest,
@@ -287,12 +343,14 @@ class Client:
             wire_version=WIRE_VERSION,
             is_whole=is_whole,
             dataset_digest=self._bound(dataset, expected_digest),
+            with_tokens=with_tokens,
         )
 
         def read(answer: pb.GetBinsResponse) -> BinBlock:
             context = get_bins_context(request, answer.digest, answer.id_type)
             wanted = np.array(request.positions, dtype=np.int64)
-            block = decode_bins(answer.bins, answer.id_type, context=context, positions=lambda _: wanted)
+            tokens = sent_with(answer, is_wanted=with_tokens)
+            block = decode_bins(answer.bins, answer.id_type, context=context, positions=lambda _: wanted, tokens=tokens)
             if not expected_digest:
                 self._one_dataset.bind(dataset, answer.digest, may_change=True)  # it may be a mixture's
             return block

@@ -6,6 +6,7 @@ PackhorseError
 ├── DatasetCorruptError                  its files do not match their checksums
 ├── DigestMismatchError                  another dataset than the run began with
 ├── PositionPassedError                  a mixture was to change where bins have already been sent
+├── TokensNotServedError                 the server does not send the tokens of this dataset
 ├── NotImplementedByServerError          the server has no such method
 ├── VersionMismatchError                 client and server are too far apart; says which to upgrade
 ├── AccessDeniedError                    the server refuses who asks, or this client the server
@@ -67,6 +68,10 @@ class PositionPassedError(PackhorseError):
 
     `metadata["position"]` is the requested position, `metadata["reached"]` one after the last that was sent.
     """
+
+
+class TokensNotServedError(PackhorseError):
+    """The server does not send the tokens of a dataset; the text says why, and the way out."""
 
 
 class NotImplementedByServerError(PackhorseError):
@@ -168,6 +173,7 @@ EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {
     pb.ERROR_REASON_ACCESS_DENIED: AccessDeniedError,
     pb.ERROR_REASON_VERSION_MISMATCH: VersionMismatchError,
     pb.ERROR_REASON_POSITION_PASSED: PositionPassedError,
+    pb.ERROR_REASON_TOKENS_NOT_SERVED: TokensNotServedError,
     pb.ERROR_REASON_INTERNAL: ServerFaultError,
 }
 """Every reason's exception."""

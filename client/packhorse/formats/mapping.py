@@ -33,6 +33,11 @@ class TokenIndex(Protocol):
     """Where the sequences of a token file lie. Legend: S sequences asked for."""
 
     @property
+    def path(self) -> Path:
+        """The index's own file."""
+        ...
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Type of a token."""
         ...

@@ -23,6 +23,8 @@ from packhorse.wire import ids_sum
 
 _NAMED_IDS = 10
 _POSITIONS_AT_ONCE = 1024
+_TOKENS_AT_ONCE = 8 << 20
+"""Of bins that are read by position with their tokens, some 32 MiB."""
 
 
 class LeftOut(NamedTuple):
@@ -163,6 +165,8 @@ class EpochOfStreams:
     """Positions that are left out."""
     until: int | None = None
     """The position of a cursor: trainers got no bin from there on. None for the whole epoch."""
+    with_tokens: bool = False
+    """Whether bins are read with the tokens that the server sends."""
 
     def audit(
         self,
@@ -278,19 +282,24 @@ class EpochOfStreams:
             worker=worker,
             topology=self.topology,
             skip=self.skip,
+            with_tokens=self.with_tokens,
         )
 
     def _bins_at(self, ranges: Iterable[range], skip: Skips | None) -> Iterator[BinBlock]:
         """Bins by position: without skipped ones, or of the whole epoch where `skip` is None."""
+        at_once = _POSITIONS_AT_ONCE
+        if self.with_tokens:  # what one answer may hold
+            at_once = min(at_once, max(1, _TOKENS_AT_ONCE // self.dataset.max_seq_len))
         for positions in ranges:
-            for first in range(positions.start, positions.stop, _POSITIONS_AT_ONCE):
+            for first in range(positions.start, positions.stop, at_once):
                 yield self.client.get_bins(
                     self.dataset.name,
                     epoch=self.epoch,
                     seed=self.seed,
-                    positions=list(range(first, min(first + _POSITIONS_AT_ONCE, positions.stop))),
+                    positions=list(range(first, min(first + at_once, positions.stop))),
                     skip=skip or NO_SKIPS,
                     is_whole=skip is None,
+                    with_tokens=self.with_tokens,
                 )
 
     def _explain(self) -> list[str]:

@@ -115,9 +115,11 @@ class _Check:
                 "a token audit compares plain batches: make its dataset without a preset, flatten, "
                 "shared_prefix='tree' and continue_positions"
             )
+        if maker.wants_tokens and audit.against is None:
+            raise ValueError("tokens from the server are compared with files: give against=")
         self._leaves_out_last = form.separators.leaves_out_last(info.extra_tokens)
         self._against = _of_dataset(audit.against or maker.tokens, info)
-        loss_mask = audit.loss_against or maker.loss_mask
+        loss_mask = audit.loss_against or (None if maker.wants_tokens else maker.loss_mask)
         self._loss_against = None if loss_mask is None else _of_dataset(loss_mask, info)
         parts: tuple[DatasetInfo | Component, ...] = info.components or (info,)
         rule = PieceRule.of(info)

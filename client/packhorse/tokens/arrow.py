@@ -83,6 +83,11 @@ class ArrowSource(TableSource, MappedSource):
         """The files, or the dataset."""
         return self._tables.where
 
+    @property
+    def mapped_files(self) -> Sequence[str]:
+        """The files of a path; none of data that Python holds."""
+        return self._tables.paths
+
     def _has_column(self, name: str) -> bool:
         return name in self._tables.schema().names
 
@@ -118,6 +123,9 @@ def is_held_dataset(data: Any) -> bool:
 class _HeldTable:
     """The Arrow data of a `datasets.Dataset`."""
 
+    paths: Sequence[str] = ()
+    """None of its own."""
+
     def __init__(self, dataset: Any) -> None:
         self.where = f"the dataset {dataset.info.dataset_name or ''}".rstrip()
         self._dataset = dataset
@@ -146,6 +154,11 @@ class _MappedFiles:
         self.where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
         self._paths = tuple(paths)
         self._stamps = tuple(FileStamp.of(path) for path in paths)
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Where they are."""
+        return [str(path) for path in self._paths]
 
     def schema(self) -> Any:
         schema = _open_file(self._paths[0])[1].schema

@@ -4,6 +4,7 @@
 Owns their checks and messages; leaves where tokens lie to the other files of this package.
 """
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence, Sized
 from contextlib import suppress
@@ -84,6 +85,16 @@ class TokenSource(ABC):
     def is_mapped(self) -> bool:
         """Whether lengths are known without reading tokens."""
         return False
+
+    @property
+    def mapped_files(self) -> Sequence[str]:
+        """The files that are mapped into memory and never looked at again: whoever serves them must."""
+        return ()
+
+    def copy(self) -> "TokenSource":
+        """Returns the same source as another process or thread opens it, with nothing held in memory in common."""
+        copied: TokenSource = pickle.loads(pickle.dumps(self))
+        return copied
 
     @property
     def may_be_out_of_range(self) -> bool:
@@ -174,6 +185,25 @@ class TokenSource(ABC):
                 held = len(self.read(sequence_id))
                 refuse_length(sequence_id, length, held, start=start, is_whole=is_whole)
             out[at : at + length] = tokens
+
+    def end_to_end(
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.integer],
+        *,
+        first_tokens: NDArray[np.int64] | None = None,
+        truncate: bool = False,
+    ) -> NDArray[np.integer]:
+        """Returns sequences, or pieces of sequences, one after the other: integers [sum of lengths].
+
+        Arguments and errors are those of `gather`.
+        """
+        ends = np.cumsum(lengths, dtype=np.int64)
+        values = np.empty(int(ends[-1]) if len(ends) else 0, np.int64)
+        if len(ids):
+            gather = self.gather_from(ids, lengths, first_tokens=first_tokens, truncate=truncate)
+            gather(0, len(ids), values, ends - lengths)
+        return values
 
     def gather_from(
         self,
@@ -283,6 +313,21 @@ class MappedSource(TokenSource):
 
         return gather
 
+    def end_to_end(
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.integer],
+        *,
+        first_tokens: NDArray[np.int64] | None = None,
+        truncate: bool = False,
+    ) -> NDArray[np.integer]:
+        """Returns sequences one after the other, in their own type; see `TokenSource.end_to_end`."""
+        slices = self._slices(ids, lengths, first_tokens, truncate=truncate)
+        values = np.frombuffer(b"".join(slices), self._dtype)
+        if len(values) != int(lengths.sum()):
+            refuse_truncated()
+        return values
+
     def _slices(
         self,
         ids: NDArray[np.int64],
@@ -318,7 +363,7 @@ class MappedSource(TokenSource):
     ) -> None:
         # Joined as bytes first, then converted a contiguous range at a time: a slice of memory costs half of an
         # array's, and a conversion for each sequence costs more than its tokens. Twice as fast at 64 sequences of 256.
-        _write_end_to_end(np.frombuffer(b"".join(slices), self._dtype), lengths, out, out_starts)
+        write_end_to_end(np.frombuffer(b"".join(slices), self._dtype), lengths, out, out_starts)
 
 
 class FetchSource(TokenSource):
@@ -412,7 +457,12 @@ def refuse_length(sequence_id: int, planned: int, held: int, *, start: int, is_w
     raise TokenSourceError(f"sequence {sequence_id}: the plan says {wanted}, the source holds {held}; {way_out}")
 
 
-def _write_end_to_end(
+def refuse_truncated() -> NoReturn:
+    """Raises the TokenSourceError of data that is shorter than its index says."""
+    raise TokenSourceError("the data ends within a sequence that it lists: it is truncated or corrupt")
+
+
+def write_end_to_end(
     tokens: NDArray[np.integer], lengths: NDArray[np.integer], out: NDArray[np.integer], out_starts: NDArray[np.int64]
 ) -> None:
     """Writes sequences that are end to end in `tokens` to their rooms; neighbours in `out` are copied together."""
@@ -421,7 +471,7 @@ def _write_end_to_end(
     begins = [*out_starts[:1].tolist(), *out_starts[breaks + 1].tolist()]
     ends = [*out_ends[breaks].tolist(), *out_ends[-1:].tolist()]
     if sum(ends) - sum(begins) != len(tokens):
-        raise TokenSourceError("the data ends within a sequence that it lists: it is truncated or corrupt")
+        refuse_truncated()
     first = 0
     for begin, end in zip(begins, ends, strict=True):
         stop = first + end - begin

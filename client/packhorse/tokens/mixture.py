@@ -45,6 +45,11 @@ class MixtureSource(TokenSource):
         return ", ".join(f"{name}: {source.where}" for name, source in self._sources.items())
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether all sources are."""
+        return all(source.is_mapped for source in self._sources.values())
+
+    @property
     def may_be_out_of_range(self) -> bool:
         """Whether the tokens of any component may be."""
         return any(source.may_be_out_of_range for source in self._sources.values())

@@ -6,6 +6,7 @@ Owns opening them; leaves the files' layouts to `packhorse.formats`, copying to 
 
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Self
@@ -124,6 +125,11 @@ class _MappedFileSource(TokenFileSource):
     @property
     def _address(self) -> str:
         return str(self._tokens.path)
+
+    @property
+    def mapped_files(self) -> Sequence[str]:
+        """Tokens and index."""
+        return str(self._tokens.path), str(self._index.path)
 
     def _opened_beside(self, index: str) -> TokenFileSource:
         return MegatronSource(index) if index.endswith(".idx") else FlatSource(index)

@@ -319,6 +319,10 @@ class DatasetInfo(Fact):
     """What its sequences need besides tokens, such as image tiles."""
     shares_prefixes: bool = False
     """Whether what a group's sequences begin with takes room once, so that batches are trees."""
+    has_tokens: bool = False
+    """Whether the server sends its tokens to loaders that name none."""
+    has_loss_mask: bool = False
+    """Whether these come with a loss mask."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:

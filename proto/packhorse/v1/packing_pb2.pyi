@@ -51,6 +51,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_ACCESS_DENIED: _ClassVar[ErrorReason]
     ERROR_REASON_VERSION_MISMATCH: _ClassVar[ErrorReason]
     ERROR_REASON_POSITION_PASSED: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKENS_NOT_SERVED: _ClassVar[ErrorReason]
 ID_TYPE_UNSPECIFIED: IdType
 ID_TYPE_UINT32: IdType
 ID_TYPE_INT64: IdType
@@ -81,9 +82,10 @@ ERROR_REASON_UNAUTHENTICATED: ErrorReason
 ERROR_REASON_ACCESS_DENIED: ErrorReason
 ERROR_REASON_VERSION_MISMATCH: ErrorReason
 ERROR_REASON_POSITION_PASSED: ErrorReason
+ERROR_REASON_TOKENS_NOT_SERVED: ErrorReason
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "skipped_by_reason", "key_column", "num_groups", "older_digests", "components", "stages", "takedown", "context_rule", "resources", "shares_prefixes")
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "skipped_by_reason", "key_column", "num_groups", "older_digests", "components", "stages", "takedown", "context_rule", "resources", "shares_prefixes", "has_tokens", "has_loss_mask")
     class SkippedByReasonEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +130,8 @@ class Dataset(_message.Message):
     CONTEXT_RULE_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     SHARES_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    HAS_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HAS_LOSS_MASK_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     max_seq_len: int
@@ -165,7 +169,9 @@ class Dataset(_message.Message):
     context_rule: ContextRule
     resources: _containers.RepeatedCompositeFieldContainer[Resource]
     shares_prefixes: bool
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., skipped_by_reason: _Optional[_Mapping[str, int]] = ..., key_column: _Optional[str] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., takedown: _Optional[_Union[Takedown, _Mapping]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., resources: _Optional[_Iterable[_Union[Resource, _Mapping]]] = ..., shares_prefixes: _Optional[bool] = ...) -> None: ...
+    has_tokens: bool
+    has_loss_mask: bool
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., skipped_by_reason: _Optional[_Mapping[str, int]] = ..., key_column: _Optional[str] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., takedown: _Optional[_Union[Takedown, _Mapping]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., resources: _Optional[_Iterable[_Union[Resource, _Mapping]]] = ..., shares_prefixes: _Optional[bool] = ..., has_tokens: _Optional[bool] = ..., has_loss_mask: _Optional[bool] = ...) -> None: ...
 
 class Resource(_message.Message):
     __slots__ = ("name", "cap", "total", "most")
@@ -380,7 +386,7 @@ class GetDatasetResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
 
 class StreamBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest", "wire_version", "dataset_digest", "run_id")
+    __slots__ = ("dataset", "epoch", "seed", "topology", "rank", "worker", "skip", "first_step", "expected_digest", "wire_version", "dataset_digest", "run_id", "with_tokens")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +399,7 @@ class StreamBinsRequest(_message.Message):
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     DATASET_DIGEST_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    WITH_TOKENS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -405,7 +412,8 @@ class StreamBinsRequest(_message.Message):
     wire_version: int
     dataset_digest: str
     run_id: str
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ..., wire_version: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
+    with_tokens: bool
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., rank: _Optional[int] = ..., worker: _Optional[int] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., first_step: _Optional[int] = ..., expected_digest: _Optional[str] = ..., wire_version: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., run_id: _Optional[str] = ..., with_tokens: _Optional[bool] = ...) -> None: ...
 
 class StreamBinsResponse(_message.Message):
     __slots__ = ("header", "block")
@@ -458,21 +466,41 @@ class StreamHeader(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., num_steps: _Optional[int] = ..., num_bins: _Optional[int] = ..., num_bins_dropped: _Optional[int] = ..., max_seq_len: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., over_length: _Optional[str] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., checksum: _Optional[int] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., skipped: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., shares_prefixes: _Optional[bool] = ..., tokens_fingerprint: _Optional[str] = ..., tokens_sequences: _Optional[int] = ...) -> None: ...
 
 class StreamBlock(_message.Message):
-    __slots__ = ("first_step", "num_steps", "bins", "num_sequences", "num_tokens")
+    __slots__ = ("first_step", "num_steps", "bins", "num_sequences", "num_tokens", "tokens")
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     NUM_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     first_step: int
     num_steps: int
     bins: Bins
     num_sequences: int
     num_tokens: int
-    def __init__(self, first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
+    tokens: Tokens
+    def __init__(self, first_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ..., num_sequences: _Optional[int] = ..., num_tokens: _Optional[int] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ...) -> None: ...
+
+class Tokens(_message.Message):
+    __slots__ = ("tokens", "token_bytes", "sizes", "whole_sizes", "loss_mask", "checksum", "has_prefixes")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_SIZES_FIELD_NUMBER: _ClassVar[int]
+    LOSS_MASK_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    HAS_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    tokens: bytes
+    token_bytes: int
+    sizes: bytes
+    whole_sizes: bytes
+    loss_mask: bytes
+    checksum: int
+    has_prefixes: bool
+    def __init__(self, tokens: _Optional[bytes] = ..., token_bytes: _Optional[int] = ..., sizes: _Optional[bytes] = ..., whole_sizes: _Optional[bytes] = ..., loss_mask: _Optional[bytes] = ..., checksum: _Optional[int] = ..., has_prefixes: _Optional[bool] = ...) -> None: ...
 
 class GetBinsRequest(_message.Message):
-    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip", "wire_version", "is_whole", "dataset_digest")
+    __slots__ = ("dataset", "epoch", "seed", "positions", "expected_digest", "skip", "wire_version", "is_whole", "dataset_digest", "with_tokens")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +510,7 @@ class GetBinsRequest(_message.Message):
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
     DATASET_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    WITH_TOKENS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     epoch: int
     seed: int
@@ -491,17 +520,20 @@ class GetBinsRequest(_message.Message):
     wire_version: int
     is_whole: bool
     dataset_digest: str
-    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., wire_version: _Optional[int] = ..., is_whole: _Optional[bool] = ..., dataset_digest: _Optional[str] = ...) -> None: ...
+    with_tokens: bool
+    def __init__(self, dataset: _Optional[str] = ..., epoch: _Optional[int] = ..., seed: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., expected_digest: _Optional[str] = ..., skip: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., wire_version: _Optional[int] = ..., is_whole: _Optional[bool] = ..., dataset_digest: _Optional[str] = ..., with_tokens: _Optional[bool] = ...) -> None: ...
 
 class GetBinsResponse(_message.Message):
-    __slots__ = ("digest", "id_type", "bins")
+    __slots__ = ("digest", "id_type", "bins", "tokens")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     ID_TYPE_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     digest: str
     id_type: IdType
     bins: Bins
-    def __init__(self, digest: _Optional[str] = ..., id_type: _Optional[_Union[IdType, str]] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ...) -> None: ...
+    tokens: Tokens
+    def __init__(self, digest: _Optional[str] = ..., id_type: _Optional[_Union[IdType, str]] = ..., bins: _Optional[_Union[Bins, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ...) -> None: ...
 
 class LocateSequencesRequest(_message.Message):
     __slots__ = ("dataset", "epoch", "seed", "ids", "topology", "expected_digest", "skip", "keys", "with_keys", "dataset_digest")

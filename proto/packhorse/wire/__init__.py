@@ -14,6 +14,7 @@ from packhorse.wire.checksums import (
     get_bins_context,
     header_checksum,
     is_of_version_1,
+    tokens_checksum,
 )
 from packhorse.wire.fingerprints import ids_sum, rows_of_fingerprint, tokens_fingerprint
 from packhorse.wire.freed_memory import give_back_freed_memory, keep_freed_memory
@@ -57,5 +58,6 @@ __all__ = [
     "rows_of_fingerprint",
     "steps_of_ranks",
     "stream_positions",
+    "tokens_checksum",
     "tokens_fingerprint",
 ]

@@ -205,6 +205,27 @@ def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
     return arrays_checksum((getattr(bins, name) for name in BIN_ARRAYS), bins.base_position, context)
 
 
+def tokens_checksum(tokens: pb.Tokens, bins_checksum: int) -> int:
+    """Returns the checksum of the tokens of a message of bins, seeded with that of the bins; in [0, 2^64).
+
+    Example:
+        >>> tokens = pb.Tokens(tokens=b"ab", token_bytes=2)
+        >>> tokens_checksum(tokens, 1) == tokens_checksum(tokens, 2)
+        False
+
+    Args:
+        tokens: the message; its own `checksum` is left out.
+        bins_checksum: of the bins, which says which stream and steps they are of.
+    """
+    state = xxhash.xxh3_64(seed=bins_checksum)
+    for part in (tokens.tokens, tokens.sizes, tokens.whole_sizes, tokens.loss_mask):
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    state.update(tokens.token_bytes.to_bytes(8, "little", signed=True))
+    state.update(int(tokens.has_prefixes).to_bytes(8, "little"))
+    return int(state.intdigest())
+
+
 def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 0) -> int:
     """Returns the XXH3-64 of bins' arrays, each after its size, and of base_position, all little-endian, of 64 bits.
 

@@ -59,6 +59,16 @@ _PATH = click.Path(path_type=Path)
 @_option("--tls-key", type=_PATH, help="The certificate's private key (PEM, no passphrase).")
 @_option("--tls-client-ca", type=_PATH, help="Only clients with a certificate from these CAs (PEM) may connect.")
 @_option(
+    "--tokens",
+    multiple=True,
+    is_flag=False,
+    flag_value="auto",
+    metavar="[NAME=PATH]",
+    help="Send tokens too, for loaders that name none. By itself: those that each dataset was prepared from, so "
+    "whoever writes --data-root chooses what is read. NAME=PATH: a dataset's, by path or URL. FILE.toml: a table "
+    "[tokens] of them.",
+)
+@_option(
     "--token-file",
     type=_PATH,
     help="Every call needs a token from this file, which `packhorse token new` writes. Read again when it changes.",

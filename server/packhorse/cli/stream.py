@@ -19,6 +19,7 @@ from packhorse.client.streams import facts_of_bins
 @partial(topology_options, leave_out=())
 @click.option("--rank", default=0, type=click.IntRange(0), help="Data-parallel rank.")
 @click.option("--worker", default=0, type=click.IntRange(0), help="Dataloader worker within the rank.")
+@click.option("--with-tokens", is_flag=True, help="Also print tokens, which the server must send (serve --tokens).")
 @click.option("--limit", default=None, type=click.IntRange(0), help="Stop after this many bins.")
 def command(target: str, timeout_seconds: float | None, dataset: str, limit: int | None, **options: Any) -> None:
     """Print the bins of one (epoch, rank, worker), one JSON object a line.
@@ -27,7 +28,8 @@ def command(target: str, timeout_seconds: float | None, dataset: str, limit: int
 
     Each line has the bin's step, slot (its index in the rank's batch), position, ids and lengths. In a mixture it has
     the component, in a dataset with groups the group of each sequence, and in a dataset with pieces first_tokens:
-    where each piece begins in its sequence.
+    where each piece begins in its sequence. With --with-tokens it has the tokens of each sequence, and the loss_mask if
+    there is one.
     """
     left = limit
     with (

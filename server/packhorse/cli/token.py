@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from packhorse.server.access.tokens import CHANGING, METHODS, Grant, TokenFile, hash_of, new_token, parse_time
+from packhorse.server.access.tokens import METHODS, NAMED, Grant, TokenFile, hash_of, new_token, parse_time
 
 
 @click.group("token")
@@ -32,7 +32,7 @@ def command() -> None:
     "--methods",
     default="*",
     help=f"Patterns of the methods that it grants, with commas, of {', '.join(METHODS)}. No pattern includes "
-    f"{', '.join(CHANGING)}, which make changes and must be named.",
+    f"{', '.join(NAMED)}, which make changes or show text, and must be named.",
 )
 @click.option(
     "--expires",

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
-from packhorse.client import PackedBins, PackedDataset, Run, create_packed_dataloader
+from packhorse.client import PackedBins, PackedDataset, create_packed_dataloader
 from packhorse.client.sources import TokenSourceError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronTokens, MegatronWriter, write_flat_tokens
@@ -107,8 +107,6 @@ def test_what_says_too_little_is_refused(root, tmp_path):
         PackedDataset(tmp_path, batch_size=1, rank=(0, 1))
     with pytest.raises(ValueError, match="is no prepared folder"):
         PackedDataset("server:50051", batch_size=1, rank=(0, 1))
-    with pytest.raises(ValueError, match="only a prepared folder says where its tokens are"):
-        PackedDataset("server:50051", Run("chats"), batch_size=1, rank=(0, 1))
 
 
 def test_a_dataset_that_grew_knows_its_tokens_and_copies_open_as_before(root):

@@ -42,7 +42,7 @@ def taken(stream):
 @pytest.mark.parametrize("dataset", ["rows", "named", "truncated"])
 @pytest.mark.parametrize("balance", Balance)
 def test_blocks_made_side_by_side_are_those_made_one_by_one(backend, threads, monkeypatch, dataset, balance):
-    monkeypatch.setattr(open_stream, "_steps_per_block", lambda *_: 1)
+    monkeypatch.setattr(open_stream.OpenStream, "_steps_per_block", lambda *_: 1)
     header, *one_by_one = backend.stream_bins(request(dataset, balance))
     stream = backend.open_stream(request(dataset, balance))
     assert stream.header == header.header

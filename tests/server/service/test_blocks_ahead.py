@@ -20,6 +20,7 @@ class Stream:
     """Blocks of one step and so many bytes each; those after the second are made when `gate` is set."""
 
     header = pb.StreamHeader(num_steps=20)
+    with_tokens = False
 
     def __init__(self, num_bytes):
         self._ids = bytes(num_bytes)

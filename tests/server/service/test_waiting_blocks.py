@@ -18,6 +18,7 @@ class Stream:
     """A header and ten blocks, until `changed`."""
 
     header = pb.StreamHeader(num_steps=10)
+    with_tokens = False
 
     def __init__(self):
         self._left = [range(step, step + 1) for step in range(10)]

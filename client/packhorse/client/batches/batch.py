@@ -28,8 +28,9 @@ from packhorse.client.batches.media import Images, read_images
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.streams.blocks import BinBlock
+from packhorse.client.streams.sent_tokens import FromServer
 from packhorse.shelf import from_shelf
-from packhorse.tokens import TokenSource
+from packhorse.tokens import TokenSource, TokenSourceError
 from packhorse.tokens.pieces import PieceRule
 from packhorse.topology import LEAST_EXTRA_TOKENS, ContextRule, RoomRule
 
@@ -211,7 +212,7 @@ class BatchAssembler(RowFormat):
             return
         block = self._labelled(block)
         # Lengths are asked for one batch at a time where the source must read tokens to know them.
-        is_known = self._is_plain(block) or source.of_sequences(block.component_of_sequences()).is_mapped
+        is_known = self._is_plain(block) or _of_block(source, block).is_mapped
         group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
         for first in range(0, len(block), group_size):
             group = block.slice(first, min(first + group_size, len(block)))
@@ -394,8 +395,11 @@ class BatchAssembler(RowFormat):
         """Determines what goes into each room."""
         ids, planned, firsts = block.ids, block.lengths.astype(np.int64), block.first_tokens
         component_ids = block.component_of_sequences()
-        source = source.of_sequences(component_ids)
-        loss_mask = None if loss_mask is None else loss_mask.of_sequences(component_ids)
+        source = _of_block(source, block)
+        if isinstance(loss_mask, FromServer):
+            loss_mask = block.loss_mask
+        elif loss_mask is not None:
+            loss_mask = loss_mask.of_sequences(component_ids)
         if self._is_plain(block):
             tokens = source.gather_from(ids, planned)
             mask = None if loss_mask is None else loss_mask.gather_from(ids, planned)
@@ -443,12 +447,23 @@ class BatchAssembler(RowFormat):
             ) from None
 
 
+def _of_block(source: TokenSource, block: BinBlock) -> TokenSource:
+    """Returns the source of a block's sequences, in its order."""
+    if not isinstance(source, FromServer):
+        return source.of_sequences(block.component_of_sequences())
+    if block.tokens is None and not len(block.ids):
+        return source
+    if block.tokens is None:
+        raise TokenSourceError("these bins came without tokens: ask for them with_tokens, or give a token source")
+    return block.tokens
+
+
 def _predicted(
     content: Content, layout: PackLayout, loss_mask: TokenSource | None, scratch: NDArray[np.int64]
 ) -> NDArray[np.bool_] | None:
     """Returns which tokens are left to predict: bool [T]; None for all. Overwrites `scratch`, int64 [T]."""
     is_predicted = None
-    if loss_mask is not None:
+    if loss_mask is not None and content.mask is not None:
         for start, end in layout.padding_ranges:
             scratch[start:end] = 0
         content.write_mask(loss_mask, scratch, layout.starts)

@@ -279,6 +279,7 @@ class BinsReader:
         run: that is read.
         rows_at: makes the rows of some indices.
         lock: of this process.
+        with_tokens: whether bins bring their tokens.
     """
 
     def __init__(
@@ -287,7 +288,10 @@ class BinsReader:
         run: Run,
         rows_at: Callable[[Sequence[int]], list[dict[str, Any]]],
         lock: threading.RLock,
+        *,
+        with_tokens: bool,
     ) -> None:
+        self._with_tokens = with_tokens
         self.pid = os.getpid()
         self.client = client
         self.is_prepared = False
@@ -323,6 +327,7 @@ class BinsReader:
                 positions=positions,
                 skip=self._run.skips(epoch),
                 expected_digest=digest,
+                with_tokens=self._with_tokens,
             )
         except RequestTooLargeError as error:
             fitting = int(error.metadata.get("limit", 0))

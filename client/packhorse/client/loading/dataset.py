@@ -21,15 +21,17 @@ from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
 from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress, worker_of_process
-from packhorse.client.loading.folder import check_tokens, of_folder
+from packhorse.client.loading.folder import of_folder
 from packhorse.client.loading.ranks import find_rank, refuse_dispatching
 from packhorse.client.options import BalanceName, Run, as_run, with_hints, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.cursor import NO_POSITION, Resume, State, as_worker_state
+from packhorse.client.streams.sent_tokens import FromServer
 from packhorse.client.streams.stream import BinStream
 from packhorse.tokens import TokenSource, as_token_source
-from packhorse.tokens.loss_mask import loss_mask_of
+from packhorse.tokens.fingerprint import check_tokens
+from packhorse.tokens.loss_mask import AUTO, loss_mask_of
 from packhorse.tokens.pieces import PieceRule
 from packhorse.topology import Balance, StreamMode, Topology, as_choice, checked_integer
 from packhorse.types import StreamHeader
@@ -42,7 +44,7 @@ class BatchMaker:
     """Makes batches of one dataset's blocks; it travels to workers by pickle.
 
     Args:
-        tokens: what `as_token_source` takes.
+        tokens: what `as_token_source` takes; None for those that come with the bins.
         form: how the batches look.
 
     Raises:
@@ -51,12 +53,17 @@ class BatchMaker:
 
     def __init__(self, tokens: Any, form: BatchFormat) -> None:
         self.form = form
-        self.tokens = as_token_source(tokens)
-        self.loss_mask = loss_mask_of(self.tokens, form.loss_mask)
+        self.tokens = FromServer() if tokens is None else as_token_source(tokens)
+        self.loss_mask = _loss_mask_of(self.tokens, form.loss_mask)
         self._assembler: BatchAssembler | None = None
         self._checked = ("", 0)  # fingerprint of the tokens that were compared, and of how many sequences
         self._wants_groups = False
         self._rows_per_bin: NDArray[np.int64] | None = None  # of every component, where rows are to be theirs
+
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether the bins must bring their tokens."""
+        return isinstance(self.tokens, FromServer)
 
     @property
     def preset(self) -> Preset | None:
@@ -90,7 +97,7 @@ class BatchMaker:
         self.tokens = _of_plan(self.tokens, plan)
         fingerprint = (plan.tokens_fingerprint, plan.tokens_sequences)
         is_new = bool(plan.tokens_fingerprint) and fingerprint != self._checked
-        if is_new and self.tokens.is_mapped:  # of others 64 reads take seconds
+        if is_new and self.tokens.is_mapped and not self.wants_tokens:  # of others 64 reads take seconds
             check_tokens(self.tokens, *fingerprint)
             self._checked = fingerprint
         if self.loss_mask is not None:
@@ -163,6 +170,15 @@ class BatchMaker:
             )
 
 
+def _loss_mask_of(tokens: TokenSource, given: Any) -> TokenSource | None:
+    """Returns the loss mask; what comes with the bins if nothing else is given with such tokens."""
+    if not isinstance(tokens, FromServer):
+        return loss_mask_of(tokens, given)
+    if given is None:
+        return None
+    return FromServer() if isinstance(given, str) and given == AUTO else as_token_source(given, is_loss_mask=True)
+
+
 def _of_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:
     """Returns the source as it takes the plan's ids."""
     return source.for_components(plan.components) if plan.components else source.for_ids(plan.id_column)
@@ -194,7 +210,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             folder.
         dataset: its name on the server, or a Run, which can also skip positions; None for the folder's.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; see
-            `as_token_source`. None for those that the folder was prepared from.
+            `as_token_source`. None for those that the folder was prepared from, or those of a server with `--tokens`.
         batch_size: bins in a batch, for each rank; None where `topology` says it.
         seed: of the run, in [0, 2^64); None for that of a Run, or 0.
         preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.
@@ -337,7 +353,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
             position, digest = stream.position_after(step), stream.header.digest
             return resume.cursor_at(position, steps_into, digest=digest, seed=self.run.seed, facts=facts)
 
-        with self._server.open() as client, self._stream(client, resume, worker, num_workers) as stream:
+        wants = self.maker.wants_tokens
+        with (
+            self._server.open() as client,
+            self._stream(client, resume, worker, num_workers, with_tokens=wants) as stream,
+        ):
             self.run.check_skips(resume.epoch, stream.header)
             if not stream.header.components:  # a mixture's digest changes with its stages
                 self.progress.agree(self.run.dataset, stream.header.digest)
@@ -362,7 +382,9 @@ class PackedDataset(IterableDataset[PackedBatch]):
     def _is_independent(self) -> bool:
         return self.topology.mode is StreamMode.INDEPENDENT
 
-    def _stream(self, client: Client, resume: Resume, worker: int, num_workers: int) -> BinStream:
+    def _stream(
+        self, client: Client, resume: Resume, worker: int, num_workers: int, *, with_tokens: bool = False
+    ) -> BinStream:
         if not self._is_independent:
             steps_ahead = worker if resume.steps_ahead is None else resume.steps_ahead
             worker = (resume.first_step + steps_ahead) % num_workers
@@ -378,6 +400,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             skip=self.run.skips(resume.epoch),
             first_step=resume.first_step,
             expected_digest=resume.digest,
+            with_tokens=with_tokens,
         )
 
 

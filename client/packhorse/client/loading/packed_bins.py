@@ -355,7 +355,13 @@ class PackedBins(Dataset[dict[str, Any]]):
                     if get_worker_info() is not None:
                         outlive_preemption(partial(getattr, self._progress, "is_exiting"))
                     rows_at = lambda indices: list(self.__getitems__(indices))  # noqa: E731
-                    reader = self._reader = BinsReader(self._server.open(), self.run, rows_at, self._lock)
+                    reader = self._reader = BinsReader(
+                        self._server.open(),
+                        self.run,
+                        rows_at,
+                        self._lock,
+                        with_tokens=self._maker.wants_tokens,
+                    )
         return reader
 
     @property

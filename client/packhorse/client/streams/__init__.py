@@ -4,6 +4,7 @@ from packhorse.client.costs import cost_linear_of
 from packhorse.client.streams.bin_facts import component_names, facts_of_bins
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED, BinBlock
 from packhorse.client.streams.cursor import Cursor
+from packhorse.client.streams.numpy_batches import BatchStream
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport.answers import SequenceLocation
@@ -22,6 +23,7 @@ from packhorse.types import (
 __all__ = [
     "AS_IT_IS",
     "MASKED",
+    "BatchStream",
     "BinBlock",
     "BinStream",
     "Component",

@@ -25,6 +25,9 @@ def facts_of_bins(block: BinBlock, header: StreamHeader) -> Iterator[dict[str, A
         )
         if array is not None
     }
+    for name, sent in (("tokens", block.tokens), ("loss_mask", block.loss_mask)):
+        if sent is not None:
+            of_sequences[name] = [values.tolist() for values in sent.each()]
     names = component_names(block, header)
     start = 0
     for number, (position, end) in enumerate(zip(block.positions.tolist(), block.bin_ends.tolist(), strict=True)):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
+from packhorse.client.streams.sent_tokens import SentTokens, decode_tokens, joined_tokens
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import (
@@ -212,6 +213,10 @@ class BinBlock:
     """The row of its bin that every sequence is in, if a mixture joins short bins into long ones: uint16 [S]; None if
     no bin of the block is joined.
     """
+    tokens: SentTokens | None = None
+    """The tokens of the entries of `ids`, if they were asked for."""
+    loss_mask: SentTokens | None = None
+    """Which of these tokens are predicted; None for all."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -256,6 +261,8 @@ class BinBlock:
             group_ids=_part(self.group_ids, start, end),
             redactions=_part(self.redactions, start, end),
             rows=_part(self.rows, start, end),
+            tokens=_of_entries(self.tokens, start, end),
+            loss_mask=_of_entries(self.loss_mask, start, end),
         )
 
     def split(self, num_bins: int) -> Iterator["BinBlock"]:
@@ -286,6 +293,8 @@ class BinBlock:
                 _part(self.group_ids, start, end),
                 _part(self.redactions, start, end),
                 _part(self.rows, start, end),
+                _of_entries(self.tokens, start, end),
+                _of_entries(self.loss_mask, start, end),
             )
 
     def padded(self, num_bins: int) -> "BinBlock":
@@ -306,6 +315,10 @@ def _part(array: NDArray[Any] | None, first: int, last: int) -> NDArray[Any] | N
     return None if array is None else array[first:last]
 
 
+def _of_entries(tokens: SentTokens | None, first: int, last: int) -> SentTokens | None:
+    return None if tokens is None else tokens.part(first, last)
+
+
 def joined(blocks: Sequence[BinBlock]) -> BinBlock:
     """Lays the bins of at least one block of a dataset end to end; their steps are left out."""
     if len(blocks) == 1:
@@ -321,7 +334,15 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
         group_ids=_joined(blocks, "group_ids", np.int64(-1)),
         redactions=_joined(blocks, "redactions", np.int64(AS_IT_IS)),
         rows=_joined(blocks, "rows", np.uint16(0)),
+        tokens=_joined_tokens([block.tokens for block in blocks if len(block.ids)]),
+        loss_mask=_joined_tokens([block.loss_mask for block in blocks if len(block.ids)]),
     )
+
+
+def _joined_tokens(parts: Sequence[SentTokens | None]) -> SentTokens | None:
+    """Joins the tokens of each block that has sequences; None where one came without."""
+    found = [part for part in parts if part is not None]
+    return joined_tokens(found) if found and len(found) == len(parts) else None
 
 
 def _joined(blocks: Sequence[BinBlock], name: str, missing: np.integer[Any]) -> NDArray[Any] | None:
@@ -343,6 +364,7 @@ def decode_bins(
     positions: Callable[[int], NDArray[np.int64]] = np.arange,
     context: int = 0,
     steps: range = range(0),
+    tokens: pb.Tokens | None = None,
 ) -> BinBlock:
     """Decodes packed little-endian bytes into a block.
 
@@ -353,6 +375,7 @@ def decode_bins(
         positions: where the message does not tell them, tells those of so many bins.
         context: what the bins answer, see `packhorse.wire`.
         steps: the worker's steps in the block.
+        tokens: the message of the bins' tokens; None without.
 
     Raises:
         VersionMismatchError: the server is older than this client.
@@ -402,7 +425,10 @@ def decode_bins(
     of_sequences = [each for each in (first_tokens, block.group_ids, block.rows) if each is not None]
     if len(block.positions) != len(block) or any(len(each) != len(ids) for each in of_sequences):
         raise DamagedAnswerError("the arrays of the bins do not fit each other")
-    return block
+    if tokens is None:
+        return block
+    sent, loss_mask = decode_tokens(tokens, bins.checksum, lengths, first_tokens)
+    return replace(block, tokens=sent, loss_mask=loss_mask)
 
 
 def _redactions(

@@ -228,6 +228,7 @@ class EmbeddedTransport(_InThisProcess):
         try:
             from packhorse.server.base import kernels
             from packhorse.server.base.faults import ServiceError
+            from packhorse.server.datasets.corpora import Corpora
             from packhorse.server.datasets.memory_catalog import LazyCatalog
             from packhorse.server.datasets.mixtures import Mixtures
             from packhorse.server.methods.backend import Backend
@@ -238,7 +239,8 @@ class EmbeddedTransport(_InThisProcess):
         if target == PREFIX:
             raise PackhorseError("embedded: names no folder; give embedded:DIR, e.g. embedded:datasets")
         try:
-            self._backend = Backend(Mixtures(LazyCatalog(target.removeprefix(PREFIX), _CHECKED)))
+            datasets = Mixtures(LazyCatalog(target.removeprefix(PREFIX), _CHECKED))
+            self._backend = Backend(datasets, corpora=Corpora(of_manifests=True))
         except ValueError as error:
             raise PackhorseError(str(error)) from None
         kernels.begin(at_once=False)

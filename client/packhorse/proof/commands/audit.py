@@ -1,5 +1,6 @@
 """`packhorse audit`: proof that an epoch gives every sequence, and every token, exactly once under a given topology."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +27,9 @@ _FLAGS = {
 }
 _TIMES = {1: "once", 2: "twice"}
 
+_SERVER = "server"
+"""As --tokens: those that the server sends."""
+
 
 @click.command("audit", context_settings={"show_default": True})
 @dataset_argument
@@ -43,7 +47,7 @@ _TIMES = {1: "once", 2: "twice"}
 @click.option(
     "--tokens",
     help="Token file or folder of the trainers: compare every token of the batches with it. For a mixture one for each "
-    "component: NAME=PATH,NAME=PATH.",
+    "component: NAME=PATH,NAME=PATH. `server` for the tokens that the server sends; --against then says what is right.",
 )
 @click.option("--id-column", help="The column of --tokens that holds ids.  [default: the dataset's]")
 @click.option("--against", help="Compare with these files instead, e.g. what the dataset was prepared from.")
@@ -83,8 +87,7 @@ def command(
     token must come once, except those that `prepare` cut or dropped. If one differs, it exits with 1 and names the
     sequence.
     """
-    if tokens is None and (unused := [name for name, value in token_options.items() if value is not None]):
-        raise click.UsageError(f"--{unused[0].replace('_', '-')} belongs to --tokens; give --tokens as well")
+    _check_together(tokens, token_options)
     with asking_for(target, timeout_seconds, dataset) as (client, name), show_progress() as progress:
         info = client.get_dataset(name)
         streams = EpochOfStreams(
@@ -131,6 +134,14 @@ def command(
     context.exit(1 if problems else 0)
 
 
+def _check_together(tokens: str | None, options: dict[str, Any]) -> None:
+    """Refuses options that say nothing without --tokens, and the server's tokens with nothing to compare them with."""
+    if tokens is None and (unused := [name for name, value in options.items() if value is not None]):
+        raise click.UsageError(f"--{unused[0].replace('_', '-')} belongs to --tokens; give --tokens as well")
+    if tokens == _SERVER and options["against"] is None:
+        raise click.UsageError("--tokens server needs --against: the files that the server's tokens are compared with")
+
+
 def _token_audit(
     client: Client,
     streams: EpochOfStreams,
@@ -144,12 +155,15 @@ def _token_audit(
 ) -> "TokenAudit":
     from packhorse.client import BatchFormat, PackedDataset, Separators, as_token_source
     from packhorse.proof import TokenAudit
+    from packhorse.tokens.loss_mask import loss_mask_of
 
+    is_sent = tokens == _SERVER
+    right = as_token_source(by_component(against or tokens))
     separators = Separators(bos_token_id=bos_token_id, eos_token_id=eos_token_id)
     dataset = PackedDataset(
         lambda: client,
         streams.dataset.name,
-        open_tokens(tokens, id_column),
+        None if is_sent else open_tokens(tokens, id_column),
         batch_size=streams.topology.batch_size,
         rank=(0, 1),
         batch=BatchFormat(
@@ -159,7 +173,9 @@ def _token_audit(
         ),
     )
     # Opened a second time, so that ids are looked up in the dataset's column, whatever --id-column is.
-    return TokenAudit(streams=streams, dataset=dataset, against=as_token_source(by_component(against or tokens)))
+    masked = loss_mask_of(right, _loss_mask(loss_mask)) if is_sent else None
+    streams = replace(streams, with_tokens=is_sent)
+    return TokenAudit(streams=streams, dataset=dataset, against=right, loss_against=masked)
 
 
 def _loss_mask(given: str | None) -> Any:

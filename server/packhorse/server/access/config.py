@@ -43,6 +43,8 @@ class ServeConfig:
     """Its private key."""
     tls_client_ca: Path | None = None
     """CAs of clients' certificates, without which nobody connects; None if clients need none."""
+    tokens: tuple[str, ...] = ()
+    """Where the tokens of datasets are that streams may bring; see `Corpora.parse`. Empty for none."""
     token_file: Path | None = None
     """Tokens, one of which every call then needs; see `tokens`. None if calls need none."""
     insecure: bool = False

@@ -31,14 +31,15 @@ _LOG = logging.getLogger(__name__)
 PREFIX = "packhorse_"
 """What every token begins with, so that programs that look for leaked secrets can find it."""
 
-METRICS, REFLECTION = "Metrics", "Reflection"
-"""Beside the service's methods in a scope: scraping the metrics' port, and gRPC's server reflection."""
+METRICS, REFLECTION, TOKENS = "Metrics", "Reflection", "Tokens"
+"""Beside the service's methods in a scope: scraping the metrics' port, gRPC's server reflection, and the text itself as
+tokens, in streams and answers."""
 
-METHODS = (*pb.DESCRIPTOR.services_by_name["PackingService"].methods_by_name, METRICS, REFLECTION)
+METHODS = (*pb.DESCRIPTOR.services_by_name["PackingService"].methods_by_name, METRICS, REFLECTION, TOKENS)
 """Everything that a token may be for."""
 
-CHANGING = ("AppendStage",)
-"""Those that change something: a scope must name them, and no pattern covers them."""
+NAMED = ("AppendStage", TOKENS)
+"""What changes runs or shows their text: a scope must name it, and no pattern covers it."""
 
 MOST_TOKENS = 1000
 """In a file: each request is compared with all of them."""
@@ -77,7 +78,7 @@ class Grant:
     datasets: tuple[str, ...] = ("*",)
     """Patterns (`*`, `?`, `[…]`) of the datasets' names."""
     methods: tuple[str, ...] = ("*",)
-    """Patterns of METHODS; those of CHANGING must be named."""
+    """Patterns of METHODS; those of NAMED must be named."""
     expires: datetime | None = None
     """When it ends, in UTC; None for never."""
 
@@ -146,7 +147,7 @@ class Grant:
     def check_method(self, method: str) -> None:
         """Raises a ServiceError if the grant is not for a method."""
         is_named = method in self.methods
-        if not is_named and (method in CHANGING or not any(fnmatchcase(method, each) for each in self.methods)):
+        if not is_named and (method in NAMED or not any(fnmatchcase(method, each) for each in self.methods)):
             raise ServiceError(
                 pb.ERROR_REASON_ACCESS_DENIED,
                 f"this token ({self.name}) is not for {method}; ask whoever runs the server for one that is",
@@ -369,6 +370,8 @@ class TokenHolder(Client):
             self._grant.check_dataset(request.name)
         elif "dataset" in request.DESCRIPTOR.fields_by_name:
             self._grant.check_dataset(request.dataset)  # type: ignore[attr-defined]
+        if getattr(request, "with_tokens", False):
+            self._grant.check_method(TOKENS)
 
     def check_changes(self) -> None:
         """Checks nothing: the token's scope names the method."""

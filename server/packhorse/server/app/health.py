@@ -17,6 +17,7 @@ from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.catalog import Catalog
+from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
 from packhorse.server.service.lanes import Lane
@@ -197,14 +198,14 @@ def why_nothing_is_served(mixtures: Mixtures) -> str:
 
 
 def file_values(
-    mixtures: Mixtures, tokens: TokenFile | None, certificates: Certificates | None
+    mixtures: Mixtures, corpora: Corpora, tokens: TokenFile | None, certificates: Certificates | None
 ) -> dict[str, Callable[[], Values]]:
     """Returns what computes the values of `metrics.FILE_GAUGES`."""
 
     def unusable() -> Values:
         kinds = (("tokens", tokens), ("certificates", certificates))
         others = [(kind, "") for kind, files in kinds if files is not None and files.trouble]
-        return dict.fromkeys([*mixtures.troubles(), *others], 1)
+        return dict.fromkeys([*mixtures.troubles(), *corpora.troubles(), *others], 1)
 
     def expiries() -> Values:
         kinds = (("token", tokens), ("certificate", certificates))

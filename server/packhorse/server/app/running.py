@@ -32,6 +32,7 @@ from packhorse.server.base.logs import GRPC_LOGGER, Sparing
 from packhorse.server.base.machine import allow_descriptors, most_connections
 from packhorse.server.base.workarounds import Accepting, Listening, survive_shrinking_files
 from packhorse.server.datasets.catalog import Catalog
+from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.mixtures import Mixtures, RunProgress
 from packhorse.server.methods.backend import Backend, installed_version
 from packhorse.server.methods.sizes import MAX_MESSAGE_BYTES
@@ -99,10 +100,13 @@ class Server:
         self.tokens = None if config.token_file is None else TokenFile(config.token_file)
         self.catalog = Catalog(config.data_root)
         self.mixtures = Mixtures(self.catalog)
+        self.corpora = Corpora.parse(config.tokens)
         if not self.mixtures.names():  # opens them
             raise PreparedDatasetError(why_nothing_is_served(self.mixtures))
         self.metrics = Metrics(
-            self.catalog.opened, file_values(self.mixtures, self.tokens, self.certificates), self.mixtures.opened
+            self.catalog.opened,
+            file_values(self.mixtures, self.corpora, self.tokens, self.certificates),
+            self.mixtures.opened,
         )
         self.connections = Connections()
         self.measuring = Measuring(self.metrics, self.connections)
@@ -118,6 +122,7 @@ class Server:
             saw_run=self.metrics.waiting.saw,
             num_streams=lambda: limit.num_open,
             reached=RunProgress() if sibling is None else sibling.reached,
+            corpora=self.corpora,
         )
         self.blocks = Blocks(self.catalog, backend)
         self.servicer = PackingServicer(backend, self.metrics, self.lanes, limit, self.activity.answer)
@@ -164,6 +169,10 @@ class Server:
         return listen_for_metrics(
             self.config, self.metrics.registry, self.is_serving, self.certificates, self.tokens, page
         )
+
+    def check_corpora(self) -> None:
+        """Compares the tokens that are served with their plans, beside serving."""
+        self.corpora.check_all([self.mixtures.get(name) for name in self.mixtures.names()])
 
     def is_serving(self) -> bool:
         """Asks the event loop whether this server serves; from another thread."""
@@ -225,6 +234,8 @@ async def serve(
         asyncio.create_task(watch(server.catalog, server.mixtures, look_now, condition)),
         asyncio.create_task(server.measuring.keep_looking()),
     )
+    if config.tokens:
+        threading.Thread(target=server.check_corpora, name="check-corpora", daemon=True).start()
     ready(listening.address, None if metrics_server is None else metrics_server.url, server.mixtures.names())
     if sibling is not None:
         sibling.begin(server.metrics.registry, server.own_status, server.mixtures.names(), server.is_serving)

@@ -14,12 +14,13 @@ from packhorse.dataset import MixtureDataset
 from packhorse.epoch import joined
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.time_slices import Pace, TimeSlices, finish
+from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.mixtures import RunProgress
 from packhorse.server.datasets.protocols import Dataset, Datasets
 from packhorse.server.methods import datasets, pack, requests, sizes, versions
 from packhorse.server.methods.dataset_messages import ID_TYPES, dataset_message, takedown_message
 from packhorse.server.methods.locate import locate_in_slices
-from packhorse.server.methods.messages import as_declared, components_in, encode
+from packhorse.server.methods.messages import as_declared, components_in, encode, encode_tokens
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.methods.pack_stream import PackSession
 from packhorse.server.methods.stream_request import Epochs, StreamRequest
@@ -39,6 +40,7 @@ class Backend:
         saw_run: called with every stream's dataset and topology.
         num_streams: returns how many streams are open now.
         reached: how far runs have come; None if no other process shares it.
+        corpora: have the tokens of datasets; None for none.
     """
 
     def __init__(
@@ -48,12 +50,14 @@ class Backend:
         saw_run: Callable[[Dataset, Topology], None] = lambda _dataset, _topology: None,
         num_streams: Callable[[], int] = lambda: 1,
         reached: RunProgress | None = None,
+        corpora: Corpora | None = None,
     ) -> None:
         self._catalog = catalog
         self._epochs = Epochs()
         self._saw_run = saw_run
         self._num_streams = num_streams
         self._reached = reached or RunProgress()
+        self._corpora = corpora or Corpora()
 
     def list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
         """Lists the datasets that are served."""
@@ -71,15 +75,18 @@ class Backend:
         message = dataset_message(dataset)
         if takedown := self._catalog.takedown(dataset):
             message.takedown.CopyFrom(takedown_message(takedown))
+        message.has_tokens, message.has_loss_mask = self._corpora.facts(dataset)
         message.older_digests.extend(self._catalog.older_digests(name))
         return message
 
     def open_stream(self, request: pb.StreamBinsRequest) -> OpenStream:
         """Checks a request, and returns its stream, of which nothing is made yet."""
         checked = StreamRequest.of(request, self._catalog, self._epochs)
+        if checked.with_tokens:
+            self._corpora.of(checked.dataset)  # refused before the header
         self._saw_run(checked.dataset, checked.topology)
         note = partial(self._note, checked.dataset, checked.skips, checked.epoch)
-        return OpenStream(checked, self._catalog, note, self._num_streams)
+        return OpenStream(checked, self._catalog, self._corpora, note, self._num_streams)
 
     def stream_bins(self, request: pb.StreamBinsRequest) -> Iterator[pb.StreamBinsResponse]:
         """Yields a stream's header, then its blocks, each made when the next is requested."""
@@ -103,14 +110,16 @@ class Backend:
         end = max(request.positions, default=-1) + 1
         datasets.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, end=end, takedown=takedown)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
-        least = sizes.BYTES_PER_BIN + sizes.bytes_per_sequence(dataset)
+        corpus = self._corpora.of(dataset) if request.with_tokens else None
+        of_tokens = request.with_tokens * sizes.token_bytes(dataset)
+        least = sizes.BYTES_PER_BIN + sizes.bytes_per_sequence(dataset) + of_tokens
         most_positions = sizes.MAX_MESSAGE_BYTES // least
         sizes.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
         positions = np.array(request.positions, dtype=np.int64)
         outside = positions[(positions < 0) | (positions >= source.num_bins)]
         if len(outside):
             requests.integer("positions", int(outside[0]), 0, source.num_bins - 1)
-        most = sizes.most_bytes_per_bin(dataset)
+        most = sizes.most_bytes_per_bin(dataset, with_tokens=request.with_tokens)
         yield _COPIES * min(most * len(positions), sizes.MAX_MESSAGE_BYTES)
         parts = []
         num_bytes = 0
@@ -118,7 +127,7 @@ class Backend:
         pace = Pace()
         for first in range(0, len(positions), at_once):
             part = source.bins(positions[first : first + at_once])
-            bytes_of_bins = sizes.BYTES_PER_BIN * np.arange(1, len(part.bin_ends) + 1)
+            bytes_of_bins = (sizes.BYTES_PER_BIN + of_tokens) * np.arange(1, len(part.bin_ends) + 1)
             per_sequence = sizes.bytes_per_sequence(dataset)
             ends = num_bytes + bytes_of_bins + per_sequence * part.bin_ends
             num_fitting = first + int(np.searchsorted(ends, sizes.MAX_MESSAGE_BYTES, side="right"))
@@ -137,6 +146,11 @@ class Backend:
         num_bins = self._epochs.whole(dataset, request.seed, request.epoch).num_bins
         redacted = takedown.redacted(bins, epoch=request.epoch, seed=request.seed, num_bins=num_bins, skips=skips)
         encode(bins, response.bins, context, None, positions, redacted)
+        if corpus is not None:
+            with self._corpora.reading(dataset):
+                tokens = corpus.read(bins, redacted)
+            has_prefixes = dataset.manifest.shares_prefixes
+            encode_tokens(tokens, response.tokens, response.bins.checksum, has_prefixes=has_prefixes)
         del parts
         yield (_COPIES - 1) * num_bytes
         return response

@@ -13,9 +13,17 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import MASKED, Manifest, Redacted
 from packhorse.epoch import Bins
+from packhorse.server.datasets.corpora import BinTokens
 from packhorse.topology import ADDED
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire import ADDED_OFFSET, BIN_ARRAYS, KEPT_TEMPLATES, MASKED_TOKEN, arrays_checksum
+from packhorse.wire import (
+    ADDED_OFFSET,
+    BIN_ARRAYS,
+    KEPT_TEMPLATES,
+    MASKED_TOKEN,
+    arrays_checksum,
+    tokens_checksum,
+)
 
 MAX_POSITION_SPREAD = ADDED_OFFSET
 """The positions of one message lie within this range: offsets have 32 bits."""
@@ -149,6 +157,25 @@ def encode(
         setattr(message, name, data)
     message.base_position = base
     message.checksum = arrays_checksum((arrays[name] for name in BIN_ARRAYS), base, context)
+
+
+def encode_tokens(tokens: BinTokens, message: pb.Tokens, bins_checksum: int, *, has_prefixes: bool) -> None:
+    """Fills in the message of bins' tokens.
+
+    Args:
+        tokens: of the bins.
+        message: empty.
+        bins_checksum: of the bins' message.
+        has_prefixes: whether each entry begins at token 0, though its first token in the bin is a later one.
+    """
+    message.tokens = _bytes(tokens.tokens, tokens.tokens.dtype)
+    message.token_bytes = tokens.tokens.dtype.itemsize
+    if tokens.sizes is not None and tokens.whole_sizes is not None:
+        message.sizes, message.whole_sizes = _bytes(tokens.sizes, np.uint32), _bytes(tokens.whole_sizes, np.int64)
+    if tokens.loss_mask is not None:
+        message.loss_mask = np.packbits(tokens.loss_mask, bitorder="little").tobytes()
+    message.has_prefixes = has_prefixes
+    message.checksum = tokens_checksum(message, bins_checksum)
 
 
 def _defined(bins: Bins, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -10,9 +10,17 @@ from collections.abc import Callable
 
 from packhorse.epoch import Bins
 from packhorse.server.base.time_slices import TimeSlices
-from packhorse.server.datasets.protocols import Dataset, Datasets
+from packhorse.server.datasets.corpora import Corpora
+from packhorse.server.datasets.protocols import Datasets
 from packhorse.server.methods import sizes
-from packhorse.server.methods.messages import Numbered, SentTemplates, as_declared, components_in, encode
+from packhorse.server.methods.messages import (
+    Numbered,
+    SentTemplates,
+    as_declared,
+    components_in,
+    encode,
+    encode_tokens,
+)
 from packhorse.server.methods.stream_request import StreamRequest
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, stream_positions
@@ -49,15 +57,22 @@ class OpenStream:
     Args:
         request: checked.
         catalog: the datasets.
+        corpora: have the tokens, if the request wants them.
         note: called with the end of every block, exclusive, among the positions that are not skipped.
         num_streams: returns how many streams are open now, including this one.
     """
 
     def __init__(
-        self, request: StreamRequest, catalog: Datasets, note: Callable[[int], None], num_streams: Callable[[], int]
+        self,
+        request: StreamRequest,
+        catalog: Datasets,
+        corpora: Corpora,
+        note: Callable[[int], None],
+        num_streams: Callable[[], int],
     ) -> None:
         self._request = request
         self._catalog = catalog
+        self._corpora = corpora
         self._note = note
         self._num_streams = num_streams
         self._steps = request.steps
@@ -66,7 +81,13 @@ class OpenStream:
         self._order = threading.Condition()
         self._next_step = request.steps.start
         self._is_over = False
+        self._step_bytes = 0.0  # of the last block, with its tokens
         catalog.follow(request.progress)
+
+    @property
+    def with_tokens(self) -> bool:
+        """Whether blocks bring tokens, which takes reading."""
+        return self._request.with_tokens
 
     @property
     def header(self) -> pb.StreamHeader:
@@ -76,10 +97,9 @@ class OpenStream:
     def take(self) -> range:
         """Returns the steps of the next block: one for the first, more for later ones, none after the last."""
         request = self._request
-        unread = _steps_per_block(request.dataset, request.batch_size, UNREAD_BYTES)
-        is_read = len(request.steps) - len(self._steps) >= unread
+        is_read = len(request.steps) - len(self._steps) >= self._steps_per_block(UNREAD_BYTES)
         num_bytes = block_bytes(self._num_streams()) if is_read else LEAST_BLOCK_BYTES
-        most = _steps_per_block(request.dataset, request.batch_size, num_bytes)
+        most = self._steps_per_block(num_bytes)
         now = time.monotonic()
         if self._at_once:
             self._at_once = min(next_steps(self._at_once, now - self._taken_at), request.most_steps, most)
@@ -88,6 +108,15 @@ class OpenStream:
         self._taken_at = now
         taken, self._steps = self._steps[: self._at_once], self._steps[self._at_once :]
         return taken
+
+    def _steps_per_block(self, num_bytes: int) -> int:
+        """Returns how many steps fill a block of a size on average, and always fit into a message."""
+        request = self._request
+        average = self._step_bytes or request.batch_size * sizes.average_bytes_per_bin(
+            request.dataset, with_tokens=request.with_tokens
+        )
+        most = request.batch_size * sizes.most_bytes_per_bin(request.dataset, with_tokens=request.with_tokens)
+        return max(1, min(int(num_bytes / average), sizes.MAX_MESSAGE_BYTES // most))
 
     def is_arranged(self, steps: range | None = None) -> bool:
         """Whether a block can be made without arranging optimizer steps first; None for the next step."""
@@ -150,6 +179,13 @@ class OpenStream:
             bins, epoch=request.epoch, seed=request.run_seed, num_bins=request.num_whole_bins, skips=request.skips
         )
         encode(bins, block.bins, context, numbered, positions, redacted)
+        if request.with_tokens:
+            with self._corpora.reading(dataset):
+                tokens = self._corpora.of(dataset).read(bins, redacted)
+            has_prefixes = request.header.shares_prefixes
+            encode_tokens(tokens, block.tokens, block.bins.checksum, has_prefixes=has_prefixes)
+            num_bytes = len(block.tokens.tokens) + len(block.tokens.loss_mask) + len(block.bins.ids)
+            self._step_bytes = max(1, num_bytes) / len(steps)
         return message
 
     def _reach(self, end: int) -> None:
@@ -189,10 +225,3 @@ def next_steps(num_steps: int, seconds: float) -> int:
         (256, 96, 8)
     """
     return max(1, int(num_steps * min(GROWTH, BLOCK_SECONDS / max(seconds, 1e-9))))
-
-
-def _steps_per_block(dataset: Dataset, batch_size: int, num_bytes: int) -> int:
-    """Returns how many steps fill a block of a size on average, and always fit into a message."""
-    average = sizes.average_bytes_per_bin(dataset) * batch_size
-    most = sizes.most_bytes_per_bin(dataset) * batch_size
-    return max(1, min(int(num_bytes / average), sizes.MAX_MESSAGE_BYTES // most))

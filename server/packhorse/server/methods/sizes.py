@@ -1,5 +1,7 @@
 """How large a message may be, and how large an answer will be."""
 
+import math
+
 import numpy as np
 
 from packhorse.server.base.faults import too_large
@@ -11,6 +13,8 @@ BYTES_PER_LENGTH = 4
 BYTES_PER_BIN = 16
 """Of a bin in a message beside its sequences: its template's number, twice if it is defined there, the template's size,
 and the bin's position."""
+BYTES_PER_TOKEN = 4.125
+"""Of a token, at most: 4 bytes, and a bit of the loss mask."""
 _BYTES_PER_GROUP = 8
 """Of a sequence's group in a message of bins."""
 
@@ -20,10 +24,15 @@ def bytes_per_sequence(dataset: Dataset) -> int:
     return BYTES_PER_LENGTH + _bytes_per_entry(dataset)
 
 
-def average_bytes_per_bin(dataset: Dataset) -> float:
+def average_bytes_per_bin(dataset: Dataset, *, with_tokens: bool = False) -> float:
     """Returns the average bytes of a bin in a message, once most templates have been defined."""
     sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
-    return BYTES_PER_BIN / 2 + _bytes_per_entry(dataset) * sequences_per_bin
+    return BYTES_PER_BIN / 2 + _bytes_per_entry(dataset) * sequences_per_bin + with_tokens * token_bytes(dataset)
+
+
+def token_bytes(dataset: Dataset) -> int:
+    """Returns the most bytes of a full bin's tokens in a message."""
+    return math.ceil(BYTES_PER_TOKEN * dataset.manifest.max_seq_len)
 
 
 def _bytes_per_entry(dataset: Dataset) -> int:
@@ -35,14 +44,15 @@ def _bytes_per_entry(dataset: Dataset) -> int:
     return np.dtype(manifest.id_dtype).itemsize + start_bytes + length_bytes + group_bytes
 
 
-def most_bytes_per_bin(dataset: Dataset) -> int:
+def most_bytes_per_bin(dataset: Dataset, *, with_tokens: bool = False) -> int:
     """Returns the most bytes of a bin in a message, if its template is defined there."""
-    return BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.max_sequences_per_bin
+    ids = BYTES_PER_BIN + bytes_per_sequence(dataset) * dataset.max_sequences_per_bin
+    return ids + with_tokens * token_bytes(dataset)
 
 
-def check_message_size(field: str, num_bins: int, dataset: Dataset) -> None:
+def check_message_size(field: str, num_bins: int, dataset: Dataset, *, with_tokens: bool = False) -> None:
     """Refuses a number of bins that may not fit into one message."""
-    limit = max(MAX_MESSAGE_BYTES // most_bytes_per_bin(dataset), 1)
+    limit = max(MAX_MESSAGE_BYTES // most_bytes_per_bin(dataset, with_tokens=with_tokens), 1)
     if num_bins > limit:
         raise too_large(
             field,

@@ -114,7 +114,8 @@ class _Run:
         )
         source = epochs.source(dataset, request.seed, request.epoch, skips)
         topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
-        sizes.check_message_size("topology.batch_size", _batch_size(topology), dataset)
+        batch_size = _batch_size(topology)
+        sizes.check_message_size("topology.batch_size", batch_size, dataset, with_tokens=request.with_tokens)
         seed, of_stream = _seed_and_topology(request, topology)
         manifest = dataset.manifest
         header = pb.StreamHeader(
@@ -169,6 +170,8 @@ class StreamRequest:
     progress: StreamProgress
     """How far the stream has come; at first, where it begins."""
     header: pb.StreamHeader
+    with_tokens: bool
+    """Whether blocks bring the tokens of their bins."""
 
     @classmethod
     def of(cls, request: pb.StreamBinsRequest, catalog: Datasets, epochs: Epochs) -> "StreamRequest":
@@ -205,6 +208,7 @@ class StreamRequest:
                 dataset.name, request.epoch, request.seed, run.num_whole_bins, skips.to_whole(begin)
             ),
             header=header,
+            with_tokens=request.with_tokens,
         )
 
     @property

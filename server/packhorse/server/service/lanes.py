@@ -110,6 +110,8 @@ class Lanes:
     small_blocks: Lane
     """Blocks that are mostly Python: a stream's first ones, and all of them when very many streams are open. One thread
     makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""
+    tokens: Lane
+    """Blocks and single answers that bring tokens: whatever waits for a disk or a store waits here."""
     arranging: Lane
     """What a stream needs before its block can be made, if that takes long: optimizer steps and last steps that are
     arranged for all ranks at once, and long requests. Meanwhile the stream is in no other lane."""
@@ -128,6 +130,7 @@ class Lanes:
         return cls(
             streams=Lane("streams", threads=cores),
             small_blocks=Lane("small-blocks", threads=1),
+            tokens=Lane("tokens", threads=2 * cores, niceness=5),
             arranging=Lane("arranging", threads=others, niceness=5),
             answers=Lane("answers", threads=others, most_requests=256, niceness=5),
             packing=Lane("packing", threads=others, most_requests=256, niceness=10),

@@ -119,7 +119,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     async def GetBins(self, request: pb.GetBinsRequest, context: _Context) -> pb.GetBinsResponse:  # noqa: N802
         """Returns the bins at any positions."""
-        return await self._answer(self._backend.get_bins_in_slices, request, context, self._lanes.answers)
+        lane = self._lanes.tokens if request.with_tokens else self._lanes.answers
+        return await self._answer(self._backend.get_bins_in_slices, request, context, lane)
 
     async def LocateSequences(  # noqa: N802
         self, request: pb.LocateSequencesRequest, context: _Context
@@ -214,6 +215,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     ) -> "Iterator[asyncio.Future[pb.StreamBinsResponse | None]]":
         """Begins the block that follows one of `num_bytes`, if there is one."""
         lane = self._lanes.small_blocks if num_bytes < SMALL_BLOCK_BYTES else self._lanes.streams
+        if stream.with_tokens:
+            lane = self._lanes.tokens
         if not (steps := stream.take()):
             return
         if stream.is_arranged(steps):
@@ -331,6 +334,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         """Opens a stream; in another lane if its request takes long to check."""
         is_long = request.ByteSize() > LONG_REQUEST_BYTES
         lane = self._lanes.arranging if is_long else self._lanes.small_blocks
+        if request.with_tokens:
+            lane = self._lanes.tokens
         return lane.submit(self._opened, request)
 
     def _opened(self, request: pb.StreamBinsRequest) -> _Opened:

@@ -67,8 +67,8 @@ UNUSABLE_FILES, EXPIRY = "packhorse_unusable_files", "packhorse_expiry_timestamp
 
 FILE_GAUGES = {
     UNUSABLE_FILES: (
-        "Invalid files, 1 for each: a dataset, mixture or takedown of that name, the token file, the certificates. "
-        "The log gives the error; the previous content may still be in force",
+        "Invalid files, 1 for each: a dataset, mixture, takedown or corpus of that name, the token file, the "
+        "certificates. The log gives the error; the previous content may still be in force",
         ("kind", "name"),
     ),
     EXPIRY: ("When a token or a certificate expires, in seconds since 1970", ("kind", "name")),

@@ -1,0 +1,131 @@
+"""Batches as NumPy arrays, made of bins that came with their tokens. No torch.
+
+Owns these arrays; leaves the stream and its cursor to `stream`, and PyTorch's batches to `packhorse.client.batches`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.streams.blocks import AS_IT_IS, BinBlock
+from packhorse.client.streams.sent_tokens import SentTokens
+from packhorse.client.streams.stream import BinStream
+from packhorse.types import StreamHeader
+
+
+class BatchStream:
+    """Batches of one (epoch, rank, worker), in order, each exactly once even if servers fail.
+
+    A batch is a dict of arrays. Legend: B bins, L = `max_seq_len`.
+
+    tokens         int32 [B, L], 0 in padding
+    targets        int32 [B, L]: the token after each in its sequence, 0 where there is none
+    loss_mask      bool [B, L]: whether that target is to be predicted
+    segment_ids    int32 [B, L]: 1, 2, … by sequence in its row, 0 in padding
+    positions      int32 [B, L]: 0, 1, … within each sequence, and 0 in padding
+    step           int: of the rank
+    position       int: where any topology resumes after every rank has taken this step
+
+    Example:
+        >>> from packhorse.client import connect
+        >>> with connect("embedded:datasets") as client, client.stream_batches("corpus", seed=1) as batches:
+        ...     for batch in batches:
+        ...         print(batch["segment_ids"].tolist(), "resume at", batch["position"])
+        [[1, 1, 1, 1, 1, 2, 2, 2]] resume at 1
+        [[1, 1, 1, 1, 1, 2, 2, 2]] resume at 2
+
+    Args:
+        stream: with tokens.
+    """
+
+    def __init__(self, stream: BinStream) -> None:
+        self._stream = stream
+
+    @property
+    def header(self) -> StreamHeader:
+        """Facts about the stream."""
+        return self._stream.header
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yields the batches that are left; the client's exceptions pass through.
+
+        Raises:
+            ValueError: the dataset's groups share prefixes, so that its batches are trees.
+        """
+        header = self._stream.header
+        if header.shares_prefixes:
+            raise ValueError(
+                "groups of this dataset share prefixes: its batches are trees, which need packhorse[client]"
+            )
+        for block in self._stream:
+            end = 0
+            for stretch, steps in self._stream.topology.by_stretch(block.steps):
+                for step in steps:
+                    begin, end = end, end + stretch.batch_size
+                    batch = numpy_batch(block.slice(begin, end), header.max_seq_len)
+                    yield batch | {"step": step, "position": self._stream.position_after(step)}
+
+    def close(self) -> None:
+        """Ends the call."""
+        self._stream.close()
+
+    def __enter__(self) -> "BatchStream":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def numpy_batch(block: BinBlock, max_seq_len: int) -> dict[str, Any]:
+    """Returns the arrays of a block's bins; see `BatchStream`."""
+    num_tokens = len(block) * max_seq_len
+    arrays = {name: np.zeros(num_tokens, np.int32) for name in ("tokens", "targets", "segment_ids", "positions")}
+    loss_mask = np.zeros(num_tokens, np.bool_)
+    if block.tokens is not None and len(block.ids):
+        _write(block, block.tokens, max_seq_len, arrays, loss_mask)
+    shape = len(block), max_seq_len
+    return {name: array.reshape(shape) for name, array in arrays.items()} | {"loss_mask": loss_mask.reshape(shape)}
+
+
+def _write(
+    block: BinBlock,
+    sent: SentTokens,
+    max_seq_len: int,
+    arrays: dict[str, NDArray[np.int32]],
+    loss_mask: NDArray[np.bool_],
+) -> None:
+    sizes = sent.sizes
+    rooms = block.lengths.astype(np.int64)
+    per_bin = np.diff(block.bin_ends, prepend=0)
+    first_of_bin = np.repeat(block.bin_starts(), per_bin)
+    before = np.cumsum(rooms) - rooms
+    starts = before - before[first_of_bin] + np.repeat(np.arange(len(block)) * max_seq_len, per_bin)
+    fed = np.minimum(sizes, rooms)  # with extra_tokens -1 the last token is a target only
+    values, whole = _end_to_end(sent, sizes), np.cumsum(sizes) - sizes
+    is_predicted = np.ones(len(values), np.bool_)
+    if block.loss_mask is not None:
+        is_predicted = _end_to_end(block.loss_mask, sizes) != 0
+    if block.redactions is not None:
+        is_predicted &= np.repeat(block.redactions == AS_IT_IS, sizes)
+    number_in_sequence = _ranges(fed)
+    at, source = np.repeat(starts, fed) + number_in_sequence, np.repeat(whole, fed) + number_in_sequence
+    arrays["tokens"][at] = values[source]
+    arrays["positions"][at] = number_in_sequence
+    arrays["segment_ids"][at] = np.repeat(np.arange(len(sizes)) - first_of_bin + 1, fed)
+    has_next = number_in_sequence + 1 < np.repeat(sizes, fed)
+    arrays["targets"][at[has_next]] = values[source[has_next] + 1]
+    loss_mask[at[has_next]] = is_predicted[source[has_next] + 1]
+
+
+def _end_to_end(sent: SentTokens, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Returns the values of all entries end to end."""
+    values = np.empty(int(sizes.sum()), np.int32)
+    sent.gather_from(sizes, sizes, first_tokens=sent.firsts)(0, len(sizes), values, np.cumsum(sizes) - sizes)
+    return values
+
+
+def _ranges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns 0, 1, … for each size, end to end."""
+    return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -1,0 +1,198 @@
+"""Tokens that come with bins from a server, as a token source of one block.
+
+Owns their decoding and checks. Leaves asking for them to `stream`, and reading a corpus to
+`packhorse.tokens`.
+"""
+
+from typing import Any, NoReturn, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.client.errors import DamagedAnswerError
+from packhorse.client.transport.requests import too_old
+from packhorse.tokens import TokenSource, TokenSourceError
+from packhorse.tokens.base import Gather, write_end_to_end
+from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire import tokens_checksum
+
+_DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+
+
+class FromServer(TokenSource):
+    """Stands for the tokens, or the loss mask, that come with each block."""
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return "the server's tokens"
+
+    def __repr__(self) -> str:
+        return f"<{self.where}>"
+
+    @property
+    def is_mapped(self) -> bool:
+        """True: a block has its tokens."""
+        return True
+
+    @property
+    def may_be_out_of_range(self) -> bool:
+        """False: the server checked them."""
+        return False
+
+    def for_components(self, components: object) -> Self:
+        """Returns itself: the server knows each component's corpus."""
+        return self
+
+    def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NoReturn:
+        """Raises a TokenSourceError: tokens come with bins only."""
+        raise TokenSourceError(
+            f"sequence {sequence_id}: the server sends tokens with bins, and not by id; give tokens= to read single "
+            "sequences"
+        )
+
+
+class SentTokens(FromServer):
+    """The values of a block's entries: their tokens, or which of these are predicted. Legend: S entries.
+
+    Args:
+        values: of all entries: integers.
+        starts: where each entry begins there: int64 [S].
+        sizes: how many values it has: int64 [S].
+        firsts: its first token in its sequence: int64 [S].
+        whole_sizes: tokens of its whole sequence: int64 [S].
+    """
+
+    def __init__(
+        self,
+        values: NDArray[Any],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        firsts: NDArray[np.int64],
+        whole_sizes: NDArray[np.int64],
+    ) -> None:
+        self._values = values
+        self._starts = starts
+        self._sizes = sizes
+        self._firsts = firsts
+        self._whole_sizes = whole_sizes
+
+    def __len__(self) -> int:
+        """Number of entries."""
+        return len(self._starts)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many values each entry has: int64 [S]."""
+        return self._sizes
+
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """The first token of each entry in its sequence: int64 [S]."""
+        return self._firsts
+
+    def each(self) -> list[NDArray[Any]]:
+        """Returns the values of each entry: views [S]."""
+        ends = (self._starts + self._sizes).tolist()
+        return [self._values[start:end] for start, end in zip(self._starts.tolist(), ends, strict=True)]
+
+    def part(self, first: int, last: int) -> "SentTokens":
+        """Returns the entries [first, last), as views."""
+        of = slice(first, last)
+        return SentTokens(self._values, self._starts[of], self._sizes[of], self._firsts[of], self._whole_sizes[of])
+
+    def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the lengths of the entries' whole sequences: int64 [S]."""
+        return self._whole_sizes
+
+    def gather_from(
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.integer],
+        *,
+        first_tokens: NDArray[np.int64] | None = None,
+        truncate: bool = False,
+    ) -> Gather:
+        """Returns a function that writes entries, which are asked for in their order; see `TokenSource.gather_from`."""
+        offsets = (0 if first_tokens is None else first_tokens) - self._firsts
+        if len(lengths) != len(self) or (offsets < 0).any() or (offsets + lengths > self._sizes).any():
+            raise DamagedAnswerError("the tokens that came with the bins are fewer than their rooms hold")
+        begins = self._starts + offsets
+        ends = begins + lengths
+        is_end_to_end = bool((begins[1:] == ends[:-1]).all())
+
+        def gather(first: int, last: int, out: NDArray[np.integer], out_starts: NDArray[np.int64]) -> None:
+            if first == last:
+                return
+            if is_end_to_end:
+                values = self._values[begins[first] : ends[last - 1]]
+            else:
+                parts = zip(begins[first:last].tolist(), ends[first:last].tolist(), strict=True)
+                values = np.concatenate([self._values[begin:end] for begin, end in parts])
+            write_end_to_end(values, lengths[first:last], out, out_starts)
+
+        return gather
+
+
+def sent_with(answer: pb.StreamBlock | pb.GetBinsResponse, *, is_wanted: bool) -> pb.Tokens | None:
+    """Returns the tokens of an answer; None if none are wanted.
+
+    Raises:
+        VersionMismatchError: they are wanted, and the server does not know of tokens.
+    """
+    if is_wanted and not answer.HasField("tokens"):
+        raise too_old("tokens in a stream (give the loader tokens= for now)")
+    return answer.tokens if is_wanted else None
+
+
+def joined_tokens(parts: "list[SentTokens]") -> SentTokens:
+    """Lays the entries of several blocks end to end."""
+    before = np.cumsum([0, *(len(part._values) for part in parts)])
+    return SentTokens(
+        np.concatenate([part._values for part in parts]),
+        np.concatenate([part._starts + start for part, start in zip(parts, before, strict=False)]),
+        np.concatenate([part._sizes for part in parts]),
+        np.concatenate([part._firsts for part in parts]),
+        np.concatenate([part._whole_sizes for part in parts]),
+    )
+
+
+def decode_tokens(
+    message: pb.Tokens, bins_checksum: int, lengths: NDArray[np.int32], first_tokens: NDArray[np.int64] | None
+) -> tuple[SentTokens, SentTokens | None]:
+    """Returns the tokens of a message's entries, and their loss mask; None for that if every token is predicted.
+
+    Args:
+        message: the tokens.
+        bins_checksum: of the bins that they came with.
+        lengths: of the bins' entries: int32 [S].
+        first_tokens: of these: int64 [S]; None if all begin at token 0.
+
+    Raises:
+        DamagedAnswerError: the checksum does not match, or the arrays do not fit each other.
+    """
+    if tokens_checksum(message, bins_checksum) != message.checksum:
+        raise DamagedAnswerError("the tokens do not match their checksum: bytes changed on the way")
+    dtype = _DTYPES.get(message.token_bytes)
+    if dtype is None:
+        raise DamagedAnswerError(f"the tokens have {message.token_bytes} bytes each, which this client does not know")
+    sizes = lengths.astype(np.int64)
+    whole_sizes = sizes
+    if message.sizes or message.whole_sizes:
+        sizes = np.frombuffer(message.sizes, "<u4").astype(np.int64)
+        whole_sizes = np.frombuffer(message.whole_sizes, "<i8").astype(np.int64, copy=False)
+    ends = np.cumsum(sizes)
+    num_tokens = int(ends[-1]) if len(ends) else 0
+    if (
+        len(sizes) != len(lengths)
+        or len(whole_sizes) != len(lengths)
+        or len(message.tokens) != num_tokens * dtype.itemsize
+        or len(message.loss_mask) not in (0, -(-num_tokens // 8))
+    ):
+        raise DamagedAnswerError("the tokens do not fit the bins that they came with")
+    firsts = np.zeros_like(sizes) if first_tokens is None or message.has_prefixes else first_tokens
+    tokens = SentTokens(np.frombuffer(message.tokens, dtype), ends - sizes, sizes, firsts, whole_sizes)
+    if not message.loss_mask:
+        return tokens, None
+    bits = np.unpackbits(np.frombuffer(message.loss_mask, np.uint8), count=num_tokens, bitorder="little")
+    return tokens, SentTokens(bits, ends - sizes, sizes, firsts, whole_sizes)

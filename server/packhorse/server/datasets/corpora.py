@@ -1,0 +1,414 @@
+"""The corpora of a server that sends tokens: where each dataset's tokens are, and the tokens of any of its bins.
+
+Owns opening them, noticing that they are not those of the plan, and withdrawing them, which leaves the dataset's ids as
+they are. Leaves reading to `packhorse.tokens`, and messages to `methods`.
+"""
+
+import logging
+import os
+import threading
+import time
+import tomllib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import MASKED, MixtureDataset, PreparedDataset, Redacted
+from packhorse.epoch import Bins
+from packhorse.formats.files import FileStamp
+from packhorse.formats.object_store import is_url
+from packhorse.parameters import parameter
+from packhorse.server.base.faults import ServiceError
+from packhorse.server.datasets.protocols import Dataset
+from packhorse.tokens import MixtureSource, TokenSource, as_token_source
+from packhorse.tokens.fingerprint import check_tokens
+from packhorse.tokens.loss_mask import loss_mask_of
+from packhorse.tokens.pieces import PieceRule
+from packhorse.v1 import packing_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
+
+TRY_AGAIN_SECONDS = 60.0
+"""After which a corpus that was withdrawn is opened again, if somebody asks for it."""
+
+CHECKED_BINS = 4096
+"""How many bins' lengths are compared at once by the check of a whole corpus."""
+
+AUTO = "auto"
+"""Stands for the tokens that every dataset's manifest names."""
+
+_LARGEST_TOKEN = 2**31 - 1
+
+_OPEN_AT_ONCE = (".idx", ".bin")
+"""Files that are mapped. Tables decode, and stores ask a network."""
+
+
+class BinTokens(NamedTuple):
+    """The tokens of some bins, of every entry in its order. Legend: S entries, T tokens."""
+
+    tokens: NDArray[np.unsignedinteger]
+    """End to end: uint16 or uint32 [T]."""
+    sizes: NDArray[np.int64] | None
+    """How many each entry has: int64 [S]; None if each is a whole sequence that fills its room."""
+    whole_sizes: NDArray[np.int64] | None
+    """Of each entry's whole sequence: int64 [S]; None with `sizes`."""
+    loss_mask: NDArray[np.bool_] | None
+    """Which tokens are predicted: bool [T]; None for all."""
+
+
+class _Copies(threading.local):
+    """Sources of this thread: those that decode keep what they fetched, which threads must not share."""
+
+    pair: "tuple[TokenSource, TokenSource | None] | None" = None
+
+
+class Corpus:
+    """The tokens of one dataset or mixture.
+
+    Args:
+        plan: the facts that say how much of each sequence its room holds.
+        tokens: of its ids.
+        loss_mask: of the same ids; None if every token is predicted.
+        files: what is mapped, with the stamp that each had when it was opened.
+    """
+
+    def __init__(
+        self, plan: Any, tokens: TokenSource, loss_mask: TokenSource | None, files: Mapping[str, FileStamp]
+    ) -> None:
+        self._pieces = PieceRule.of(plan)
+        self._shares_prefixes = bool(plan.shares_prefixes)
+        self._tokens, self._loss_mask = tokens, loss_mask
+        self._files = dict(files)
+        self._copies = _Copies()
+
+    @property
+    def has_loss_mask(self) -> bool:
+        """Whether some tokens are left out of the loss."""
+        return self._loss_mask is not None
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether lengths are known without reading tokens."""
+        return self._tokens.is_mapped
+
+    def read(self, bins: Bins, redacted: Redacted | None) -> BinTokens:
+        """Returns the tokens of bins.
+
+        Raises:
+            ValueError: they do not fit the plan, or a file was changed.
+            OSError: they cannot be read.
+        """
+        tokens, loss_mask, ids, planned, firsts, components = self._asked(bins)
+        sizes = whole = None
+        is_cut = not self._pieces.are_whole(firsts)
+        if is_cut:
+            whole = tokens.lengths(ids)
+            sizes = self._pieces.own_lengths(ids, planned, whole, firsts, components)
+        elif self._shares_prefixes:  # more than the rooms hold
+            sizes = whole = planned
+        own = planned if sizes is None else sizes
+        cut: dict[str, Any] = {"first_tokens": firsts, "truncate": is_cut}
+        values = tokens.end_to_end(ids, own, **cut)
+        mask = None
+        if loss_mask is not None:
+            if whole is not None and (loss_mask.lengths(ids) != whole).any():
+                raise ValueError("the loss mask is of other tokens: its lengths differ")
+            predicted = loss_mask.end_to_end(ids, own, **cut)
+            if predicted.min(initial=0) < 0 or predicted.max(initial=0) > 1:
+                raise ValueError("the loss mask holds other values than 0 and 1")
+            mask = predicted == 1
+        self._check_files()
+        if redacted is not None:  # what was taken down does not leave the server
+            starts, values = np.cumsum(own) - own, values.astype(np.int64)
+            for entry, token in zip(redacted.entries.tolist(), redacted.tokens.tolist(), strict=True):
+                if token != MASKED:
+                    values[starts[entry] : starts[entry] + own[entry]] = token
+        return BinTokens(_narrowed(values), sizes, whole, mask)
+
+    def check_lengths(self, bins: Bins) -> None:
+        """Compares bins' lengths with those of their sequences; a ValueError if they do not fit."""
+        tokens, _, ids, planned, firsts, components = self._asked(bins)
+        held = tokens.lengths(ids)
+        self._pieces.own_lengths(ids, planned, held, firsts, components)
+
+    def _asked(self, bins: Bins) -> tuple[Any, ...]:
+        """Returns the sources of bins' entries, then their ids, rooms, first tokens and components."""
+        components = None
+        if bins.component_ids is not None:
+            components = bins.component_ids.repeat(np.diff(bins.bin_ends, prepend=0))
+        ids, planned = bins.ids.astype(np.int64), bins.lengths.astype(np.int64)
+        firsts = None if bins.first_tokens is None else bins.first_tokens.astype(np.int64)
+        if self._shares_prefixes and firsts is not None:  # an entry is assembled whole
+            planned, firsts = planned + firsts, None
+        tokens, loss_mask = self._sources()
+        masks = None if loss_mask is None else loss_mask.of_sequences(components)
+        return tokens.of_sequences(components), masks, ids, planned, firsts, components
+
+    def _sources(self) -> tuple[TokenSource, TokenSource | None]:
+        if self.is_mapped and (self._loss_mask is None or self._loss_mask.is_mapped):
+            return self._tokens, self._loss_mask
+        if self._copies.pair is None:
+            self._copies.pair = (self._tokens.copy(), None if self._loss_mask is None else self._loss_mask.copy())
+        return self._copies.pair
+
+    def _check_files(self) -> None:
+        for path, stamp in self._files.items():
+            if not stamp.holds(path):
+                raise ValueError("its corpus was changed while it was served")
+
+
+def _narrowed(tokens: NDArray[Any]) -> NDArray[np.unsignedinteger]:
+    """Returns tokens as uint16 if all fit, otherwise as uint32; a ValueError if one is no token id."""
+    if tokens.dtype == np.uint16:
+        return tokens
+    least, most = tokens.min(initial=0), tokens.max(initial=0)
+    if least < 0 or most > _LARGEST_TOKEN:
+        raise ValueError(f"its corpus holds {least if least < 0 else most}, and token ids are in [0, 2^31)")
+    return tokens.astype(np.uint16 if most < 1 << 16 else np.uint32)
+
+
+@dataclass
+class _Opened:
+    """A corpus as it was opened, or why it was not."""
+
+    corpus: Corpus | None
+    why: str = ""
+    again_at: float = 0.0
+
+
+class Corpora:
+    """The corpora of datasets, each opened when it is first asked for.
+
+    Args:
+        given: dataset → path or URL of its tokens.
+        of_manifests: whether other datasets have the tokens that their manifests name.
+    """
+
+    def __init__(self, given: Mapping[str, str] | None = None, *, of_manifests: bool = False) -> None:
+        self._given = dict(given or {})
+        self._of_manifests = of_manifests
+        self._lock = threading.Lock()
+        # By dataset and not by digest, which says nothing of tokens: two datasets may have the same.
+        self._opening: WeakKeyDictionary[Dataset, threading.Lock] = WeakKeyDictionary()
+        self._opened: WeakKeyDictionary[Dataset, _Opened] = WeakKeyDictionary()
+        self._wrong: dict[str, str] = {}  # dataset → why its tokens are not served
+
+    @classmethod
+    def parse(cls, options: Iterable[str]) -> "Corpora":
+        """Returns the corpora of `--tokens`: `auto`, NAME=PATH, or a TOML file whose table `tokens` has them.
+
+        Raises:
+            ValueError: an option is none of these, or names a dataset twice.
+        """
+        given: dict[str, str] = {}
+        of_manifests = False
+        for option in options:
+            if option == AUTO:
+                of_manifests = True
+                continue
+            for name, where in _table(option).items() if option.endswith(".toml") else [_pair(option)]:
+                if name in given:
+                    raise ValueError(parameter("tokens") + f" names the dataset {name} twice")
+                given[name] = where
+        return cls(given, of_manifests=of_manifests)
+
+    def of(self, dataset: Dataset) -> Corpus:
+        """Returns the corpus of a dataset or mixture.
+
+        Raises:
+            ServiceError: it has none here, or it cannot be opened, or it was withdrawn.
+        """
+        with self._lock:
+            opening = self._opening.setdefault(dataset, threading.Lock())
+        with opening:
+            opened = self._opened.get(dataset)
+            if opened is None or (opened.corpus is None and time.monotonic() >= opened.again_at):
+                opened = self._opened[dataset] = self._open(dataset)
+        if opened.corpus is None:
+            raise _not_served(dataset.name, opened.why)
+        return opened.corpus
+
+    def facts(self, dataset: Dataset) -> tuple[bool, bool]:
+        """Returns whether a dataset has tokens here, and whether they come with a loss mask.
+
+        What takes long to open is not opened for this: it has no loss mask until somebody asks for its tokens.
+        """
+        wheres = [self._where(each) for each in _parts(dataset)]
+        if not all(wheres):
+            return False, False
+        if dataset not in self._opened and not all(map(_opens_at_once, wheres)):
+            return True, False
+        try:
+            return True, self.of(dataset).has_loss_mask
+        except ServiceError:
+            return False, False
+
+    def troubles(self) -> dict[tuple[str, str], str]:
+        """Returns what is wrong with corpora: ("corpus", dataset) → why."""
+        return {("corpus", name): why for name, why in list(self._wrong.items())}
+
+    @contextmanager
+    def reading(self, dataset: Dataset) -> Iterator[None]:
+        """Withdraws a corpus that turns out not to be the plan's; what cannot be read now may be read later.
+
+        Raises:
+            ServiceError: instead of what is raised within.
+        """
+        try:
+            yield
+        except ServiceError:
+            raise
+        except OSError as error:
+            _LOG.error("the tokens of %s cannot be read: %s", dataset.name, error)
+            raise _not_served(
+                dataset.name, f"they cannot be read now ({error.strerror or type(error).__name__})"
+            ) from None
+        except ValueError as error:
+            why = _without_paths(str(error))
+            self._withdraw(dataset, str(error), why)
+            raise _not_served(dataset.name, why) from None
+
+    def check_all(self, datasets: Iterable[Dataset]) -> None:
+        """Opens the corpora of datasets, and compares all lengths where that reads no tokens. Takes its time."""
+        for dataset in datasets:
+            if not all(self._where(each) for each in _parts(dataset)):
+                continue
+            with suppress(ServiceError), self.reading(dataset):  # which the log has by then
+                corpus, epoch = self.of(dataset), dataset.epoch(0, 0)
+                for first in range(0, epoch.num_bins if corpus.is_mapped else 0, CHECKED_BINS):
+                    corpus.check_lengths(epoch.bins(np.arange(first, min(first + CHECKED_BINS, epoch.num_bins))))
+
+    def _open(self, dataset: Dataset) -> _Opened:
+        try:
+            corpus = self._corpus(dataset)
+        except (OSError, ValueError, ImportError) as error:
+            _LOG.error("the tokens of %s are not served: %s", dataset.name, error)
+            why = _without_paths(str(error)) if isinstance(error, ValueError) else "they cannot be opened"
+            return self._refused(dataset, why)
+        self._wrong.pop(dataset.name, None)
+        return _Opened(corpus)
+
+    def _corpus(self, dataset: Dataset) -> Corpus:
+        parts = _parts(dataset)
+        if missing := [each.name for each in parts if not self._where(each)]:
+            raise ValueError(
+                "this server was not told where its tokens are"
+                + (f" (of {', '.join(missing)})" if isinstance(dataset, MixtureDataset) else "")
+                + "; start it with `packhorse serve --tokens`, or give the loader tokens="
+            )
+        sources = {each.name: self._source(each) for each in parts}
+        files: dict[str, FileStamp] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # whether prompts are trained on is for whoever trains
+            if isinstance(dataset, MixtureDataset):
+                mixture = MixtureSource(sources)
+                found = loss_mask_of(mixture)
+                components = [_Component(each) for each in parts]
+                tokens: TokenSource = mixture.for_components(components)  # type: ignore[arg-type]
+                mask = None if found is None else found.for_components(components)  # type: ignore[arg-type]
+            else:
+                source = sources[dataset.name]
+                found = loss_mask_of(source)
+                id_column = dataset.manifest.id_column or ""
+                tokens, mask = source.for_ids(id_column), None if found is None else found.for_ids(id_column)
+        masks = found.sources.values() if isinstance(found, MixtureSource) else [] if found is None else [found]
+        for each in (*sources.values(), *masks):
+            files |= {path: FileStamp.of(path) for path in each.mapped_files}
+        return Corpus(_Plan(dataset), tokens, mask, files)
+
+    def _source(self, dataset: PreparedDataset) -> TokenSource:
+        source = as_token_source(self._where(dataset))
+        inputs = dataset.manifest.inputs
+        if inputs is not None and inputs.tokens is not None and source.is_mapped:
+            check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
+        return source
+
+    def _where(self, dataset: PreparedDataset) -> str:
+        """Returns the path or URL of a dataset's tokens; empty if nothing says it."""
+        if dataset.name in self._given:
+            return self._given[dataset.name]
+        inputs = dataset.manifest.inputs
+        path = getattr(dataset, "path", None)
+        if not self._of_manifests or path is None or inputs is None or inputs.tokens is None:
+            return ""
+        return os.path.normpath(path / inputs.tokens.path)
+
+    def _withdraw(self, dataset: Dataset, reason: str, why: str) -> None:
+        _LOG.error("withdrawing the tokens of %s, not its ids: %s", dataset.name, reason)
+        self._opened[dataset] = self._refused(dataset, why)
+
+    def _refused(self, dataset: Dataset, why: str) -> _Opened:
+        if all(self._where(each) for each in _parts(dataset)):  # else nobody wanted to serve them
+            self._wrong[dataset.name] = why
+        return _Opened(None, why, time.monotonic() + TRY_AGAIN_SECONDS)
+
+
+class _Component:
+    """A mixture's component, as its source wants to know it."""
+
+    def __init__(self, dataset: PreparedDataset) -> None:
+        self.name = dataset.name
+        self.id_column = dataset.manifest.id_column or ""
+
+
+class _Plan:
+    """A dataset's facts by the names of its message."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        manifest = dataset.manifest
+        options = manifest.options
+        self.max_seq_len, self.align, self.extra_tokens = options.max_seq_len, options.align, options.extra_tokens
+        self.over_length, self.keep = options.over_length, options.keep
+        self.shares_prefixes = manifest.shares_prefixes
+        is_mixture = isinstance(dataset, MixtureDataset)
+        self.components: Sequence[Any] = [each.manifest.options for each in _parts(dataset)] if is_mixture else ()
+
+
+def _parts(dataset: Dataset) -> list[PreparedDataset]:
+    """Returns the datasets whose tokens a dataset or mixture has."""
+    return list(dataset.datasets) if isinstance(dataset, MixtureDataset) else [dataset]  # type: ignore[list-item]
+
+
+def _pair(option: str) -> tuple[str, str]:
+    name, equals, where = option.partition("=")
+    if not equals or not name or not where:
+        raise ValueError(
+            parameter("tokens")
+            + f" must be NAME=PATH, a .toml file with a table [tokens], or {AUTO} for those that manifests name, "
+            f"got {option[:80]!r}"
+        )
+    return name, where
+
+
+def _table(path: str) -> dict[str, str]:
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("tokens")
+    except (OSError, ValueError) as error:
+        raise ValueError(parameter("tokens") + f" {path} cannot be read: {error}") from None
+    if not isinstance(table, dict) or not all(isinstance(each, str) for each in table.values()):
+        raise ValueError(
+            parameter("tokens") + f' {path} must have a table [tokens] of lines such as corpus = "/data/corpus.idx"'
+        )
+    return table
+
+
+def _opens_at_once(where: str) -> bool:
+    return where.endswith(_OPEN_AT_ONCE) and not is_url(where)
+
+
+def _without_paths(text: str) -> str:
+    """Returns a message that clients may read: paths of this machine stay in its log."""
+    return text if os.sep not in text else "they are not those of the plan; the server's log has the details"
+
+
+def _not_served(name: str, why: str) -> ServiceError:
+    return ServiceError(
+        pb.ERROR_REASON_TOKENS_NOT_SERVED, f"the tokens of {name!r} are not served: {why}", {"dataset": name}
+    )
