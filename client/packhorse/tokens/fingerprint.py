@@ -4,7 +4,6 @@ Owns reading the rows that decide; leaves the fingerprint itself to `packhorse.w
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packhorse.tokens.base import TokenSource, TokenSourceError
 from packhorse.wire import rows_of_fingerprint, tokens_fingerprint
@@ -21,19 +20,21 @@ def check_tokens(source: TokenSource, fingerprint: str, num_sequences: int) -> N
     Raises:
         TokenSourceError: they are others, or fewer.
     """
-    rows = rows_of_fingerprint(num_sequences)
-    lengths = source.lengths(rows)
-    gather = source.gather_from(rows, lengths)  # finds all of them at once
-    number_of = {row: number for number, row in enumerate(rows.tolist())}
-
-    def read(row: int) -> NDArray[np.int64]:
-        number = number_of[row]
-        tokens = np.empty(int(lengths[number]), dtype=np.int64)
-        gather(number, number + 1, tokens, np.zeros(1, dtype=np.int64))
-        return tokens
-
-    if tokens_fingerprint(read, num_sequences) != fingerprint:
+    if fingerprint_of(source, num_sequences) != fingerprint:
         raise TokenSourceError(
             "other tokens than those that the dataset was prepared from (made again, with another tokenizer?): "
             f"{source}; prepare it again, or give tokens= with the right ones"
         )
+
+
+def fingerprint_of(source: TokenSource, num_sequences: int) -> str:
+    """Returns the fingerprint of the first `num_sequences` rows of a source, at least 1.
+
+    Raises:
+        TokenSourceError: one of the 64 that are read is missing, or is no list of tokens.
+    """
+    rows = rows_of_fingerprint(num_sequences)
+    lengths = source.lengths(rows)
+    tokens = np.split(source.end_to_end(rows, lengths), np.cumsum(lengths)[:-1])
+    of_row = dict(zip(rows.tolist(), tokens, strict=True))
+    return tokens_fingerprint(of_row.__getitem__, num_sequences)

@@ -164,11 +164,13 @@ class TokensRecord:
     """Where a dataset's tokens are, so that a trainer finds them by the folder alone."""
 
     path: str
-    """The token file, relative to the dataset's folder."""
+    """The token file, or the folder of a table, relative to the dataset's folder."""
     fingerprint: str
     """Of some sequences, as `packhorse.wire.tokens_fingerprint` makes it: other tokens of the same lengths have another
     one.
     """
+    column: str | None = field(default=None, metadata=LATER)
+    """The column of tokens; None in a file without columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +192,7 @@ class Inputs:
     left_out: dict[str, int] | None = field(default=None, metadata=LATER)
     """What `packhorse tokenize` left out of the token files → how many rows or turns; None if it says nothing."""
     tokens: TokensRecord | None = field(default=None, metadata=LATER)
-    """The input's tokens; None if it is no single Megatron file on a disk."""
+    """The input's tokens; None if they are not on a disk, or several files of different folders."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,8 @@ from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.jobs import Progress
 from packhorse.parameters import parameter
 from packhorse.prepare.input import Fault, Opened, changed
+from packhorse.tokens import as_token_source
+from packhorse.tokens.fingerprint import fingerprint_of
 from packhorse.wire import tokens_fingerprint
 
 Source = str | os.PathLike[str]
@@ -47,6 +49,9 @@ Source = str | os.PathLike[str]
 
 _MOST_CHARACTERS = 240
 _MOST_NAMES = 8
+
+_TABLES = ("Parquet", "Arrow", "MDS")
+"""Kinds of input whose column of lengths may be one of tokens."""
 
 
 def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
@@ -151,7 +156,9 @@ def write_inputs(
 
 
 def _tokens_of(opened: Opened, output: Path, tokens_folder: Path | None) -> TokensRecord | None:
-    """Returns where the tokens of an input are; None if it is no single file of tokens with its index beside it."""
+    """Returns where the tokens of an input are; None if they are not in one place on a disk."""
+    if opened.kind in _TABLES:
+        return _tokens_of_table(opened, output)
     paths = {each.path for each in opened.ranges}
     if opened.kind not in ("Megatron", "flat") or len(paths) != 1 or is_url(path := paths.pop()):
         return None
@@ -160,13 +167,34 @@ def _tokens_of(opened: Opened, output: Path, tokens_folder: Path | None) -> Toke
         data, named = megatron_paths(path)
     else:
         data = named = Path(path.removesuffix(".boundaries"))
-    relative = os.path.relpath(os.path.abspath(named), os.path.abspath(output)).replace(os.sep, "/")
+    relative = _relative(named, output)
     if tokens_folder is not None:
         relative = f"{TOKENS}/{named.name}"
     if not data.is_file() or not relative.isprintable():  # a name that is no text
         return None
     tokens = MegatronTokens(named) if opened.kind == "Megatron" else FlatTokens(named)
     return TokensRecord(path=relative, fingerprint=tokens_fingerprint(tokens.read, len(tokens)))
+
+
+def _tokens_of_table(opened: Opened, output: Path) -> TokensRecord | None:
+    """Returns where a table's tokens are, if its lengths were counted from them."""
+    paths, column = [file.path for file in opened.files], opened.columns.length
+    folders = {os.path.dirname(path) for path in paths}
+    if any(map(is_url, paths)) or len(folders) != 1:
+        return None
+    named = paths[0] if len(paths) == 1 and opened.kind != "MDS" else folders.pop() or "."
+    relative = _relative(named, output)
+    try:
+        source = as_token_source(named, column=column)
+        if source.num_sequences != opened.num_rows or not relative.isprintable():
+            return None
+        return TokensRecord(path=relative, fingerprint=fingerprint_of(source, opened.num_rows), column=column)
+    except (ValueError, OSError):  # a column of lengths, rows without tokens, or files of another kind beside it
+        return None
+
+
+def _relative(path: str | Path, output: Path) -> str:
+    return os.path.relpath(os.path.abspath(path), os.path.abspath(output)).replace(os.sep, "/")
 
 
 def inputs_of(before: PreparedDataset) -> Iterator[InputRecord]:

@@ -2,16 +2,20 @@
 
 import shutil
 
+import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
 from packhorse.client import PackedBins, PackedDataset, create_packed_dataloader
+from packhorse.client.errors import TokensNotServedError
 from packhorse.client.sources import TokenSourceError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronTokens, MegatronWriter, write_flat_tokens
-from packhorse.prepare import PlanOptions, prepare
+from packhorse.prepare import InputColumns, PlanOptions, prepare
 
 
 def written(path, vocabulary=90, num=40, seed=0):
@@ -131,3 +135,46 @@ def test_other_tokens_are_refused_where_a_server_names_the_dataset(root):
             writer.append(tokens.read(row))
         writer.append([1, 2, 3])
     assert list(PackedDataset(target, name, f"{grown}.idx", batch_size=1, rank=(0, 1)))
+
+
+def tables(root):
+    """The same sequences as one Parquet file, two Parquet files, and a folder that `datasets` saved."""
+    rng = np.random.default_rng(7)
+    sequences = [rng.integers(0, 99, n).tolist() for n in rng.integers(1, 30, 30)]
+    rows = {"doc": np.arange(30) * 2 + 5, "input_ids": sequences}
+    table = pa.table(rows)
+    (root / "two").mkdir()
+    pq.write_table(table, root / "one.parquet", row_group_size=7)
+    pq.write_table(table.slice(0, 13), root / "two" / "a.parquet")
+    pq.write_table(table.slice(13), root / "two" / "b.parquet")
+    datasets.Dataset.from_dict(rows).save_to_disk(root / "saved")
+    return {"one": "one.parquet", "two": "two", "saved": "saved"}
+
+
+@pytest.mark.parametrize("kind", ["one", "two", "saved"])
+def test_tables_are_found_too(tmp_path, kind):
+    source = tmp_path / tables(tmp_path)[kind]
+    columns, output = InputColumns(length="input_ids", id="doc"), tmp_path / "sets" / kind
+    prepare(source, output=output, max_seq_len=32, columns=columns)
+    target = f"embedded:{tmp_path / 'sets'}"
+    named, read, sent = (
+        [batch["input_ids"].tolist() for batch in PackedDataset(*words, batch_size=2, rank=(0, 1))]
+        for words in ((target, kind, str(source)), (output,), (target, kind))
+    )
+    assert named == read == sent
+
+
+def test_a_table_of_lengths_alone_names_no_tokens(tmp_path):
+    pq.write_table(pa.table({"length": [5, 3, 2]}), tmp_path / "lengths.parquet")
+    columns = InputColumns(length="length")
+    manifest = prepare(tmp_path / "lengths.parquet", output=tmp_path / "d", max_seq_len=8, columns=columns)
+    assert manifest.inputs.tokens is None
+
+
+def test_a_table_made_again_is_refused_by_who_sends_it(tmp_path):
+    rows = [[number, number + 1] for number in range(9)]
+    pq.write_table(pa.table({"input_ids": rows}), tmp_path / "t.parquet")
+    prepare(tmp_path / "t.parquet", output=tmp_path / "sets" / "t", max_seq_len=8)
+    pq.write_table(pa.table({"input_ids": [row[::-1] for row in rows]}), tmp_path / "t.parquet")
+    with pytest.raises(TokensNotServedError, match="not those of the plan"):
+        next(iter(PackedDataset(f"embedded:{tmp_path / 'sets'}", "t", batch_size=1, rank=(0, 1))))

@@ -6,6 +6,7 @@ import shutil
 from functools import partial
 from urllib.request import urlopen
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -345,3 +346,16 @@ def test_a_stream_is_printed_with_its_tokens(server):
         for sequence_id, tokens, mask in zip(bin_["ids"], bin_["tokens"], bin_["loss_mask"], strict=True):
             assert tokens == DOCUMENTS[sequence_id].tolist()
             assert mask == ((np.arange(len(tokens)) + sequence_id) % 3 > 0).tolist()
+
+
+def test_an_arrow_file_that_changes_is_noticed(tmp_path):
+    rows = datasets.Dataset.from_dict({"input_ids": [document.tolist() for document in DOCUMENTS]})
+    rows.save_to_disk(tmp_path / "rows")
+    columns = InputColumns(length="input_ids")
+    prepare(tmp_path / "rows", output=tmp_path / "sets" / "rows", max_seq_len=32, columns=columns)
+    with connect(f"embedded:{tmp_path / 'sets'}") as client:
+        assert client.get_bins("rows", positions=[0], with_tokens=True).tokens is not None
+        (path,) = (tmp_path / "rows").glob("*.arrow")
+        path.write_bytes(path.read_bytes())
+        with pytest.raises(TokensNotServedError, match="changed while it was served"):
+            client.get_bins("rows", positions=[0], with_tokens=True)

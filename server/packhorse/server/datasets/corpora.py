@@ -324,10 +324,12 @@ class Corpora:
         return Corpus(_Plan(dataset), tokens, mask, files)
 
     def _source(self, dataset: PreparedDataset) -> TokenSource:
-        source = as_token_source(self._where(dataset))
         inputs = dataset.manifest.inputs
-        if inputs is not None and inputs.tokens is not None and source.is_mapped:
-            check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
+        record = None if inputs is None else inputs.tokens
+        column = record.column if record is not None and dataset.name not in self._given else None
+        source = as_token_source(self._where(dataset), column=column)
+        if inputs is not None and record is not None:
+            check_tokens(source, record.fingerprint, inputs.rows)
         return source
 
     def _where(self, dataset: PreparedDataset) -> str:
