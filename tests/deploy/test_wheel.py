@@ -25,6 +25,8 @@ import pytest
 from tests.servers import free_port
 from tests.waiting import wait_until
 
+from packhorse.formats import MegatronWriter
+from packhorse.prepare import prepare
 from packhorse.topology import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -263,3 +265,25 @@ def test_installed_server_streams_an_epoch_and_ends_on_sigterm(
         assert server.wait(timeout=GRACE_SECONDS + 20) == 0
     np.testing.assert_array_equal(np.sort(ids), np.arange(NUM_SEQUENCES))
     assert set(kernel_cache.rglob("*")) == compiled, "serving compiled a kernel that compile_kernels() leaves out"
+
+
+@pytest.mark.long  # an environment of its own
+def test_an_install_without_extras_reads_batches_of_a_server(folder: Path, wheel: Path, make_server) -> None:
+    """A trainer's environment of gRPC, protobuf and NumPy: no torch, no numba, no pyarrow."""
+    run(sys.executable, "-m", "venv", folder / "bare", cwd=folder)
+    python = folder / "bare" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel, cwd=folder)
+    rng = np.random.default_rng(0)
+    with MegatronWriter(folder / "tokens", vocab_size=1000) as writer:
+        for length in rng.integers(1, MAX_SEQ_LEN + 1, 300):
+            writer.append(rng.integers(0, 1000, length))
+    manifest = prepare(folder / "tokens.idx", output=folder / "sets" / DATASET, max_seq_len=MAX_SEQ_LEN)
+    script = (
+        "import importlib.util as u, sys; from packhorse.client import connect\n"
+        "assert not any(map(u.find_spec, ('torch', 'numba', 'pyarrow')))\n"
+        "with connect(sys.argv[1]) as client, client.stream_batches(sys.argv[2]) as batches:\n"
+        "    print(sum(int((batch['segment_ids'] > 0).sum()) for batch in batches))"
+    )
+    with make_server(folder / "sets", "--tokens") as server:
+        found = run(python, "-c", script, server.target, DATASET, cwd=folder)
+    assert int(found.stdout) == manifest.own_tokens
