@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from packhorse.server.base.machine import available_cores
 from packhorse.server.service.lanes import Lanes
 from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES, PackingServicer
@@ -77,7 +78,8 @@ def opened(lanes):
             SimpleNamespace(open_stream=lambda request: stream), Metrics(list), lanes, StreamLimit(10)
         )
         context = SimpleNamespace(add_done_callback=lambda callback: None)
-        return servicer.StreamBins(pb.StreamBinsRequest(dataset="data", wire_version=WIRE_VERSION), context)
+        request = pb.StreamBinsRequest(dataset="data", wire_version=WIRE_VERSION, with_tokens=stream.with_tokens)
+        return servicer.StreamBins(request, context)
 
     return opened
 
@@ -170,3 +172,31 @@ def test_a_block_whose_windows_are_being_arranged_holds_up_nobody_elses(opened, 
         assert waiting.threads["arranging"] == "arranging"
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_tokens_that_hang_hold_up_no_ids(opened):
+    """As on a disk that does not answer: more streams of tokens wait than their lane has threads."""
+
+    async def run():
+        hanging = [Stream(MEDIUM_BYTES) for _ in range(3 * available_cores())]
+        for stream in hanging:
+            stream.with_tokens = True
+        waiting = [opened(stream) for stream in hanging]
+        thirds = [asyncio.ensure_future(third_block(messages)) for messages in waiting]
+        ids = Stream(MEDIUM_BYTES)
+        ids.gate.set()
+        steps = [message.block.first_step async for message in opened(ids) if message.HasField("block")]
+        assert steps == list(range(20))
+        assert "tokens" not in ids.threads.values()
+        assert not any(third.done() for third in thirds)
+        for stream in hanging:
+            stream.gate.set()
+        assert await asyncio.gather(*thirds) == [2] * len(hanging)
+        assert {name for stream in hanging for name in stream.threads.values()} == {"tokens"}
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def third_block(messages):
+    await second_block(messages)
+    return (await anext(messages)).block.first_step
