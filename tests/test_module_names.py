@@ -30,6 +30,7 @@ DEEP = {
     ("rollouts", "transport.requests"): "resources, as requests have them",
     ("trainers", "connecting"): "a target as users give it",
     ("trainers", "loading.folder"): "a prepared folder by itself, as users give it",
+    ("trainers", "loading.peers"): "how ranks of Megatron get what the first reads",
     ("trainers", "loading.ranks"): "which ranks of Megatron read",
     ("trainers", "presets.megatron"): "the rule that Megatron's kernels demand",
     ("trainers", "streams.cursor"): "where a checkpoint of Megatron resumes",

@@ -40,7 +40,7 @@ _STEPS_A_SECOND = 10
 
 def run(workspace: Workspace) -> list[Row]:
     """Measures, and returns rows."""
-    corpus, root = _prepared(workspace)
+    corpus, root = prepared(workspace)
     ids_name = f"bench-{workspace.sizes.medium}"
     topology, epochs, repeats = Topology(batch_size=_BINS), count(), workspace.sizes.repeats
 
@@ -131,7 +131,7 @@ def run(workspace: Workspace) -> list[Row]:
     ]
 
 
-def _prepared(workspace: Workspace) -> tuple[str, Path]:
+def prepared(workspace: Workspace) -> tuple[str, Path]:
     """Writes 150 million tokens (a tenth with --quick), and a dataset of them beside another of many ids."""
     rng, prefix = np.random.default_rng(1), workspace.root / "served" / "corpus"
     prefix.parent.mkdir(exist_ok=True)

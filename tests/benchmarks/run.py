@@ -17,6 +17,7 @@ import bench_balanced_training
 import bench_chats
 import bench_cold_start
 import bench_context_plans
+import bench_decoded
 import bench_endurance
 import bench_epoch_end
 import bench_even_packs
@@ -34,6 +35,7 @@ import bench_object_store
 import bench_online
 import bench_pack_sequences
 import bench_packers
+import bench_peer_ranks
 import bench_peers_streaming
 import bench_planning
 import bench_prefix_trees
@@ -72,6 +74,8 @@ BENCHMARKS = {
     "cold-start": bench_cold_start,
     "streaming": bench_streaming,
     "served-tokens": bench_served_tokens,
+    "decoded": bench_decoded,
+    "peer-ranks": bench_peer_ranks,
     "processes": bench_processes,
     "tls": bench_tls,
     "waiting": bench_waiting,

@@ -111,6 +111,7 @@ def sources(folder):
     """Kind → source of SEQUENCES."""
     shuffled = [2, 0, 4, 1, 3]
     store = StoreCache(cache_folder=folder / "cache", block_bytes=64, read_ahead_bytes=1024)
+    decoded = StoreCache(cache_folder=folder / "decoded", keeps_decoded=True)
     there = f"local://{folder}"
     return {
         "megatron": as_token_source(folder / "megatron.idx"),
@@ -137,6 +138,9 @@ def sources(folder):
         "remote": RemoteSource((folder / "megatron.idx").as_uri(), cache_folder=folder / "cache", block_bytes=64),
         "remote_flat": RemoteSource((folder / "flat.bin").as_uri(), cache_folder=folder / "cache", block_bytes=64),
         "remote_parquet": ParquetSource(f"{there}/parquet.parquet", store=store),
+        "parquet_decoded": ParquetSource(folder / "part-*.parquet", store=decoded),
+        "remote_parquet_decoded": ParquetSource(f"{there}/parquet.parquet", store=decoded),
+        "remote_arrow_decoded": RemoteArrowSource(f"{there}/arrow.arrow", store=decoded),
         "remote_parquet_files": ParquetSource(f"{there}/part-*.parquet", store=store, cache_bytes=0),
         "remote_arrow": RemoteArrowSource(f"{there}/arrow.arrow", store=store),
         "remote_arrow_ids": RemoteArrowSource(f"{there}/arrow_ids.arrow", id_column="id", store=store),

@@ -31,6 +31,7 @@ from packhorse.types import StreamHeader
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = [
@@ -186,6 +187,10 @@ class LoaderOptions:
     rank: "tuple[int, int] | DeviceMesh | None" = None
     """Data-parallel (rank, world_size), or the device mesh of a divided model, whose model-parallel ranks get the same
     batches. None asks Megatron, torch.distributed or the launcher.
+    """
+    peers: "ProcessGroup | DeviceMesh | None" = None
+    """Ranks that get the same batches, because they share a model: a process group, or a mesh's dimension such as
+    `mesh["tp"]`. The first of them reads, and sends its batches to the others. None where each reads for itself.
     """
     multiprocessing_context: BaseContext | str | None = None
     """How workers are started; None for a safe choice. Take "forkserver" if this process uses gRPC through another

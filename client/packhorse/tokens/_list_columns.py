@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,11 @@ from packhorse.tokens.base import TokenSourceError
 
 ARROW = "client,arrow"
 """What installs pyarrow, which only some sources need."""
+
+
+Located = tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]
+"""Sequences in memory, S of them: the bytes that hold each [S]; where it begins there, and its length, both in tokens:
+int64 [S]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +59,19 @@ class ListColumn:
     def __len__(self) -> int:
         return int(self._row_ends[-1]) if len(self._row_ends) else 0
 
-    def locate(
-        self, rows: NDArray[np.int64], ids: NDArray[np.int64]
-    ) -> tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]:
-        """Finds the sequences in rows int64 [S], whose `ids` are for messages.
+    def end_to_end(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.integer]]:
+        """Returns where rows begin and the last ends, int64 [N + 1]; which are null, bool [N]; and all tokens."""
+        lengths, are_null, tokens = [np.zeros(1, np.int64)], [np.zeros(0, np.bool_)], [np.empty(0, self.dtype)]
+        for chunk in self._chunks:
+            offsets = np.asarray(chunk.offsets, np.int64)
+            lengths.append(np.diff(offsets))
+            are_null.append(np.zeros(len(offsets) - 1, np.bool_) if chunk.is_null is None else chunk.is_null)
+            first, last = int(offsets[0]), int(offsets[-1])
+            tokens.append(np.frombuffer(chunk.values, self.dtype, last - first, first * self.dtype.itemsize))
+        return np.cumsum(np.concatenate(lengths)), np.concatenate(are_null), np.concatenate(tokens)
 
-        Returns:
-            The bytes that hold each [S]; where it begins there, and its length, both in tokens: int64 [S].
+    def locate(self, rows: NDArray[np.int64], ids: NDArray[np.int64]) -> Located:
+        """Finds the sequences in rows int64 [S], whose `ids` are for messages.
 
         Raises:
             TokenSourceError: one is null, or holds a null.
@@ -73,15 +84,20 @@ class ListColumn:
         for i, (number, row) in enumerate(zip(numbers.tolist(), (rows - begins).tolist(), strict=True)):
             chunk = self._chunks[number]
             if chunk.is_null is not None and chunk.is_null[row]:
-                raise TokenSourceError(
-                    f"sequence {ids[i]}: column {self._column!r} of {self._where} is null there, or holds a null; "
-                    "leave the row out, or fill it"
-                )
+                refuse_null(ids[i], self._column, self._where)
             buffers.append(chunk.values)
             firsts.append(chunk.offsets[row])
             stops.append(chunk.offsets[row + 1])
         first_tokens = np.array(firsts, dtype=np.int64)
         return buffers, first_tokens, np.array(stops, dtype=np.int64) - first_tokens
+
+
+def refuse_null(sequence_id: Any, column: str, where: str) -> NoReturn:
+    """Raises the TokenSourceError of a row without tokens."""
+    raise TokenSourceError(
+        f"sequence {sequence_id}: column {column!r} of {where} is null there, or holds a null; leave the row out, or "
+        "fill it"
+    )
 
 
 def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:

@@ -1,4 +1,4 @@
-"""Objects of a store, read in blocks that all processes of a node share on its disk, and fetched ahead.
+"""Blocks that all processes of a node share on its disk: parts of a store's objects, or what was decoded of them.
 
 Owns that a block is whole or not there, that what changed on disk is noticed, that all blocks together stay about
 within their limit, and that one process fetches what several want. Leaves asking the store to `formats.object_store`.
@@ -49,7 +49,7 @@ _ABANDONED_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCache:
-    """How sources read object stores: through blocks on the node's disk, which all its processes share.
+    """What sources keep on the node's disk for all its processes: blocks of object stores, and decoded columns.
 
     Example:
         >>> StoreCache(cache_folder="token-cache", block_bytes=1 << 18).cache_bytes >> 30
@@ -67,6 +67,9 @@ class StoreCache:
     """Bytes of one read."""
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
     """About how many bytes each process fetches ahead."""
+    keeps_decoded: bool = False
+    """Whether columns of Parquet files, and of Arrow files in a store, are kept there decoded too: one process decodes
+    each row group, and all map it. They take about the bytes of their tokens, also for files on a local disk."""
     options: StoreOptions = field(default_factory=StoreOptions)
     """How to reach the store."""
 

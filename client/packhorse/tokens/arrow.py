@@ -264,6 +264,7 @@ class RemoteArrowSource(RowGroupSource):
             id_column=id_column,
             kept_bytes=kept_bytes,
             ahead_bytes=cached.read_ahead_bytes,
+            store=cached,
         )
 
 
@@ -275,6 +276,7 @@ class _StoredFile:
         self._streamed: list[StreamedBatch] | None = None
         self.where = without_secrets(url)
         self.size_bytes = self._object.object.size_bytes
+        self.version = self._object.object.key
 
     def look(self) -> tuple[Any, list[int]]:
         """See `GroupedFile`."""

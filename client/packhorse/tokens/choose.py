@@ -19,6 +19,7 @@ from packhorse.formats.files import as_path, is_file, is_folder
 from packhorse.formats.mds import INDEX
 from packhorse.formats.object_store import find_objects, is_url, without_secrets
 from packhorse.parameters import parameter
+from packhorse.tokens._node_cache import StoreCache
 from packhorse.tokens._tables import refuse_row_numbers
 from packhorse.tokens.arrow import ArrowSource, RemoteArrowSource, is_held_dataset
 from packhorse.tokens.base import FetchSource, TokenSource, TokenSourceError, as_integers
@@ -116,13 +117,19 @@ class IndexableSource(FetchSource):
         return item
 
 
-class _Columns(TypedDict):
+class _How(TypedDict):
     column: str | None
     id_column: str | None
+    store: StoreCache | None
 
 
 def as_token_source(
-    obj: Any, *, column: str | None = None, id_column: str | None = None, is_loss_mask: bool = False
+    obj: Any,
+    *,
+    column: str | None = None,
+    id_column: str | None = None,
+    is_loss_mask: bool = False,
+    store: StoreCache | None = None,
 ) -> TokenSource:
     """Returns the token source for a path, a URL, a dataset or another object.
 
@@ -145,6 +152,8 @@ def as_token_source(
         id_column: the column of ids, if ids are not row numbers. With None, a loader later takes the column that the
             dataset's ids come from, if the data has it (`TokenSource.for_ids`).
         is_loss_mask: whether it is a loss mask, so that True and False become 1 and 0.
+        store: how URLs are read, and whether decoded columns are kept on the node's disk; None for the defaults. Files
+            that can be mapped need none.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -153,27 +162,25 @@ def as_token_source(
             cannot be indexed.
         TokenStoreError: a store does not answer.
     """
-    columns = _Columns(column=column, id_column=id_column)
+    how = _How(column=column, id_column=id_column, store=store)
     if isinstance(obj, TokenSource):
-        return _without_columns(obj, columns)
+        return _without_columns(obj, how)
     if is_held_dataset(obj):
-        return ArrowSource(obj, **columns)
+        return _mapped_arrow(obj, how)
     package = sys.modules.get("datasets")
     if package is not None and isinstance(obj, package.DatasetDict):
         raise TokenSourceError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, obj))}")
     if isinstance(obj, str) and "://" in obj:
-        return _of_url(obj, columns)
+        return _of_url(obj, how)
     if isinstance(obj, str | os.PathLike):
         path = Path(obj)
-        return _of_folder(path, columns) if path.is_dir() else _of_files([path], obj, columns)
+        return _of_folder(path, how) if path.is_dir() else _of_files([path], obj, how)
     if isinstance(obj, list | tuple) and obj and all(is_url(item) for item in obj):
-        return _of_urls(obj, obj, columns)
+        return _of_urls(obj, obj, how)
     if isinstance(obj, list | tuple) and obj and all(isinstance(item, str | os.PathLike) for item in obj):
-        return _of_files([Path(item) for item in obj], obj, columns)
+        return _of_files([Path(item) for item in obj], obj, how)
     if isinstance(obj, Mapping) and obj and all(isinstance(name, str) for name in obj):
-        return MixtureSource(
-            {name: as_token_source(of, **columns, is_loss_mask=is_loss_mask) for name, of in obj.items()}
-        )
+        return MixtureSource({name: as_token_source(of, **how, is_loss_mask=is_loss_mask) for name, of in obj.items()})
     if id_column is not None:
         raise TokenSourceError(
             f"{type(obj).__name__} is indexed by ids; leave " + parameter("id_column", id_column) + " out"
@@ -181,50 +188,50 @@ def as_token_source(
     return IndexableSource(obj, key=column, takes_bool=is_loss_mask)
 
 
-def _of_url(url: str, columns: _Columns) -> TokenSource:
+def _of_url(url: str, how: _How) -> TokenSource:
     name = without_secrets(url).rstrip("/").rpartition("/")[2]
     suffix = os.path.splitext(name)[1]
     if not is_url(url) and (suffix in (".parquet", *SUFFIXES) or os.path.isdir(as_path(url))):  # file://
-        return as_token_source(as_path(url), **columns)
+        return as_token_source(as_path(url), **how)
     if not is_url(url) or suffix in (".idx", ".bin", ".boundaries"):
-        return _without_columns(RemoteSource(url), columns)
+        return _without_columns(RemoteSource.through(url, how["store"] or StoreCache()), how)
     if suffix in (".parquet", *SUFFIXES):
-        return _of_urls([url], url, columns)
+        return _of_urls([url], url, how)
     if name == INDEX or is_file(f"{url.rstrip('/')}/{INDEX}"):
-        return MdsSource(url, **columns)
+        return MdsSource(url, **how)
     if not is_folder(url):
-        return _without_columns(RemoteSource(url), columns)
+        return _without_columns(RemoteSource.through(url, how["store"] or StoreCache()), how)
     if is_file(f"{url.rstrip('/')}/{SAVED_STATE}"):
-        return RemoteArrowSource(url, **columns)
+        return RemoteArrowSource(url, **how)
     found = {os.path.splitext(below)[1] for below in find_objects(url, "")} & {".parquet", ".arrow"}
     if len(found) == 1:
-        return ParquetSource(url, **columns) if found == {".parquet"} else RemoteArrowSource(url, **columns)
+        return ParquetSource(url, **how) if found == {".parquet"} else RemoteArrowSource(url, **how)
     raise TokenSourceError(
         f"{without_secrets(url)} holds {'both Parquet and Arrow files' if found else 'no Parquet or Arrow files'}; "
         f"give a pattern, such as {without_secrets(url).rstrip('/')}/*.parquet"
     )
 
 
-def _of_urls(urls: Sequence[str], given: Any, columns: _Columns) -> TokenSource:
+def _of_urls(urls: Sequence[str], given: Any, how: _How) -> TokenSource:
     """Chooses the source by how URLs end."""
     suffixes = {os.path.splitext(without_secrets(url))[1] for url in urls}
     if suffixes == {".parquet"}:
-        return ParquetSource(given, **columns)
+        return ParquetSource(given, **how)
     if suffixes <= set(SUFFIXES):
-        return RemoteArrowSource(given, **columns)
+        return RemoteArrowSource(given, **how)
     raise TokenSourceError(f"{without_secrets(urls[0])}: several URLs must all be .parquet or all be .arrow")
 
 
-def _of_folder(folder: Path, columns: _Columns) -> TokenSource:
+def _of_folder(folder: Path, how: _How) -> TokenSource:
     if (folder / SAVED_STATE).is_file():
-        return ArrowSource(folder, **columns)
+        return _mapped_arrow(folder, how)
     if splits := saved_splits(folder):
         raise TokenSourceError(f"{folder} holds several datasets; pass the folder of one: {', '.join(splits)}")
     if (folder / INDEX).is_file():
-        return MdsSource(folder, **columns)
+        return MdsSource(folder, **how)
     kinds = [suffix for suffix in (".parquet", ".arrow") if any(folder.rglob(f"*{suffix}"))]
     if len(kinds) == 1:
-        return ParquetSource(folder, **columns) if kinds == [".parquet"] else ArrowSource(folder, **columns)
+        return ParquetSource(folder, **how) if kinds == [".parquet"] else _mapped_arrow(folder, how)
     found = "both Parquet and Arrow files" if kinds else f"no {SAVED_STATE}, {INDEX}, Parquet or Arrow files"
     raise TokenSourceError(
         f"the folder {folder} holds {found}; pass a folder of one kind, a glob pattern such as "
@@ -232,20 +239,24 @@ def _of_folder(folder: Path, columns: _Columns) -> TokenSource:
     )
 
 
-def _of_files(paths: Sequence[Path], given: Any, columns: _Columns) -> TokenSource:
+def _of_files(paths: Sequence[Path], given: Any, how: _How) -> TokenSource:
     suffixes = {path.suffix for path in paths}
     if suffixes == {".parquet"}:
-        return ParquetSource(given, **columns)
+        return ParquetSource(given, **how)
     if suffixes <= set(SUFFIXES):
-        return ArrowSource(given, **columns)
+        return _mapped_arrow(given, how)
     if paths[0].name == INDEX:
-        return MdsSource(paths[0], **columns)
+        return MdsSource(paths[0], **how)
     if len(paths) > 1 or (glob.has_magic(str(paths[0])) and not paths[0].exists()):
         raise TokenSourceError(
             f"{_some(paths)}: several files must all be .parquet or all be .arrow; pass tokens as lists of "
             "integers, not as texts"
         )
-    return _without_columns(_of_token_file(paths[0]), columns)
+    return _without_columns(_of_token_file(paths[0]), how)
+
+
+def _mapped_arrow(data: Any, how: _How) -> TokenSource:
+    return ArrowSource(data, column=how["column"], id_column=how["id_column"])
 
 
 def _some(paths: Sequence[Path]) -> str:
@@ -279,8 +290,8 @@ def _of_token_file(path: Path) -> TokenSource:
     )
 
 
-def _without_columns(source: TokenSource, columns: _Columns) -> TokenSource:
-    for name, value in columns.items():
+def _without_columns(source: TokenSource, how: _How) -> TokenSource:
+    for name, value in (("column", how["column"]), ("id_column", how["id_column"])):
         if value is not None:
             raise TokenSourceError(f"{name} is {value!r}, but {type(source).__name__} has no columns; leave it out")
     return source

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packhorse.formats import require
 from packhorse.formats.files import FileStamp, as_path, named_files
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
+from packhorse.tokens._decoded import DecodedCache, FlatColumn
 from packhorse.tokens._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
 from packhorse.tokens._node_cache import CachedObject, FetchAhead, StoreCache
 from packhorse.tokens._tables import RowLookup, TableSource, choose_column, ids_of
@@ -31,6 +32,8 @@ class GroupedFile(Protocol):
     where: str
     """Its path or URL, for messages."""
     size_bytes: int
+    version: str
+    """Another one for every file, and for every change of it."""
 
     def look(self) -> tuple[Any, list[int]]:
         """Returns its Arrow schema, and the number of rows of each row group."""
@@ -52,6 +55,7 @@ class RowGroupSource(TableSource, FetchSource):
         id_column: str | None,
         kept_bytes: int,
         ahead_bytes: int,
+        store: StoreCache,
     ) -> None:
         """Looks at every file, in the order that numbers rows; see `ParquetSource` for the columns.
 
@@ -61,6 +65,7 @@ class RowGroupSource(TableSource, FetchSource):
             id_column: of ids.
             kept_bytes: size of the decoded row groups that each process keeps; one always stays.
             ahead_bytes: about how much of the files is decoded ahead.
+            store: whether decoded row groups are kept on the node's disk, and where.
         """
         super().__init__()
         if not files:
@@ -86,7 +91,8 @@ class RowGroupSource(TableSource, FetchSource):
         group_bytes = sum(file.size_bytes for file in files) // max(1, len(group_rows))
         ahead = -(-ahead_bytes // max(1, group_bytes))
         self._lookup: RowLookup | None = None
-        self._groups = FetchAhead(self._decode, ahead=ahead, threads=_DECODING_THREADS, keep_bytes=kept_bytes)
+        self._decoded = DecodedCache(store) if store.keeps_decoded else None
+        self._groups = FetchAhead(self._column_of, ahead=ahead, threads=_DECODING_THREADS, keep_bytes=kept_bytes)
 
     def __len__(self) -> int:
         return int(self._row_ends[-1]) if len(self._row_ends) else 0
@@ -139,6 +145,13 @@ class RowGroupSource(TableSource, FetchSource):
         arrays = (array for group in groups for array in _chunks(self._read(group, column)))
         return ids_of(arrays, len(self), column, self._where)
 
+    def _column_of(self, group: int) -> ListColumn | FlatColumn:
+        if self._decoded is None:
+            return self._decode(group)
+        number, in_file = self._place_of(group)
+        file = self._files[number]
+        return self._decoded.column(file.version, file.where, self._column, in_file, lambda: self._decode(group))
+
     def _decode(self, group: int) -> ListColumn:
         where = self._files[self._file_of(group)].where
         data = self._read(group, self._column)
@@ -147,9 +160,13 @@ class RowGroupSource(TableSource, FetchSource):
 
     def _read(self, group: int, column: str) -> Any:
         """One column of a row group, as Arrow data."""
+        number, in_file = self._place_of(group)
+        return self._files[number].read(in_file, column)
+
+    def _place_of(self, group: int) -> tuple[int, int]:
+        """Returns the file of a row group, and its number there."""
         number = self._file_of(group)
-        first_group = int(self._group_ends[number - 1]) if number else 0
-        return self._files[number].read(group - first_group, column)
+        return number, group - (int(self._group_ends[number - 1]) if number else 0)
 
     def _groups_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._row_ends, rows, side="right")
@@ -163,7 +180,8 @@ class ParquetSource(RowGroupSource):
 
     Parquet cannot be mapped: a row group is decoded when one of its sequences is needed, and the last ones are kept.
     Shuffled ids of a large dataset decode a row group for almost every sequence, so write small row groups (a few
-    hundred sequences) or a format that can be mapped.
+    hundred sequences), take a format that can be mapped, or keep what was decoded on the node's disk, where all its
+    processes map it: `store=StoreCache(keeps_decoded=True)`.
 
     No file stays open between reads, so forks share none; a pickled source carries no tokens. Objects of a store are
     read through a cache on the node's disk, the row groups of coming batches ahead.
@@ -195,7 +213,8 @@ class ParquetSource(RowGroupSource):
                 `tokens`.
             id_column: of ids, distinct integers. None if an id is a row number.
             cache_bytes: size of the decoded row groups that each process keeps; one always stays.
-            store: how URLs are read; None for the defaults.
+            store: how URLs are read, and whether decoded row groups are kept on the node's disk for all its processes
+                (`keeps_decoded`); None for the defaults.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -219,6 +238,7 @@ class ParquetSource(RowGroupSource):
             id_column=id_column,
             kept_bytes=cache_bytes,
             ahead_bytes=store.read_ahead_bytes if urls else 0,
+            store=store,
         )
 
 
@@ -237,6 +257,10 @@ class _ParquetFile:
         self._opened = CachedObject(name, store) if is_url(name) else FileStamp.of(name)
         self.where = without_secrets(name)
         self.size_bytes = self._opened.size_bytes
+        if isinstance(self._opened, FileStamp):
+            self.version = f"{os.path.realpath(name)}\n{self.size_bytes}\n{self._opened.modified_ns}"
+        else:
+            self.version = self._opened.object.key
 
     def look(self) -> tuple[Any, list[int]]:
         """See `GroupedFile`."""

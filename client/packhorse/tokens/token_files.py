@@ -247,6 +247,18 @@ class RemoteSource(TokenFileSource):
         super().__init__(where, _opened_index(self._copied_index.path, self._object.size_bytes, where))
         self._reads = ReadAhead(self._object_of, store)
 
+    @classmethod
+    def through(cls, url: str, store: StoreCache) -> "RemoteSource":
+        """Opens a URL with the options of a StoreCache."""
+        return cls(
+            url,
+            cache_folder=store.cache_folder,
+            cache_bytes=store.cache_bytes,
+            block_bytes=store.block_bytes,
+            read_ahead_bytes=store.read_ahead_bytes,
+            options=store.options,
+        )
+
     gather_from = TokenSource.gather_from  # does not wait for the blocks of later batches
 
     @property
@@ -257,15 +269,7 @@ class RemoteSource(TokenFileSource):
         return Store(name, self._store.options).look() is not None  # as the tokens were reached
 
     def _opened_beside(self, index: str) -> TokenFileSource:
-        own = self._store
-        return RemoteSource(
-            index,
-            cache_folder=own.cache_folder,
-            cache_bytes=own.cache_bytes,
-            block_bytes=own.block_bytes,
-            read_ahead_bytes=own.read_ahead_bytes,
-            options=own.options,
-        )
+        return RemoteSource.through(index, self._store)
 
     def _expect(self, ids: NDArray[np.int64]) -> None:
         begins, lengths = self._index.ranges(self._lookup.rows(ids))

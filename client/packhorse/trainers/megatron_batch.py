@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from packhorse.client.batches import IGNORE_INDEX
+from packhorse.client.loading.peers import broadcast, device_of
 from packhorse.parallel import context_parallel_indices
 
 
@@ -170,28 +171,18 @@ class _MicroBatch(NamedTuple):
         """Sends it to the peers of the group's first rank: its sizes, then everything in one piece."""
         if dist.get_world_size(group) == 1:
             return
-        device = _device_of(group)
+        device = device_of(group)
         sizes = [self.values.shape[1], len(self.cu_seqlens), self.max_seqlen, self.cp_size]
-        _broadcast(torch.tensor(sizes, dtype=torch.int64, device=device), group)
-        _broadcast(torch.cat([self.values.flatten(), self.cu_seqlens.to(torch.int64)]).to(device), group)
+        broadcast(torch.tensor(sizes, dtype=torch.int64, device=device), group)
+        broadcast(torch.cat([self.values.flatten(), self.cu_seqlens.to(torch.int64)]).to(device), group)
 
     @classmethod
     def receive(cls, group: dist.ProcessGroup, num_keys: int) -> "_MicroBatch":
         """Receives what the group's first rank sends; `num_keys` as many keys as there."""
-        device = _device_of(group)
-        num_tokens, num_offsets, max_seqlen, cp_size = _broadcast(
+        device = device_of(group)
+        num_tokens, num_offsets, max_seqlen, cp_size = broadcast(
             torch.empty(4, dtype=torch.int64, device=device), group
         ).tolist()
         piece = torch.empty(num_keys * num_tokens + num_offsets, dtype=torch.int64, device=device)
-        values, offsets = torch.split(_broadcast(piece, group), [num_keys * num_tokens, num_offsets])
+        values, offsets = torch.split(broadcast(piece, group), [num_keys * num_tokens, num_offsets])
         return cls(values.view(num_keys, num_tokens), offsets.to(torch.int32), max_seqlen, cp_size)
-
-
-def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    dist.broadcast(tensor, dist.get_global_rank(group, 0), group=group)
-    return tensor
-
-
-def _device_of(group: dist.ProcessGroup) -> torch.device:
-    is_gpu = "nccl" in dist.get_backend(group)
-    return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")

@@ -34,6 +34,7 @@ WORLD_SIZE = 4
 CASES = {
     "tp2-dp2": {"tensor_model_parallel_size": 2},
     "tp2-cp2": {"tensor_model_parallel_size": 2, "context_parallel_size": 2},
+    "tp2-cp2-peers": {"tensor_model_parallel_size": 2, "context_parallel_size": 2},
     "pp4": {"pipeline_model_parallel_size": 4},
 }
 SHARED = {
@@ -54,9 +55,10 @@ def data_of(arguments, **options):
     return PackedData(*arguments, loader=LoaderOptions(num_workers=0, device="cpu", **options))
 
 
-def of_case(arguments):
+def of_case(arguments, name):
     """What this rank gets: batches, and whether it reads."""
-    iterator = create_megatron_iterator(data_of(arguments), micro_batch_size=2, seq_length=256)
+    peers = parallel_state.get_context_parallel_group() if name.endswith("peers") else None
+    iterator = create_megatron_iterator(data_of(arguments, peers=peers), micro_batch_size=2, seq_length=256)
     wrapped = None if iterator is None else RerunDataIterator(iterator)
     batches = []
     for _ in range(NUM_STEPS):
@@ -235,7 +237,7 @@ def main(rank, folder, arguments):
     dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
     for name, sizes in CASES.items():
         parallel_state.initialize_model_parallel(**sizes)
-        torch.save(of_case(arguments), folder / f"{name}-{rank}.pt")
+        torch.save(of_case(arguments, name), folder / f"{name}-{rank}.pt")
         parallel_state.destroy_model_parallel()
     for name, (sizes, dataset) in SHARED.items():
         parallel_state.initialize_model_parallel(**sizes, hybrid_context_parallel=True)

@@ -205,7 +205,7 @@ def of_ranks(corpus, tmp_path_factory):
     assert done.returncode == 0, done.stdout + done.stderr
     came = {
         name: [torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in range(4)]
-        for name in ("tp2-dp2", "tp2-cp2", "pp4", "dynamic", "dynamic-dp2", "dynamic-tp2")
+        for name in ("tp2-dp2", "tp2-cp2", "tp2-cp2-peers", "pp4", "dynamic", "dynamic-dp2", "dynamic-tp2")
     }
     return (
         arguments,
@@ -243,9 +243,10 @@ def test_only_first_tensor_parallel_ranks_read_and_their_peers_have_the_same(of_
 
 
 @pytest.mark.long
-def test_context_parallel_ranks_share_each_segment(of_ranks):
+@pytest.mark.parametrize("case", ["tp2-cp2", "tp2-cp2-peers"])
+def test_context_parallel_ranks_share_each_segment(of_ranks, case):
     arguments, came, made = of_ranks
-    ranks = came["tp2-cp2"]
+    ranks = came[case]
     assert sorted((rank["context"], rank["tensor"]) for rank in ranks) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for step, plain in enumerate(flat_batches(arguments)):
         offsets = plain["cu_seqlens_q_padded"].tolist()

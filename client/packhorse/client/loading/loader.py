@@ -15,7 +15,8 @@ from packhorse.client.connecting import Server, Target
 from packhorse.client.loading._preemption import starting_workers
 from packhorse.client.loading._start import context_of_workers
 from packhorse.client.loading.dataset import PackedDataset
-from packhorse.client.loading.prefetch import DevicePrefetcher
+from packhorse.client.loading.peers import Peers
+from packhorse.client.loading.prefetch import DevicePrefetcher, chosen_device
 from packhorse.client.options import BalanceName, LoaderOptions, Run, with_hints, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.cursor import as_cursor
@@ -40,6 +41,9 @@ class PackedDataLoader:
     then come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not use gRPC in this
     sense. Workers ignore SIGTERM, SIGINT and the like, so that the trainer can save; they end with it.
 
+    With `peers`, the first of these ranks reads and the others receive: all of them must iterate in step, as they step
+    through their model. The others start no workers.
+
     Example:
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
         >>> loader = PackedDataLoader(dataset, LoaderOptions(num_workers=0, device="cpu"))
@@ -60,6 +64,7 @@ class PackedDataLoader:
         self.options = options or LoaderOptions()
         _check_device(self.options.device)
         self._batches: DevicePrefetcher[PackedBatch] | None = None
+        self._peers = Peers.of(self.options.peers)
 
     @property
     def epoch(self) -> int:
@@ -104,9 +109,7 @@ class PackedDataLoader:
         progress, digest = self.dataset.progress, ""
         progress.begin()
         choice = progress.choice
-        if self._batches is None:
-            self._batches = DevicePrefetcher(self._data_loader(), self.options.device, depth=self.options.depth)
-        for batch in self._batches:
+        for batch in self._of_this_rank() if self._peers is None else self._of_peers(self._peers):
             progress.record(choice, batch["cursor"])
             digest = batch["cursor"]["digest"]
             yield batch
@@ -123,6 +126,25 @@ class PackedDataLoader:
         if self._batches is not None:
             self._batches.close()
             self._batches = None
+
+    def _of_this_rank(self) -> Iterator[PackedBatch]:
+        if self._batches is None:
+            self._batches = DevicePrefetcher(self._data_loader(), self.options.device, depth=self.options.depth)
+        return iter(self._batches)
+
+    def _of_peers(self, peers: Peers) -> Iterator[PackedBatch]:
+        dataset, begin = self.dataset, self.dataset.progress.next
+        peers.agree(
+            {
+                "the dataset": dataset.run.dataset,
+                "the seed": dataset.run.seed,
+                "the data-parallel rank": dataset.rank,
+                "the topology": dataset.topology,
+                "the epoch": begin.epoch,
+                "the position": (begin.position, begin.first_step),
+            }
+        )
+        return peers.share(self._of_this_rank() if peers.is_first else None, chosen_device(self.options.device))
 
     def _data_loader(self) -> "DataLoader[PackedBatch]":
         # Without pin_memory, which would be one more thread and queue: the prefetcher's thread pins what it copies.

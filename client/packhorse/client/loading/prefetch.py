@@ -71,7 +71,7 @@ class DevicePrefetcher(Generic[_Batch]):
         """Yields the source's batches; fetching begins with the first `next`."""
         self.close()
         # The iterator is made here and not in the thread: a DataLoader forks its workers then.
-        lookahead = _Lookahead(iter(self._batches), _Copier(_chosen(self._device)), self._depth)
+        lookahead = _Lookahead(iter(self._batches), _Copier(chosen_device(self._device)), self._depth)
         self._lookahead = lookahead
         try:
             yield from lookahead.batches()
@@ -198,8 +198,8 @@ class _Lookahead(Generic[_Batch]):
         self._ready.put(_End(error))
 
 
-def _chosen(device: torch.device | str | None) -> torch.device:
-    """The device meant at this moment."""
+def chosen_device(device: torch.device | str | None) -> torch.device:
+    """Returns the device meant at this moment; None is the current CUDA device where there is one, else the CPU."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = torch.device(device)

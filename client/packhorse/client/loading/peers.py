@@ -1,0 +1,193 @@
+"""Ranks of one model that get the same batches: the first of them makes each, and sends it to the others.
+
+Owns what goes between them, and that none waits for a peer that failed; leaves which data-parallel rank they are to
+`ranks`. All of them call `next` in step, as their model does, so the collective is the trainer's own: no thread, no
+further process group.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from packhorse.client.batches.packed_batch import map_tensors
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+_Batch = TypeVar("_Batch")
+_ALIGNMENT_BYTES = 64
+
+
+class _Sent(NamedTuple):
+    """What goes ahead of a batch's tensors."""
+
+    batch: Any = None
+    """The batch with tensors of its shapes and types, without values; None at the end."""
+    num_bytes: int = 0
+    """Of all tensors."""
+    error: str = ""
+    """Why there is no batch; empty at an epoch's end."""
+
+
+class Peers:
+    """A process group whose ranks get the same batches.
+
+    Example:
+        >>> peers = Peers.of(mesh["tp"])  # doctest: +SKIP
+        >>> for batch in peers.share(make_batches() if peers.is_first else None):  # doctest: +SKIP
+        ...     train(batch)
+
+    Args:
+        group: whose first rank makes the batches.
+
+    Raises:
+        ValueError: this process is not in the group.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        rank = dist.get_rank(group)
+        if rank < 0:
+            raise ValueError("peers must be a process group that this process is in")
+        self.is_first = rank == 0
+        self._group = group
+        self._first = dist.get_global_rank(group, 0)
+        self._device = device_of(group)
+
+    @classmethod
+    def of(cls, peers: "dist.ProcessGroup | DeviceMesh | None") -> "Peers | None":
+        """Returns the peers of a process group or of a mesh's dimension; None for none, and for a rank by itself.
+
+        Raises:
+            ValueError: it is neither, or a mesh of several dimensions.
+        """
+        if peers is None:
+            return None
+        given: Any = peers
+        names = getattr(given, "mesh_dim_names", None)
+        if names is not None and len(names) != 1:
+            raise ValueError(
+                f"peers is a mesh of {len(names)} dimensions, {', '.join(names)}; give those that divide the model as "
+                "one, mesh['tp', 'cp']._flatten('model'), or their process group"
+            )
+        group = given if names is None else given.get_group()
+        if not isinstance(group, dist.ProcessGroup):
+            raise ValueError(f"peers must be a process group or a mesh's dimension, got {type(peers).__name__}")
+        return None if dist.get_world_size(group) == 1 else cls(group)
+
+    def agree(self, facts: dict[str, Any]) -> None:
+        """Compares what the peers are about to read; call it on all of them.
+
+        Args:
+            facts: their names and values.
+
+        Raises:
+            ValueError: peers would read something else.
+        """
+        of_peers: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(of_peers, facts, self._group)
+        for number, others in enumerate(of_peers):
+            for name, value in of_peers[0].items():
+                if others[name] != value:
+                    raise ValueError(
+                        f"peers must read the same, and {name} is {value} on the first and {others[name]} on number "
+                        f"{number}; give all of them the same, LoaderOptions(rank=…) included"
+                    )
+
+    def share(self, batches: Iterator[_Batch] | None, device: torch.device) -> Iterator[_Batch]:
+        """Yields the first rank's batches on every rank; on a GPU through the group's own backend.
+
+        Args:
+            batches: of the first rank; None on the others.
+            device: where the tensors of the others go.
+
+        Raises:
+            RuntimeError: making a batch failed on the first rank, where the error itself is raised.
+        """
+        return self._received(device) if batches is None else self._sent(batches)
+
+    def _sent(self, batches: Iterator[_Batch]) -> Iterator[_Batch]:
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                self._announce(_Sent())
+                return
+            except Exception as error:
+                self._announce(_Sent(error=f"{type(error).__name__}: {error}"))
+                raise
+            tensors = _tensors_of(batch)
+            data = torch.empty(_total_bytes(tensors), dtype=torch.uint8, device=self._device)
+            for tensor, room in zip(tensors, _rooms(data, tensors), strict=True):
+                room.copy_(tensor)
+            self._announce(_Sent(map_tensors(_outline, batch), len(data)))
+            broadcast(data, self._group)
+            yield batch
+
+    def _received(self, device: torch.device) -> Iterator[Any]:
+        while True:
+            sent = self._announce(None)
+            if sent.error:
+                raise RuntimeError(f"the first of this rank's peers, which reads for all of them, failed: {sent.error}")
+            if sent.batch is None:
+                return
+            data = broadcast(torch.empty(sent.num_bytes, dtype=torch.uint8, device=self._device), self._group)
+            yield _filled(sent.batch, _rooms(data.to(device), _tensors_of(sent.batch)))
+
+    def _announce(self, sent: _Sent | None) -> _Sent:
+        """Sends what comes next, or receives it where that is None."""
+        announced: list[Any] = [sent]
+        dist.broadcast_object_list(announced, self._first, group=self._group, device=self._device)
+        found: _Sent = announced[0]
+        return found
+
+
+def _tensors_of(batch: Any) -> list[torch.Tensor]:
+    """Returns a batch's tensors, in the order of `map_tensors`."""
+    tensors: list[torch.Tensor] = []
+
+    def take(tensor: torch.Tensor) -> torch.Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    map_tensors(take, batch)
+    return tensors
+
+
+def _outline(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor of the same shape and type, without values."""
+    return torch.empty_like(tensor, device="meta")
+
+
+def _filled(batch: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """Returns a batch with its tensors replaced, in the order of `map_tensors`."""
+    return map_tensors(lambda _: next(tensors), batch)
+
+
+def _rooms(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yields the place of each tensor in `data`, as a tensor of its type and shape."""
+    begin = 0
+    for tensor in tensors:
+        yield data[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        begin += _room_bytes(tensor)
+
+
+def _total_bytes(tensors: list[torch.Tensor]) -> int:
+    return sum(map(_room_bytes, tensors))
+
+
+def _room_bytes(tensor: torch.Tensor) -> int:
+    return -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+def broadcast(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Sends a tensor from the group's first rank to the others, in place."""
+    dist.broadcast(tensor, dist.get_global_rank(group, 0), group=group)
+    return tensor
+
+
+def device_of(group: dist.ProcessGroup) -> torch.device:
+    """Where the tensors are that a group's collectives take."""
+    is_gpu = "nccl" in dist.get_backend(group)
+    return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")

@@ -1,0 +1,81 @@
+"""Decoded row groups on the node's disk, which all its processes map: one of them decodes each.
+
+Owns how a decoded column lies in a block; leaves blocks, their checksums and their limit to `_node_cache`.
+"""
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.tokens._list_columns import ListColumn, Located, refuse_null
+from packhorse.tokens._node_cache import StoreCache
+
+_OPEN_BYTES = 1 << 20
+"""What a mapped column counts as, whatever its size: each holds a file open, and often a process may open 1,024."""
+
+
+class FlatColumn:
+    """A decoded row group, mapped. Legend: R rows.
+
+    Its bytes: R int64; NumPy's name of the type, 8 bytes; where rows begin and the last ends, in tokens, int64 [R + 1];
+    which rows are null, bool [R]; all tokens.
+    """
+
+    nbytes = _OPEN_BYTES
+
+    def __init__(self, block: memoryview, *, where: str, column: str) -> None:
+        """Takes a block, and what messages name."""
+        self._num_rows = int.from_bytes(block[:8], "little")
+        self.dtype = np.dtype(bytes(block[8:16]).rstrip().decode())
+        nulls = 16 + 8 * (self._num_rows + 1)
+        tokens = nulls + self._num_rows
+        self._offsets: NDArray[np.int64] = np.frombuffer(block[16:nulls], "<i8")
+        self._is_null: NDArray[np.bool_] = np.frombuffer(block[nulls:tokens], np.bool_)
+        self._tokens = block[tokens:]
+        self._where = where
+        self._column = column
+
+    @staticmethod
+    def block_of(column: ListColumn) -> bytes:
+        """Returns the bytes of a decoded column."""
+        offsets, is_null, tokens = column.end_to_end()
+        head = len(column).to_bytes(8, "little") + tokens.dtype.str.ljust(8).encode()
+        return b"".join((head, offsets.astype("<i8").tobytes(), is_null.tobytes(), tokens.tobytes()))
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def locate(self, rows: NDArray[np.int64], ids: NDArray[np.int64]) -> Located:
+        """Finds sequences; see `ListColumn.locate`."""
+        is_null = self._is_null[rows]
+        if is_null.any():
+            refuse_null(ids[is_null.argmax()], self._column, self._where)
+        firsts = self._offsets[rows]
+        return [self._tokens] * len(rows), firsts, self._offsets[rows + 1] - firsts
+
+
+class DecodedCache:
+    """Decoded columns of files, each row group a block of the node's cache. It pickles by its folder."""
+
+    def __init__(self, store: StoreCache) -> None:
+        """Makes the folder; an OSError where it cannot be made."""
+        self._cache = store.open()
+        self._patience_seconds = store.options.attempt_seconds
+
+    def column(self, version: str, where: str, column: str, group: int, decode: Callable[[], ListColumn]) -> FlatColumn:
+        """Returns a column of a row group, decoded now unless any process of the node has done it.
+
+        Args:
+            version: of the file: another one for every change of any file.
+            where: the file, for messages.
+            column: its name.
+            group: number of the row group in the file.
+            decode: decodes it.
+        """
+        key = hashlib.sha256(f"decoded\n{version}\n{column}".encode()).hexdigest()[:32]
+        block = self._cache.block(
+            key, group, lambda: FlatColumn.block_of(decode()), patience_seconds=self._patience_seconds
+        )
+        return FlatColumn(block, where=where, column=column)
