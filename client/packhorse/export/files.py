@@ -7,9 +7,10 @@ appear whole to `packhorse.storage`. xtuner's form is that of its `PresetPackDat
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packhorse.client import BinBlock, Client
 from packhorse.client.options import NO_SKIPS
@@ -19,6 +20,9 @@ from packhorse.parameters import parameter
 from packhorse.storage import AtomicFiles, refuse_existing, refuse_url
 from packhorse.topology import Skips
 from packhorse.types import StreamHeader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["FILE_FORMATS", "export_epoch"]
 
@@ -39,6 +43,7 @@ def export_epoch(
     paths: Sequence[str] = (),
     on_bins: Callable[[int], None] = lambda _: None,
     overwrite: bool = False,
+    with_tokens: bool = False,
 ) -> int:
     """Writes the bins of an epoch in the order of positions: what a run of any shape reads without a balance.
 
@@ -64,6 +69,8 @@ def export_epoch(
         paths: for xtuner, the file that it reads; of a mixture one for each component, in order.
         on_bins: called with the number of bins that were written, for progress.
         overwrite: whether the output replaces one that is there, when it is complete.
+        with_tokens: whether to write what each bin holds of its sequences' tokens, and their loss mask if they have
+            one, as the server sends them; not for xtuner, which reads its own.
 
     Returns:
         The number of bins.
@@ -72,6 +79,7 @@ def export_epoch(
         ValueError: the format is unknown, `paths` does not fit, the output is a URL, or the dataset has what the format
             cannot hold.
         FileExistsError: the output is there.
+        TokensNotServedError: tokens are wanted, and the server does not send any of this dataset.
     """
     refuse_url(output, "output")
     if file_format not in FILE_FORMATS:
@@ -83,10 +91,12 @@ def export_epoch(
             + parameter("file_format", "xtuner")
             + ", and only then"
         )
+    if with_tokens and file_format == "xtuner":
+        raise ValueError("xtuner reads tokens itself: leave them out, or take the format jsonl or parquet")
     output = Path(output)
     files = [output / name for name in _XTUNER_FILES] if file_format == "xtuner" else [output]
     refuse_existing(files, overwrite=overwrite)
-    with client.stream_bins(dataset, epoch=epoch, seed=seed, skip=skip) as stream:
+    with client.stream_bins(dataset, epoch=epoch, seed=seed, skip=skip, with_tokens=with_tokens) as stream:
         header = stream.header
         if file_format == "xtuner" and len(paths) != max(len(header.components), 1):
             raise ValueError(
@@ -98,7 +108,7 @@ def export_epoch(
             if file_format == "xtuner":
                 return _write_xtuner(blocks, atomic.files, paths)
             if file_format == "parquet":
-                return _write_parquet(blocks, atomic.files[0], header)
+                return _write_parquet(blocks, atomic.files[0], header, with_tokens=with_tokens)
             return _write_json_lines(blocks, atomic.files[0], header)
 
 
@@ -122,7 +132,7 @@ def _write_json_lines(blocks: Iterator[BinBlock], file: BinaryIO, header: Stream
     return num_bins
 
 
-def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHeader) -> int:
+def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHeader, *, with_tokens: bool) -> int:
     require("pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -135,7 +145,9 @@ def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHea
         "rows": pa.uint16(),
     }
     of_lists = [(name, pa.list_(kind)) for name, kind in lists.items()]
-    schema = pa.schema([("position", pa.int64()), *of_lists, ("component", pa.string())])
+    kinds = {"tokens": pa.uint32(), "loss_mask": pa.bool_()} if with_tokens else {}
+    nested = [(name, pa.list_(pa.list_(kind))) for name, kind in kinds.items()]
+    schema = pa.schema([("position", pa.int64()), *of_lists, ("component", pa.string()), *nested])
     num_bins = 0
     with pq.ParquetWriter(file, schema) as writer:
         for block in blocks:
@@ -154,9 +166,27 @@ def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHea
                 columns[3] = pa.ListArray.from_arrays(pa.array(ends), groups, mask=pa.array(has_none))
             names = component_names(block, header) or [None] * len(block)
             arrays = [pa.array(block.positions), *columns, pa.array(names, pa.string())]
+            if with_tokens:
+                arrays += [
+                    _lists_of_sequences(None if sent is None else sent.each(), ends, kind)
+                    for sent, kind in zip((block.tokens, block.loss_mask), kinds.values(), strict=True)
+                ]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
             num_bins += len(block)
     return num_bins
+
+
+def _lists_of_sequences(
+    sequences: list[NDArray[Any]] | None, bin_ends: NDArray[np.int32], kind: "pa.DataType"
+) -> "pa.Array":
+    """Returns a list for each bin, of a list for each of its sequences; nulls if there are none."""
+    import pyarrow as pa
+
+    if sequences is None:
+        return pa.nulls(len(bin_ends) - 1, pa.list_(pa.list_(kind)))
+    ends = np.cumsum([0, *map(len, sequences)], dtype=np.int32)
+    values = pa.array(np.concatenate([np.empty(0, np.uint32), *sequences]), kind)
+    return pa.ListArray.from_arrays(pa.array(bin_ends), pa.ListArray.from_arrays(pa.array(ends), values))
 
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:

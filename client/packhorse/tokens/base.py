@@ -87,6 +87,11 @@ class TokenSource(ABC):
         return False
 
     @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The type in which tokens are held; None if it is not known before they are read."""
+        return None
+
+    @property
     def mapped_files(self) -> Sequence[str]:
         """The files that are mapped into memory and never looked at again: whoever serves them must."""
         return ()
@@ -262,6 +267,11 @@ class MappedSource(TokenSource):
     def is_mapped(self) -> bool:
         """True; see `TokenSource.is_mapped`."""
         return True
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of every token; see `TokenSource.dtype`."""
+        return self._dtype
 
     @property
     def may_be_out_of_range(self) -> bool:

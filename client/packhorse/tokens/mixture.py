@@ -4,7 +4,7 @@ Owns choosing that source for the sequences of one block; leaves reading tokens 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,11 @@ class MixtureSource(TokenSource):
     def is_mapped(self) -> bool:
         """Whether all sources are."""
         return all(source.is_mapped for source in self._sources.values())
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """One that holds those of all sources; see `TokenSource.dtype`."""
+        return _common([source.dtype for source in self._sources.values()])
 
     @property
     def may_be_out_of_range(self) -> bool:
@@ -124,6 +129,11 @@ class _OfSequences(TokenSource):
     def is_mapped(self) -> bool:
         """Whether all sources are."""
         return all(source.is_mapped for source, _ in self._parts)
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """One that holds those of all sources; see `TokenSource.dtype`."""
+        return _common([source.dtype for source, _ in self._parts])
 
     @property
     def may_be_out_of_range(self) -> bool:
@@ -208,3 +218,8 @@ class EveryToken(TokenSource):
         """Writes ones; the tokens' own `gather` checks lengths."""
         for start, length in zip(out_starts.tolist(), lengths.tolist(), strict=True):
             out[start : start + length] = 1
+
+
+def _common(dtypes: Sequence[np.dtype[Any] | None]) -> np.dtype[Any] | None:
+    known = [dtype for dtype in dtypes if dtype is not None]
+    return np.result_type(*known) if len(known) == len(dtypes) > 0 else None

@@ -78,7 +78,7 @@ class RowGroupSource(TableSource, FetchSource):
         looks = for_each(files, lambda file: file.look()) if ahead_bytes else [file.look() for file in files]
         for file, (schema, rows) in zip(files, looks, strict=True):
             column = choose_column(schema, column, file.where)
-            token_dtype_of(schema, column, file.where)
+            self._dtype = token_dtype_of(schema, column, file.where)
             if id_column is not None:
                 check_id_type(schema, id_column, file.where)
             num_groups.append(len(rows))
@@ -101,6 +101,11 @@ class RowGroupSource(TableSource, FetchSource):
     def where(self) -> str:
         """The files."""
         return self._where
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the last file; see `TokenSource.dtype`."""
+        return self._dtype
 
     def _expect(self, ids: NDArray[np.int64]) -> None:
         if self._groups.ahead:

@@ -36,7 +36,8 @@ class PackedData:
     """
 
     target: Target | Server
-    """What `connect` takes, a function that returns a Client, or a Server. By itself, the path of a prepared folder."""
+    """What `connect` takes, a function that returns a Client, or a Server. By itself, the path of a
+    prepared folder or of a mixture's file."""
     dataset: str | Run | None = None
     """Its name on the server, or a Run; None for the folder's."""
     tokens: Any = None

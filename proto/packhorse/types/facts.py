@@ -323,6 +323,8 @@ class DatasetInfo(Fact):
     """Whether the server sends its tokens to loaders that name none."""
     has_loss_mask: bool = False
     """Whether these come with a loss mask."""
+    token_dtype: str = ""
+    """NumPy's name of the type in which the server's corpus holds them, such as uint16; empty if it is not known."""
 
     @classmethod
     def computed(cls, message: Any) -> dict[str, Any]:

@@ -129,6 +129,7 @@ class StatusPage:
                 "lanes": _summed({lane.name: lane.num_waiting for lane in look.activity.lanes} for look in looks),
                 "refused_calls": _summed(look.refused_calls for look in looks),
                 "certificate_days": first.certificate_days,
+                "unusable_files": list({str(row): row for look in looks for row in look.unusable_files}.values()),
                 "waiting": list({str(row): row for look in looks for row in look.waiting}.values()),
             },
             "activity": activity,

@@ -171,6 +171,10 @@ class TokensRecord:
     """
     column: str | None = field(default=None, metadata=LATER)
     """The column of tokens; None in a file without columns."""
+    dtype: str | None = field(default=None, metadata=LATER)
+    """NumPy's name of the type of a token, such as uint16; None if it is not known."""
+    has_loss_mask: bool | None = field(default=None, metadata=LATER)
+    """Whether a loss mask lay beside them; None if it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

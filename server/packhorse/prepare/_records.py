@@ -41,7 +41,7 @@ from packhorse.jobs import Progress
 from packhorse.parameters import parameter
 from packhorse.prepare.input import Fault, Opened, changed
 from packhorse.tokens import as_token_source
-from packhorse.tokens.fingerprint import fingerprint_of
+from packhorse.tokens.fingerprint import check_tokens, fingerprint_of
 from packhorse.wire import tokens_fingerprint
 
 Source = str | os.PathLike[str]
@@ -151,14 +151,18 @@ def write_inputs(
             by_reason=dict(sorted(by_reason.items())) if num_skipped == by_reason.total() > 0 else None,
         ),
         left_out=dict(sorted(left_out.items())) or None,
-        tokens=None if before or output is None else _tokens_of(opened, output, tokens_folder),
+        tokens=None if output is None else _tokens_of(opened, output, tokens_folder, before),
     )
 
 
-def _tokens_of(opened: Opened, output: Path, tokens_folder: Path | None) -> TokensRecord | None:
-    """Returns where the tokens of an input are; None if they are not in one place on a disk."""
+def _tokens_of(
+    opened: Opened, output: Path, tokens_folder: Path | None, before: PreparedDataset | None
+) -> TokensRecord | None:
+    """Returns where the tokens of an input are, with those of a version before; None if not in one place on a disk."""
     if opened.kind in _TABLES:
-        return _tokens_of_table(opened, output)
+        return _tokens_of_table(opened, output, before)
+    if before is not None:
+        return None
     paths = {each.path for each in opened.ranges}
     if opened.kind not in ("Megatron", "flat") or len(paths) != 1 or is_url(path := paths.pop()):
         return None
@@ -173,22 +177,35 @@ def _tokens_of(opened: Opened, output: Path, tokens_folder: Path | None) -> Toke
     if not data.is_file() or not relative.isprintable():  # a name that is no text
         return None
     tokens = MegatronTokens(named) if opened.kind == "Megatron" else FlatTokens(named)
-    return TokensRecord(path=relative, fingerprint=tokens_fingerprint(tokens.read, len(tokens)))
+    return TokensRecord(
+        path=relative,
+        fingerprint=tokens_fingerprint(tokens.read, len(tokens)),
+        dtype=tokens.index.dtype.name,
+        has_loss_mask=as_token_source(named).loss_mask_beside() is not None,
+    )
 
 
-def _tokens_of_table(opened: Opened, output: Path) -> TokensRecord | None:
+def _tokens_of_table(opened: Opened, output: Path, before: PreparedDataset | None) -> TokensRecord | None:
     """Returns where a table's tokens are, if its lengths were counted from them."""
+    inputs = None if before is None else before.manifest.inputs
+    if before is not None and (inputs is None or inputs.tokens is None):
+        return None
     paths, column = [file.path for file in opened.files], opened.columns.length
     folders = {os.path.dirname(path) for path in paths}
     if any(map(is_url, paths)) or len(folders) != 1:
         return None
-    named = paths[0] if len(paths) == 1 and opened.kind != "MDS" else folders.pop() or "."
+    is_one_file = len(paths) == 1 and opened.kind != "MDS" and before is None
+    named = paths[0] if is_one_file else folders.pop() or "."
     relative = _relative(named, output)
     try:
         source = as_token_source(named, column=column)
-        if source.num_sequences != opened.num_rows or not relative.isprintable():
+        num_rows = opened.num_rows + (0 if inputs is None else inputs.rows)
+        if source.num_sequences != num_rows or not relative.isprintable():
             return None
-        return TokensRecord(path=relative, fingerprint=fingerprint_of(source, opened.num_rows), column=column)
+        if inputs is not None and inputs.tokens is not None:  # the rows before come first
+            check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
+        dtype = None if source.dtype is None else source.dtype.name
+        return TokensRecord(path=relative, fingerprint=fingerprint_of(source, num_rows), column=column, dtype=dtype)
     except (ValueError, OSError):  # a column of lengths, rows without tokens, or files of another kind beside it
         return None
 

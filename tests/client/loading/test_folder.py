@@ -10,11 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
-from packhorse.client import PackedBins, PackedDataset, create_packed_dataloader
+from packhorse.client import BatchFormat, PackedBins, PackedDataset, connect, create_packed_dataloader
 from packhorse.client.errors import TokensNotServedError
 from packhorse.client.sources import TokenSourceError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronTokens, MegatronWriter, write_flat_tokens
+from packhorse.formats.megatron_writer import MaskedTokenWriter
 from packhorse.prepare import InputColumns, PlanOptions, prepare
 
 
@@ -178,3 +179,76 @@ def test_a_table_made_again_is_refused_by_who_sends_it(tmp_path):
     pq.write_table(pa.table({"input_ids": [row[::-1] for row in rows]}), tmp_path / "t.parquet")
     with pytest.raises(TokensNotServedError, match="not those of the plan"):
         next(iter(PackedDataset(f"embedded:{tmp_path / 'sets'}", "t", batch_size=1, rank=(0, 1))))
+
+
+def test_tables_that_grew_know_their_tokens(tmp_path):
+    rng = np.random.default_rng(3)
+    sequences = [rng.integers(0, 99, n).tolist() for n in rng.integers(1, 30, 30)]
+    folder, output = tmp_path / "parts", tmp_path / "sets/rows"
+    folder.mkdir()
+    for name, rows in (("a", sequences[:13]), ("b", sequences[13:20]), ("c", sequences[20:])):
+        pq.write_table(pa.table({"input_ids": rows}), folder / f"{name}.parquet")
+        prepare(
+            str(folder / f"{name}.parquet"),
+            output=output,
+            max_seq_len=64,
+            columns=InputColumns(length="input_ids"),
+            append=name != "a",
+        )
+    record = open_prepared(output).manifest.inputs.tokens
+    assert (record.path, record.column, record.dtype) == ("../../parts", "input_ids", "int64")
+    for batch in PackedDataset(output, batch_size=1, rank=(0, 1)):
+        assert batch["input_ids"][batch["attention_mask"].bool()].tolist() == [
+            token for sequence_id in batch["ids"].tolist() for token in sequences[sequence_id]
+        ]
+
+
+def test_rows_that_do_not_follow_those_before_are_not_named(tmp_path):
+    (tmp_path / "parts").mkdir()
+    for name, rows in (("b", [[1, 2], [3]]), ("a", [[4, 5, 6]])):
+        pq.write_table(pa.table({"input_ids": rows}), tmp_path / f"parts/{name}.parquet")
+        prepare(
+            str(tmp_path / f"parts/{name}.parquet"),
+            output=tmp_path / "sets/rows",
+            max_seq_len=8,
+            columns=InputColumns(length="input_ids"),
+            append=name == "a",
+        )
+    assert open_prepared(tmp_path / "sets/rows").manifest.inputs.tokens is None
+
+
+def test_a_loss_mask_that_is_gone_is_not_ignored(tmp_path):
+    with MaskedTokenWriter(tmp_path / "chats", vocab_size=100) as writer:
+        for length in range(1, 20):
+            writer.append(np.arange(length), np.arange(length) % 2 > 0)
+    folder = tmp_path / "sets/chats"
+    prepare(f"{tmp_path}/chats.idx", output=folder, plan=PlanOptions(max_seq_len=32))
+    record = open_prepared(folder).manifest.inputs.tokens
+    assert (record.dtype, record.has_loss_mask) == ("uint16", True)
+    with connect(f"embedded:{folder.parent}") as client:
+        info = client.get_dataset("chats")
+        assert (info.has_tokens, info.has_loss_mask, info.token_dtype) == (True, True, "uint16")
+    for path in tmp_path.glob("chats*mask*"):
+        path.unlink()
+    with pytest.raises(TokenSourceError, match=r"a loss mask lay beside .*chats\.bin when .* and is gone"):
+        PackedDataset(folder, batch_size=2, rank=(0, 1))
+    with connect(f"embedded:{folder.parent}") as client:
+        assert not client.get_dataset("chats").has_tokens
+        with pytest.raises(TokensNotServedError):
+            client.get_bins("chats", positions=[0], with_tokens=True)
+    form = BatchFormat(loss_mask=None)
+    assert list(PackedDataset(folder, tokens=f"{tmp_path}/chats.idx", batch_size=2, rank=(0, 1), batch=form))
+
+
+def test_the_file_of_a_mixture_is_the_whole_address_too(root):
+    prepare(written(root / "more", seed=4), output=root / "sets/more", plan=PlanOptions(max_seq_len=64))
+    text = "epoch_bins = 9\n[[stages]]\nweights = {chats = 1, more = 2}\n"
+    (root / "sets/both.mixture.toml").write_text(text)
+    tokens = {"chats": f"{root}/corpus.idx", "more": f"{root}/more.idx"}
+    for alone, named in zip(
+        PackedDataset(root / "sets/both.mixture.toml", batch_size=3, rank=(0, 1)),
+        PackedDataset(f"embedded:{root / 'sets'}", "both", tokens, batch_size=3, rank=(0, 1)),
+        strict=True,
+    ):
+        assert alone["input_ids"].tolist() == named["input_ids"].tolist()
+        assert alone["cursor"] == named["cursor"]

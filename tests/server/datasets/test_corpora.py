@@ -36,7 +36,11 @@ def message_of(corpora, dataset):
 def test_the_right_tokens_pass_the_check(datasets, tmp_path):
     corpora = Corpora.parse([f"corpus={written(tmp_path / 'right', LENGTHS)}"])
     corpora.check_all([datasets.get("corpus")])
-    assert corpora.facts(datasets.get("corpus")) == (True, False)
+    assert corpora.facts(datasets.get("corpus")) == {
+        "has_tokens": True,
+        "has_loss_mask": False,
+        "token_dtype": "uint16",
+    }
     assert not corpora.troubles()
 
 
@@ -46,7 +50,7 @@ def test_one_length_that_differs_withdraws_them_and_says_where(datasets, tmp_pat
     corpora = Corpora.parse([f"corpus={written(tmp_path / 'wrong', lengths)}"])
     corpora.check_all([datasets.get("corpus")])
     assert "sequence 321: the plan says" in message_of(corpora, datasets.get("corpus"))
-    assert corpora.facts(datasets.get("corpus")) == (False, False)
+    assert corpora.facts(datasets.get("corpus")) == {}
     assert list(corpora.troubles()) == [("corpus", "corpus")]
 
 

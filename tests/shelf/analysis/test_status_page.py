@@ -26,7 +26,9 @@ from packhorse.analysis import dataset_facts, dataset_report, html_report, page_
 from packhorse.analysis.figures import Figures
 from packhorse.cli import main
 from packhorse.client import connect
+from packhorse.client.errors import TokensNotServedError
 from packhorse.dataset import open_prepared
+from packhorse.formats import MegatronWriter
 from packhorse.proof import ask_activity
 from packhorse.server.access.config import ServeConfig
 from packhorse.server.access.tokens import METRICS, Grant, hash_of, new_token
@@ -339,3 +341,21 @@ def test_a_report_is_one_file_that_asks_nobody(root, browser, tmp_path):
     assert browser.evaluate("document.querySelectorAll('table').length") == 6
     assert browser.troubles == []
     assert all(url.startswith(("data:", path.as_uri())) for url in browser.requests)
+
+
+def test_a_corpus_whose_tokens_are_withdrawn_is_named(tmp_path, make_server):
+    with MegatronWriter(tmp_path / "corpus", vocab_size=100) as writer:
+        for length in range(1, 9):
+            writer.append(np.arange(length))
+    prepare(f"{tmp_path}/corpus.idx", output=tmp_path / "root" / "words", max_seq_len=16)
+    with make_server(tmp_path / "root", "--tokens", "--metrics-listen", "127.0.0.1:0") as server:
+        assert document(server)["server"]["unusable_files"] == []
+        with MegatronWriter(tmp_path / "corpus", vocab_size=100, overwrite=True) as writer:
+            for length in range(1, 9):
+                writer.append(np.arange(length) + 1)
+        with connect(server.target) as client, pytest.raises(TokensNotServedError):
+            client.get_bins("words", positions=[0], with_tokens=True)
+        # A document is kept a while.
+        found = wait_until(lambda: (made := document(server))["server"]["unusable_files"] and made)
+    validator().validate(found)
+    assert found["server"]["unusable_files"] == [{"kind": "corpus", "name": "words"}]

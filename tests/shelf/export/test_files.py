@@ -10,7 +10,10 @@ import pytest
 from tests.flat_words import prepare
 
 from packhorse.client import connect
+from packhorse.client.errors import TokensNotServedError
 from packhorse.export.files import export_epoch
+from packhorse.formats import MegatronWriter
+from packhorse.formats.megatron_writer import MaskedTokenWriter
 from packhorse.topology import Skips, Topology
 
 RUN = {"epoch": 2, "seed": 7}
@@ -260,3 +263,35 @@ def test_after_a_failure_there_is_no_file(client, tmp_path):
         with pytest.raises(OSError, match="full"):
             export_epoch(client, "rows", tmp_path / file_format, file_format=file_format, paths=paths, on_bins=fail)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_tokens_are_those_of_the_file(with_mask, tmp_path):
+    documents = [np.arange(length) * 7 + length for length in range(1, 60)]
+    open_writer = MaskedTokenWriter if with_mask else MegatronWriter
+    with open_writer(tmp_path / "corpus", vocab_size=90_000) as writer:
+        for document in documents:
+            writer.append(document, *([document % 2 > 0] if with_mask else []))
+    prepare(f"{tmp_path}/corpus.idx", output=tmp_path / "sets" / "words", max_seq_len=40, over_length="split")
+    with connect(f"embedded:{tmp_path / 'sets'}") as client:
+        for file_format in ("jsonl", "parquet"):
+            export_epoch(client, "words", tmp_path / file_format, file_format=file_format, with_tokens=True, **RUN)
+        with pytest.raises(ValueError, match="xtuner reads tokens itself"):
+            export_epoch(client, "words", tmp_path / "x", file_format="xtuner", paths=["a"], with_tokens=True, **RUN)
+    lines = [json.loads(line) for line in (tmp_path / "jsonl").read_text().splitlines()]
+    rows = pq.read_table(tmp_path / "parquet").to_pylist()
+    assert len(lines) == len(rows) > 20
+    for line, row in zip(lines, rows, strict=True):
+        assert row == {**dict.fromkeys(row), **line}
+        of_bin = zip(line["ids"], line["first_tokens"], line["lengths"], line["tokens"], strict=True)
+        for number, (sequence_id, first, length, tokens) in enumerate(of_bin):
+            assert tokens == documents[sequence_id][first : first + length].tolist()
+            if with_mask:
+                assert line["loss_mask"][number] == [token % 2 > 0 for token in tokens]
+    assert ("loss_mask" in lines[0]) is with_mask
+
+
+def test_tokens_that_no_server_sends_are_refused(client, tmp_path):
+    with pytest.raises(TokensNotServedError):
+        export_epoch(client, "rows", tmp_path / "x.jsonl", file_format="jsonl", with_tokens=True)
+    assert not list(tmp_path.iterdir())

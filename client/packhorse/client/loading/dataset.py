@@ -207,7 +207,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
 
     Args:
         target: what `connect` takes, a function that returns a Client, or a Server. By itself, the path of a prepared
-            folder.
+            folder or of a mixture's file.
         dataset: its name on the server, or a Run, which can also skip positions; None for the folder's.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; see
             `as_token_source`. None for those that the folder was prepared from, or those of a server with `--tokens`.

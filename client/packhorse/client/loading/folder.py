@@ -11,18 +11,19 @@ from typing import Any
 from packhorse.client.connecting import Server, Target
 from packhorse.client.options import Run
 from packhorse.client.transport.requests import shortened
-from packhorse.tokens import TokenSource, TokenSourceError, as_token_source
-from packhorse.tokens.fingerprint import check_tokens
+from packhorse.tokens import TokenSource, TokenSourceError
+from packhorse.tokens.recorded import open_recorded, recorded_path
 
 _MANIFEST = "manifest.json"
+_MIXTURE_SUFFIX = ".mixture.toml"
 
 
 def of_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -> tuple[Any, str | Run, Any]:
     """Returns a target, a dataset and tokens, of which a prepared folder may be all.
 
     Args:
-        target: as in `PackedDataset`; with `dataset=None` the path of a prepared folder, which is served in this
-            process.
+        target: as in `PackedDataset`; with `dataset=None` the path of a prepared folder, or of a mixture's file, which
+            is served in this process.
         dataset: as in `PackedDataset`; None for the folder's.
         tokens: as in `PackedDataset`; None for those that the folder was prepared from, or that the server sends.
 
@@ -33,10 +34,13 @@ def of_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -
     if dataset is not None:
         return target, dataset, tokens
     folder = Path(target) if isinstance(target, str | os.PathLike) else None
+    if folder is not None and folder.name.endswith(_MIXTURE_SUFFIX) and folder.is_file():
+        folder = folder.resolve()  # its components are served with their tokens
+        return f"embedded:{folder.parent}", folder.name.removesuffix(_MIXTURE_SUFFIX), tokens
     if folder is None or not (folder / _MANIFEST).is_file():
         raise ValueError(
             f"{shortened(target)} is no prepared folder (it has no {_MANIFEST}), so dataset=None says nothing: give a "
-            "folder that `packhorse prepare` wrote, or the dataset's name"
+            "folder that `packhorse prepare` wrote, the file of a mixture, or the dataset's name"
         )
     folder = folder.resolve()
     found = _tokens_of(folder) if tokens is None else tokens
@@ -51,10 +55,7 @@ def _tokens_of(folder: Path) -> TokenSource:
             f"{folder.name} does not say where its tokens are, as only folders do that were prepared from tokens in "
             "one place on a disk: give tokens="
         )
-    path = Path(os.path.normpath(folder / record["path"]))
-    if not path.exists():
+    path = recorded_path(folder, record)
+    if not os.path.exists(path):
         raise TokenSourceError(f"the tokens of {folder.name} are not at {path}: give tokens= where they are now")
-    source = as_token_source(str(path), column=record.get("column"))
-    if source.is_mapped:  # of others 64 reads take seconds
-        check_tokens(source, record["fingerprint"], inputs["rows"])
-    return source
+    return open_recorded(path, record, inputs["rows"])

@@ -214,7 +214,7 @@ def create_packed_dataloader(
 
     Args:
         target: a target of `connect`, a function that returns a Client, or a Server. By itself, the path of a prepared
-            folder.
+            folder or of a mixture's file.
         dataset: its name on the server, or a Run, which can also skip positions; None for the folder's.
         tokens: a TokenSource, a path of a token file, or anything that maps an id to tokens; None for those that the
             folder was prepared from.

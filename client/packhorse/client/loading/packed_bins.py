@@ -82,7 +82,7 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     Args:
         target: what `connect` takes, a function that returns a Client, or a Server. By itself, the path of a prepared
-            folder.
+            folder or of a mixture's file.
         dataset: its name on the server, or a Run, which can also skip positions and begin at a later epoch; None for
             the folder's.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; None for

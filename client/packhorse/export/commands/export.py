@@ -25,13 +25,20 @@ from packhorse.jobs import show_progress
     help="For xtuner: the data file, as named in xtuner's configuration. Once for each component of a mixture.",
 )
 @click.option(
+    "--tokens",
+    type=click.Choice(["server"]),
+    help="Also write the tokens of each sequence, and the loss mask, as the server sends them (serve --tokens).",
+)
+@click.option(
     "--output",
     required=True,
     type=click.Path(path_type=Path),
     help="File to write; for xtuner a folder.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an output that is there, once the new one is complete.")
-def command(target: str, timeout_seconds: float | None, dataset: str, output: Path, **options: Any) -> None:
+def command(
+    target: str, timeout_seconds: float | None, dataset: str, output: Path, tokens: str | None, **options: Any
+) -> None:
     """Write the bins of an epoch to files, in the order of positions.
 
     DATASET is a prepared folder, or the name of a dataset of --target.
@@ -46,5 +53,5 @@ def command(target: str, timeout_seconds: float | None, dataset: str, output: Pa
         show_progress() as progress,
         progress.task("exporting", client.get_dataset(name).num_bins, "bins") as advance,
     ):
-        num_bins = export_epoch(client, name, output, on_bins=advance, **options)
+        num_bins = export_epoch(client, name, output, on_bins=advance, with_tokens=tokens is not None, **options)
     click.echo(f"{output}  {num_bins:,} bins")

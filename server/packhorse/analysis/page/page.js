@@ -124,6 +124,8 @@ function Server({ server, activity }) {
   return html`
     <p>packhorse ${server.version}, wire version ${server.wire_version}, ${
       server.is_serving ? "serving" : html`<strong class="warn">not serving</strong>`} for ${seconds(Math.max(...servers.map((each) => each.uptime_seconds)))}</p>
+    <${Table} caption="Not in use as it is: the log says why" rows=${server.unusable_files}
+      columns=${[["file", "kind"], ["of", "name"]]} />
     <${Table} caption=${servers.length > 1 ? "Processes" : "Process"} rows=${servers} columns=${[
       ["streams", ({ streams, max_streams }) => `${number(streams)} of ${number(max_streams)}`],
       ["processors", "processors", (value) => value.toFixed(2)], ["memory", "memory_bytes", bytes],

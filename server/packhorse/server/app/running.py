@@ -44,7 +44,7 @@ from packhorse.server.service.status import reason_name
 from packhorse.server.watching.activity import Activity
 from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Tracing, Watcher
 from packhorse.server.watching.connections import Connections, Measuring
-from packhorse.server.watching.metrics import Metrics
+from packhorse.server.watching.metrics import UNUSABLE_FILES, Metrics
 from packhorse.server.watching.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
 from packhorse.server.watching.own_status import OwnStatus, open_page
 from packhorse.server.watching.runs import RunDigests
@@ -103,11 +103,8 @@ class Server:
         self.corpora = Corpora.parse(config.tokens)
         if not self.mixtures.names():  # opens them
             raise PreparedDatasetError(why_nothing_is_served(self.mixtures))
-        self.metrics = Metrics(
-            self.catalog.opened,
-            file_values(self.mixtures, self.corpora, self.tokens, self.certificates),
-            self.mixtures.opened,
-        )
+        of_files = file_values(self.mixtures, self.corpora, self.tokens, self.certificates)
+        self.metrics = Metrics(self.catalog.opened, of_files, self.mixtures.opened)
         self.connections = Connections()
         self.measuring = Measuring(self.metrics, self.connections)
         self.lanes = Lanes.for_this_machine(config.processes)
@@ -115,7 +112,9 @@ class Server:
         limit = StreamLimit(config.max_streams) if sibling is None else sibling.limit
         version = installed_version()
         self.activity = Activity(self.metrics, version, config.max_streams, config.processes, self.measuring.activity)
-        self.own_status = OwnStatus(self.mixtures, self.activity, self.metrics, self.certificates)
+        self.own_status = OwnStatus(
+            self.mixtures, self.activity, self.metrics, self.certificates, of_files[UNUSABLE_FILES]
+        )
         self.condition: Condition | None = None
         backend = Backend(
             self.mixtures,

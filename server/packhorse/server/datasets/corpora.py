@@ -12,7 +12,7 @@ import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -31,6 +31,7 @@ from packhorse.tokens import MixtureSource, TokenSource, as_token_source
 from packhorse.tokens.fingerprint import check_tokens
 from packhorse.tokens.loss_mask import loss_mask_of
 from packhorse.tokens.pieces import PieceRule
+from packhorse.tokens.recorded import open_recorded, recorded_path
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -92,6 +93,11 @@ class Corpus:
     def has_loss_mask(self) -> bool:
         """Whether some tokens are left out of the loss."""
         return self._loss_mask is not None
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's name of the type in which tokens are held; empty if it is not known."""
+        return "" if self._tokens.dtype is None else self._tokens.dtype.name
 
     @property
     def is_mapped(self) -> bool:
@@ -235,20 +241,21 @@ class Corpora:
             raise _not_served(dataset.name, opened.why)
         return opened.corpus
 
-    def facts(self, dataset: Dataset) -> tuple[bool, bool]:
-        """Returns whether a dataset has tokens here, and whether they come with a loss mask.
+    def facts(self, dataset: Dataset) -> dict[str, Any]:
+        """Returns what a dataset's message says of its tokens, by its names.
 
         What takes long to open is not opened for this: it has no loss mask until somebody asks for its tokens.
         """
         wheres = [self._where(each) for each in _parts(dataset)]
         if not all(wheres):
-            return False, False
+            return {}
         if dataset not in self._opened and not all(map(_opens_at_once, wheres)):
-            return True, False
+            return {"has_tokens": True}
         try:
-            return True, self.of(dataset).has_loss_mask
+            corpus = self.of(dataset)
         except ServiceError:
-            return False, False
+            return {}
+        return {"has_tokens": True, "has_loss_mask": corpus.has_loss_mask, "token_dtype": corpus.dtype}
 
     def troubles(self) -> dict[tuple[str, str], str]:
         """Returns what is wrong with corpora: ("corpus", dataset) → why."""
@@ -324,12 +331,13 @@ class Corpora:
         return Corpus(_Plan(dataset), tokens, mask, files)
 
     def _source(self, dataset: PreparedDataset) -> TokenSource:
-        inputs = dataset.manifest.inputs
-        record = None if inputs is None else inputs.tokens
-        column = record.column if record is not None and dataset.name not in self._given else None
-        source = as_token_source(self._where(dataset), column=column)
-        if inputs is not None and record is not None:
-            check_tokens(source, record.fingerprint, inputs.rows)
+        inputs, where = dataset.manifest.inputs, self._where(dataset)
+        if inputs is None or inputs.tokens is None:
+            return as_token_source(where)
+        is_given = dataset.name in self._given
+        source = as_token_source(where) if is_given else open_recorded(where, asdict(inputs.tokens), inputs.rows)
+        if is_given or not source.is_mapped:  # a server can take its time
+            check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
         return source
 
     def _where(self, dataset: PreparedDataset) -> str:
@@ -340,7 +348,7 @@ class Corpora:
         path = getattr(dataset, "path", None)
         if not self._of_manifests or path is None or inputs is None or inputs.tokens is None:
             return ""
-        return os.path.normpath(path / inputs.tokens.path)
+        return recorded_path(path, asdict(inputs.tokens))
 
     def _withdraw(self, dataset: Dataset, reason: str, why: str) -> None:
         _LOG.error("withdrawing the tokens of %s, not its ids: %s", dataset.name, reason)

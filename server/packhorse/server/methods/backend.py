@@ -75,7 +75,7 @@ class Backend:
         message = dataset_message(dataset)
         if takedown := self._catalog.takedown(dataset):
             message.takedown.CopyFrom(takedown_message(takedown))
-        message.has_tokens, message.has_loss_mask = self._corpora.facts(dataset)
+        message.MergeFrom(pb.Dataset(**self._corpora.facts(dataset)))
         message.older_digests.extend(self._catalog.older_digests(name))
         return message
 

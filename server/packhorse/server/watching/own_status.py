@@ -18,7 +18,7 @@ from packhorse.server.access.tls import Certificates
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.watching.activity import Activity
-from packhorse.server.watching.metrics import Metrics, values_of
+from packhorse.server.watching.metrics import Metrics, Values, values_of
 from packhorse.shelf import from_shelf
 from packhorse.v1 import packing_pb2 as pb
 
@@ -40,6 +40,8 @@ class Look:
     is_serving: bool
     refused_calls: dict[str, int]
     certificate_days: dict[str, float]
+    unusable_files: list[dict[str, str]]
+    """Kind and name of each, such as a corpus whose tokens were withdrawn."""
     waiting: list[dict[str, Any]]
     datasets: list[dict[str, Any]]
 
@@ -52,15 +54,22 @@ class OwnStatus:
         activity: what happens now; asked in the running loop.
         metrics: have counted refused calls, and the waiting of runs.
         certificates: whose days are counted; None without.
+        unusable: returns what is in `packhorse_unusable_files`.
     """
 
     def __init__(
-        self, mixtures: Mixtures, activity: Activity, metrics: Metrics, certificates: Certificates | None
+        self,
+        mixtures: Mixtures,
+        activity: Activity,
+        metrics: Metrics,
+        certificates: Certificates | None,
+        unusable: Callable[[], Values],
     ) -> None:
         self._mixtures = mixtures
         self._activity = activity
         self._metrics = metrics
         self._certificates = certificates
+        self._unusable = unusable
         self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(1, "waiting")
         self._facts_of = from_shelf("dataset_facts")
@@ -83,6 +92,7 @@ class OwnStatus:
             is_serving=bool(values_of(self._metrics.serving).get((), 0)),
             refused_calls={reason: int(count) for (reason,), count in values_of(self._metrics.errors).items()},
             certificate_days={name: (end - time.time()) / 86_400 for name, end in certificates.items()},
+            unusable_files=[{"kind": kind, "name": name} for kind, name in sorted(self._unusable())],
             waiting=self._waiting,
             datasets=self._datasets() if with_datasets else [],
         )

@@ -12,3 +12,11 @@ def test_export_writes_the_lines_of_stream(packhorse, json_lines, target, tmp_pa
     again = packhorse("export", *run, "--format", "jsonl", "--output", tmp_path / "plan.jsonl")
     assert again.exit_code == 1
     assert "already there" in again.stderr
+
+
+def test_tokens_come_from_the_server(packhorse, target, tmp_path):
+    run = ["rows", "--target", target, "--format", "jsonl", "--output", tmp_path / "plan.jsonl"]
+    result = packhorse("export", *run, "--tokens", "server")
+    assert result.exit_code == 1
+    assert "the tokens of 'rows' are not served" in result.stderr
+    assert not list(tmp_path.iterdir())
