@@ -8,12 +8,17 @@ import threading
 import urllib.error
 import urllib.request
 
+import grpc
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from packhorse.cli import main
 from packhorse.client import connect
-from packhorse.client.errors import DatasetCorruptError
+from packhorse.client.errors import DatasetCorruptError, TokensNotServedError
+from packhorse.formats import MegatronWriter
+from packhorse.prepare import prepare
 from packhorse.server.app.health import Blocks, Condition
 from packhorse.server.datasets.catalog import not_served
 from packhorse.server.watching.metrics import Metrics
@@ -170,6 +175,37 @@ def test_a_folder_that_vanishes_is_told_of_and_so_is_its_return(root, make_serve
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "few: its folder is there again" in server.log())
         assert not unusable(server)
+
+
+def test_health_of_tokens_is_their_own(tmp_path, make_server, wait_until):
+    """Tokens that were withdrawn turn their own health, and not the service's."""
+
+    def write(first):
+        with MegatronWriter(tmp_path / "corpus", vocab_size=100, overwrite=True) as writer:
+            for length in range(1, 9):
+                writer.append(np.arange(length) + first)
+
+    write(0)
+    prepare(f"{tmp_path}/corpus.idx", output=tmp_path / "root" / "words", max_seq_len=16)
+    with (
+        make_server(tmp_path / "root", "--tokens") as server,
+        connect(server.target) as client,
+        grpc.insecure_channel(server.target) as channel,
+    ):
+
+        def health(name):
+            asked = health_pb2.HealthCheckRequest(service=name)
+            return health_pb2_grpc.HealthStub(channel).Check(asked, timeout=10, wait_for_ready=True).status
+
+        service = "packhorse.v1.PackingService"
+        assert health(service) == health(f"{service}.Tokens") == health_pb2.HealthCheckResponse.SERVING
+        write(1)
+        with pytest.raises(TokensNotServedError):
+            client.get_bins("words", positions=[0], with_tokens=True)
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: health(f"{service}.Tokens") == health_pb2.HealthCheckResponse.NOT_SERVING)
+        assert health(service) == health("") == health_pb2.HealthCheckResponse.SERVING
+        assert count(client, "words") == 8
 
 
 def test_processes_that_are_stopped_serve_nobody(corpus, make_server, wait_until):

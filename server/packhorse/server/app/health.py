@@ -29,6 +29,9 @@ from packhorse.wire import WIRE_VERSION
 
 _LOG = logging.getLogger(__name__)
 
+TOKENS = f"{SERVICE}.Tokens"
+"""The name by which health tells of tokens, at servers that send them."""
+
 NO_BLOCKS = "blocks"
 """The cause that the lanes of streams do not answer."""
 
@@ -94,6 +97,11 @@ class Condition:
         await self._servicer.set(SERVICE, status.NOT_SERVING if self._reasons else status.SERVING)
         await self._servicer.set("", status.NOT_SERVING if NO_BLOCKS in self._reasons else status.SERVING)
         self._metrics.serving.set(not self._reasons)
+
+    async def set_tokens(self, *, is_whole: bool) -> None:
+        """Sets the health of `TOKENS`: NOT_SERVING while those of any dataset are withdrawn. Ids are served on."""
+        status = health_pb2.HealthCheckResponse
+        await self._servicer.set(TOKENS, status.SERVING if is_whole else status.NOT_SERVING)
 
 
 class Blocks:
@@ -167,7 +175,9 @@ def _why_no_block(make: Callable[[], None]) -> str:
     return ""
 
 
-async def watch(catalog: Catalog, mixtures: Mixtures, look_now: asyncio.Event, condition: Condition) -> None:
+async def watch(
+    catalog: Catalog, mixtures: Mixtures, corpora: Corpora, look_now: asyncio.Event, condition: Condition
+) -> None:
     """Looks for new and changed datasets and at takedowns, now and then and when `look_now` is set.
 
     While nothing can be served, health is NOT_SERVING: clients then wait, or go elsewhere, instead of failing.
@@ -189,6 +199,8 @@ async def watch(catalog: Catalog, mixtures: Mixtures, look_now: asyncio.Event, c
             _LOG.info("the data root can be read again")
         names = await asyncio.to_thread(mixtures.names)
         await condition.set("datasets", "" if names else why_nothing_is_served(mixtures))
+        if corpora.are_asked_for:
+            await condition.set_tokens(is_whole=not corpora.troubles())
 
 
 def why_nothing_is_served(mixtures: Mixtures) -> str:

@@ -228,9 +228,11 @@ async def serve(
     gc.freeze()  # no collection walks over what is there now while streams wait
     server.condition = condition = Condition(server.health, server.metrics)
     await condition.set(NO_BLOCKS, "")
+    if server.corpora.are_asked_for:
+        await condition.set_tokens(is_whole=True)
     looks = (
         asyncio.create_task(probe((server.lanes.streams, server.lanes.small_blocks), server.blocks.make, condition)),
-        asyncio.create_task(watch(server.catalog, server.mixtures, look_now, condition)),
+        asyncio.create_task(watch(server.catalog, server.mixtures, server.corpora, look_now, condition)),
         asyncio.create_task(server.measuring.keep_looking()),
     )
     if config.tokens:

@@ -257,6 +257,11 @@ class Corpora:
             return {}
         return {"has_tokens": True, "has_loss_mask": corpus.has_loss_mask, "token_dtype": corpus.dtype}
 
+    @property
+    def are_asked_for(self) -> bool:
+        """Whether this server sends any tokens."""
+        return self._of_manifests or bool(self._given)
+
     def troubles(self) -> dict[tuple[str, str], str]:
         """Returns what is wrong with corpora: ("corpus", dataset) → why."""
         return {("corpus", name): why for name, why in list(self._wrong.items())}
