@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from packhorse.client import BatchFormat, PackedBatch, create_packed_dataloader
+from packhorse.client import Batch, BatchFormat, create_packed_dataloader
 from packhorse.client.masks import build_packing_attention_bias
 from packhorse.losses import LossCounts, build_loss_weights
 
@@ -48,11 +48,11 @@ class Decoder(nn.Module):
 class Timed:
     """Batches, and for how long they were waited for."""
 
-    def __init__(self, batches: Iterable[PackedBatch]) -> None:
+    def __init__(self, batches: Iterable[Batch]) -> None:
         self._batches = batches
         self.waited_seconds = 0.0
 
-    def __iter__(self) -> Iterator[PackedBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yields the batches."""
         batches = iter(self._batches)
         while True:

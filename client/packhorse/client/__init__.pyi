@@ -4,6 +4,7 @@ from .api import Client as Client
 from .batches.batch import BatchAssembler as BatchAssembler
 from .batches.layout import PackLayout as PackLayout
 from .batches.layout import as_layout as as_layout
+from .batches.packed_batch import Batch as Batch
 from .batches.packed_batch import PackedBatch as PackedBatch
 from .batches.row_format import Separators as Separators
 from .connecting import Server as Server

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from packhorse.client import PackedBatch, as_layout
+from packhorse.client import Batch, PackedBatch, as_layout
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.losses import SequenceGroups
 from packhorse.rollouts.flat_rows import range_indices
@@ -25,10 +25,10 @@ from packhorse.rollouts.pack_versions import versions_of_packs
 from packhorse.rollouts.tree_rows import TreeRow, joined_rows
 
 
-class TreeBatch(PackedBatch):
+class TreeBatch(Batch):
     """A packed batch of rollouts with each common prefix once, so its rows have distinct tokens.
 
-    It moves, pins, saves and prints as a PackedBatch, and has the keys below instead. Labels are for the next token.
+    Its keys are those below. Labels are for the next token.
     A position that several sequences share predicts a token of each of them: so values of trained tokens are lists of M
     entries, sequence after sequence in a row.
 

@@ -9,9 +9,9 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from packhorse.client import (
+    Batch,
     BatchFormat,
     LoaderOptions,
-    PackedBatch,
     PackedDataLoader,
     Run,
     Server,
@@ -134,7 +134,7 @@ class ValidationBatches:
         self._epoch = loader.epoch
         self._length: int | None = None
 
-    def __iter__(self) -> Iterator[PackedBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         self._loader.set_epoch(self._epoch)
         return iter(self._loader)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from packhorse.client import LoaderOptions, PackedBatch, PackedDataLoader, Run
+from packhorse.client import Batch, LoaderOptions, PackedDataLoader, Run
 from packhorse.trainers._data import PackedData, ValidationBatches
 
 try:
@@ -93,9 +93,7 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Does not move packed batches, which are already on the device; Lightning moves the others."""
-        return (
-            batch if isinstance(batch, PackedBatch) else super().transfer_batch_to_device(batch, device, dataloader_idx)
-        )
+        return batch if isinstance(batch, Batch) else super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def teardown(self, stage: str) -> None:
         """Ends the workers."""
@@ -130,7 +128,7 @@ class _TrainerEpochs:
         self._states = {self._num_trained: loader.state_dict()}  # number of the Trainer's batches → state after them
         self._set_counts(done)
 
-    def __iter__(self) -> Iterator[PackedBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yields the batches of the Trainer's epoch; which that is, is looked up with the first `next`."""
         self._loader.set_epoch(max(self._epoch, self._num_epochs_done))
         self._check_length()

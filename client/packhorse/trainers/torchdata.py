@@ -6,7 +6,7 @@ Leaves how a state is read to `packhorse.client.streams`, and batches and worker
 from collections.abc import Iterator
 from typing import Any
 
-from packhorse.client import PackedBatch, PackedDataLoader
+from packhorse.client import Batch, PackedDataLoader
 
 try:
     from torchdata.nodes import BaseNode
@@ -77,7 +77,7 @@ class PackedNode(BaseNode):
     def __init__(self, loader: PackedDataLoader) -> None:
         super().__init__()
         self._loader = loader
-        self._batches: Iterator[PackedBatch] = iter(())
+        self._batches: Iterator[Batch] = iter(())
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Begins the epoch, or continues after a state; torchdata calls it."""
@@ -88,7 +88,7 @@ class PackedNode(BaseNode):
             self._loader.set_epoch(self._loader.epoch)
         self._batches = iter(self._loader)
 
-    def next(self) -> PackedBatch:
+    def next(self) -> Batch:
         """Returns the next batch."""
         return next(self._batches)
 

@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from packhorse.client import PackedBatch, PackedDataset, Server
+from packhorse.client import Batch, PackedDataset, Server
 from packhorse.client.masks import build_packing_attention_bias
 
 _WIDTH, _HEADS, _BLOCKS = 64, 4, 2
@@ -63,7 +63,7 @@ class EpochCount:
     losses: list[float] = field(default_factory=list)
     """Of the training steps."""
 
-    def add(self, batch: PackedBatch) -> None:
+    def add(self, batch: Batch) -> None:
         """Counts a batch."""
         mask = batch["attention_mask"].numpy().astype(bool)
         lengths = np.diff(batch["cu_seqlens"].numpy())
@@ -104,7 +104,7 @@ class DemoModel(nn.Module):
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Returns the mean loss over the tokens that have a label."""
         bias = build_packing_attention_bias(batch["sequence_ids"], torch.float32, torch.device("cpu"), causal=True)
         mask = bias.expand(-1, _HEADS, -1, -1).flatten(0, 1)  # [bins · heads, max_seq_len, max_seq_len]
@@ -138,7 +138,7 @@ def run_rank(rank: int, options: TrainerOptions, events: Any) -> None:
 def _train(rank: int, options: TrainerOptions, events: Any) -> None:
     server = Server(options.target, timeout_seconds=options.timeout_seconds)
     dataset = PackedDataset(server, options.dataset, options.tokens, batch_size=options.batch_size, seed=17)
-    loader: DataLoader[PackedBatch] = DataLoader(dataset, batch_size=None, num_workers=options.num_workers)
+    loader: DataLoader[Batch] = DataLoader(dataset, batch_size=None, num_workers=options.num_workers)
     model = DistributedDataParallel(DemoModel(options.vocab_size, options.max_seq_len))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for epoch in range(options.epochs):

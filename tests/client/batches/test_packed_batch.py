@@ -27,7 +27,7 @@ def make():
 
 
 def assert_equal(found, expected):
-    assert type(found) is PackedBatch
+    assert type(found) is type(expected)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         if isinstance(value, torch.Tensor):
@@ -162,7 +162,7 @@ def test_transformers_and_accelerate_move_it():
     assert moved["input_ids"].device.type == "meta"
 
 
-def test_one_name_in_prints_and_in_errors():
-    for preset in (None, "trl"):
-        assert repr(packed(preset=preset)).startswith("<PackedBatch: ")
-        assert type(packed(preset=preset)).__name__ == "PackedBatch"
+def test_its_name_says_whose_keys_it_has():
+    for preset, name in ((None, "PackedBatch"), ("trl", "Batch")):
+        assert repr(packed(preset=preset)).startswith(f"<{name}: ")
+        assert type(packed(preset=preset)).__name__ == name

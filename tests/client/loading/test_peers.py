@@ -18,18 +18,10 @@ NUM_RANKS = 4
 def found(tmp_path_factory):
     """What each rank saw, in order of ranks."""
     folder = tmp_path_factory.mktemp("peers")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("peer_rank.py"), folder, str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(NUM_RANKS)
-    ]
-    ended = [rank.communicate(timeout=300) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * NUM_RANKS, ended
-    return [json.loads(printed) for printed, _ in ended]
+    script = Path(__file__).with_name("peer_rank.py")
+    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(NUM_RANKS)]
 
 
 @pytest.mark.parametrize("name", ["rows", "preset", "workers"])

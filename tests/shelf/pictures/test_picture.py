@@ -143,7 +143,7 @@ def test_what_shows_a_batch_survives_workers_and_devices(make_dataset, load):
 
 def test_a_preset_s_keys_are_summed_up_and_say_why_there_is_no_picture(make_dataset):
     batch = next(iter(make_dataset(name="few", batch_size=1, preset="padding-free")))
-    assert repr(batch).startswith("<PackedBatch: epoch 0, next position 1; input_ids int64 [1, ")
+    assert repr(batch).startswith("<Batch: epoch 0, next position 1; input_ids int64 [1, ")
     assert batch._repr_html_() is None
     with pytest.raises(ValueError, match=r"carries no 'layout'.*made without a preset"):
         draw_batch(batch)

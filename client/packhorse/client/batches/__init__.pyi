@@ -8,6 +8,7 @@ from .layout import PackLayout as PackLayout
 from .layout import as_layout as as_layout
 from .media import MediaError as MediaError
 from .media import MediaLayout as MediaLayout
+from .packed_batch import Batch as Batch
 from .packed_batch import PackedBatch as PackedBatch
 from .packed_batch import has_shifted_labels as has_shifted_labels
 from .row_format import Media as Media

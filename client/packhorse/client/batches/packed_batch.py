@@ -1,4 +1,4 @@
-"""`PackedBatch`: one batch, as a training step takes it.
+"""`Batch` and `PackedBatch`: one batch, as a training step takes it.
 
 Owns a batch's keys, its way between processes, devices and files, and how it prints; leaves the memory of its large
 tensors to `buffers`, what fills it to `batch` and its picture to `packhorse.pictures`.
@@ -24,16 +24,83 @@ _View = tuple[str, torch.dtype, torch.Size, int]
 """A tensor's key, dtype, shape and first byte in the memory that all tensors share."""
 
 
-class PackedBatch(dict[str, Any]):
-    """One packed batch: a dict with the keys below, or with those of a preset.
+class Batch(dict[str, Any]):
+    """What a loader yields: a dict with the keys of a preset, or of `PackedBatch`.
+
+    It prints in one line, and crosses between processes in one piece. `torch.save` takes it, and `torch.load` with
+    `weights_only=True`, its default, reads it where this class has been imported, layout and cursor included.
+
+    Example:
+        >>> from packhorse.client import PackedDataset
+        >>> [batch, _] = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, preset="padding-free")
+        >>> type(batch).__name__, batch["cu_seq_lens_q"].tolist(), batch["cursor"]["position"]
+        ('Batch', [0, 5, 8], 1)
+    """
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """Returns a batch with every tensor on the device; the layout and integers stay on the host.
+
+        Args:
+            device: as torch takes it.
+            non_blocking: whether to return before copies from pinned memory are done.
+        """
+        return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), self)
+
+    def pin_memory(self) -> Self:
+        """Returns a batch with every tensor in page-locked memory. This needs an accelerator."""
+        return map_tensors(torch.Tensor.pin_memory, self)
+
+    def show(self) -> Any:
+        """Returns the batch's picture; a ValueError for a preset's keys. See `packhorse.pictures.draw_batch`."""
+        return from_shelf("draw_batch")(self)
+
+    def _repr_html_(self) -> str | None:
+        return None  # the summary is shown
+
+    def __repr__(self) -> str:
+        return summarize(self)
+
+    def __missing__(self, key: object) -> Any:
+        """Raises a KeyError that names the key which may be meant."""
+        names = [str(name) for name in self]
+        near = get_close_matches(str(key), names, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise KeyError(f"this batch has no {key!r}{hint}; it has {', '.join(names)}")
+
+    def __copy__(self) -> Self:
+        return type(self)(self)
+
+    def __reduce__(self) -> tuple[Callable[..., "Batch"], tuple[Any, ...]]:
+        """Copies tensors into one memory, of which they are views afterwards.
+
+        PyTorch sends every tensor of a dataloader worker by its own file descriptor, which costs the trainer more time
+        than all tokens together.
+        """
+        is_laid = {name: isinstance(value, torch.Tensor) and value.device.type == "cpu" for name, value in self.items()}
+        views: list[_View] = []
+        num_bytes = 0
+        for name, value in self.items():
+            if is_laid[name]:
+                views.append((name, value.dtype, value.shape, num_bytes))
+                num_bytes += -(-value.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        memory = torch.empty(num_bytes, dtype=torch.uint8)
+        if num_bytes and get_worker_info() is not None:
+            memory = memory.share_memory_()  # type: ignore[no-untyped-call]
+        for name, dtype, shape, start in views:
+            _view(memory, dtype, shape, start).copy_(self[name])
+        rest = {name: None if is_laid[name] else value for name, value in self.items()}
+        return _open, (type(self), memory, views, rest)
+
+
+class PackedBatch(Batch):
+    """One packed batch: a dict with the keys below.
 
     Legend: B rows, L tokens in a row, n sequences.
 
     A row is a bin, and L is max_seq_len; flattened, B is 1 and L the number of all tokens. With `component_rows` a bin
     of k joined bins is k rows, and L is max_seq_len / k.
 
-    It prints in one line, and a notebook shows its picture. `torch.save` takes it, and `torch.load` with
-    `weights_only=True`, its default, reads it where this class has been imported, layout and cursor included.
+    A notebook shows its picture.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -90,59 +157,9 @@ class PackedBatch(dict[str, Any]):
     cursor: Any
     """Where training is after this batch; added by the dataset."""
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """Returns a batch with every tensor on the device; the layout and integers stay on the host.
-
-        Args:
-            device: as torch takes it.
-            non_blocking: whether to return before copies from pinned memory are done.
-        """
-        return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), self)
-
-    def pin_memory(self) -> Self:
-        """Returns a batch with every tensor in page-locked memory. This needs an accelerator."""
-        return map_tensors(torch.Tensor.pin_memory, self)
-
-    def show(self) -> Any:
-        """Returns the batch's picture; see `packhorse.pictures.draw_batch`."""
-        return from_shelf("draw_batch")(self)
-
-    def __repr__(self) -> str:
-        return summarize(self)
-
     def _repr_html_(self) -> str | None:
-        return self.show().html() if "layout" in self else None  # a preset's keys: the summary is shown
-
-    def __missing__(self, key: object) -> Any:
-        """Raises a KeyError that names the key which may be meant."""
-        names = [str(name) for name in self]
-        near = get_close_matches(str(key), names, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise KeyError(f"this batch has no {key!r}{hint}; it has {', '.join(names)}")
-
-    def __copy__(self) -> Self:
-        return type(self)(self)
-
-    def __reduce__(self) -> tuple[Callable[..., "PackedBatch"], tuple[Any, ...]]:
-        """Copies tensors into one memory, of which they are views afterwards.
-
-        PyTorch sends every tensor of a dataloader worker by its own file descriptor, which costs the trainer more time
-        than all tokens together.
-        """
-        is_laid = {name: isinstance(value, torch.Tensor) and value.device.type == "cpu" for name, value in self.items()}
-        views: list[_View] = []
-        num_bytes = 0
-        for name, value in self.items():
-            if is_laid[name]:
-                views.append((name, value.dtype, value.shape, num_bytes))
-                num_bytes += -(-value.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        memory = torch.empty(num_bytes, dtype=torch.uint8)
-        if num_bytes and get_worker_info() is not None:
-            memory = memory.share_memory_()  # type: ignore[no-untyped-call]
-        for name, dtype, shape, start in views:
-            _view(memory, dtype, shape, start).copy_(self[name])
-        rest = {name: None if is_laid[name] else value for name, value in self.items()}
-        return _open, (type(self), memory, views, rest)
+        picture: str = self.show().html()
+        return picture
 
 
 def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> bool:
@@ -187,7 +204,7 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
     return value
 
 
-def _open(kind: type[PackedBatch], memory: torch.Tensor, views: list[_View], rest: dict[str, Any]) -> PackedBatch:
+def _open(kind: type[Batch], memory: torch.Tensor, views: list[_View], rest: dict[str, Any]) -> Batch:
     batch = kind(rest)
     for name, dtype, shape, start in views:
         batch[name] = _view(memory, dtype, shape, start)
@@ -198,7 +215,7 @@ def _view(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size, start: in
     return memory[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
-def _collate(batches: list[PackedBatch], **options: Any) -> PackedBatch:
+def _collate(batches: list[Batch], **options: Any) -> Batch:
     """Stacks rows, as a DataLoader does with any dict, but refuses whole batches."""
     first = batches[0]
     if "cursor" in first or "layout" in first:
@@ -207,11 +224,11 @@ def _collate(batches: list[PackedBatch], **options: Any) -> PackedBatch:
             "DataLoader(dataset, batch_size=None), and give the number of bins to the dataset, "
             "PackedDataset(…, batch_size=8)"
         )
-    return PackedBatch({key: collate([row[key] for row in batches], **options) for key in first})
+    return Batch({key: collate([row[key] for row in batches], **options) for key in first})
 
 
 _NAME_OF_EARLIER_FILES = "packhorse.client.batches.saved.restored"
 torch.serialization.add_safe_globals(
-    [PackedBatch, PackLayout, MediaLayout, restored, _open, (restored, _NAME_OF_EARLIER_FILES)]
+    [Batch, PackedBatch, PackLayout, MediaLayout, restored, _open, (restored, _NAME_OF_EARLIER_FILES)]
 )
-default_collate_fn_map[PackedBatch] = _collate
+default_collate_fn_map[Batch] = _collate

@@ -7,7 +7,7 @@ Leaves where a run is to `_progress`, the tensors to `batches.batch`, and ranks 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from packhorse.client.api import Client
 from packhorse.client.batches.batch import BatchAssembler, MixedComponent, in_rows
-from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.packed_batch import Batch, PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
 from packhorse.client.loading._preemption import outlive_preemption
@@ -139,7 +139,7 @@ class BatchMaker:
                 rows, self.tokens, batch_size=batch_size * num_rows, loss_mask=self.loss_mask
             )
 
-    def batches(self, stream: BinStream, *, pin_memory: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+    def batches(self, stream: BinStream, *, pin_memory: bool) -> Iterator[tuple[int, Batch]]:
         """Yields each step of a stream with its batch, in the preset's keys."""
         digest = stream.header.digest
         self._open(stream, pin_memory)
@@ -158,9 +158,9 @@ class BatchMaker:
         if self.preset is not None:
             self.preset.check_plan(stream.header.max_sequences_per_bin, stream.topology.most_bins_of_rank)
 
-    def convert(self, batch: PackedBatch) -> dict[str, Any]:
+    def convert(self, batch: PackedBatch) -> Batch:
         """Returns the preset's keys of a batch; the batch itself where there is no preset."""
-        return cast(dict[str, Any], batch) if self.preset is None else self.preset.convert(batch)
+        return batch if self.preset is None else Batch(self.preset.convert(batch))
 
     def _check_groups(self, bins: BinBlock) -> None:
         if self._wants_groups and bins.group_ids is None and len(bins.ids):
@@ -184,7 +184,7 @@ def _of_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:
     return source.for_components(plan.components) if plan.components else source.for_ids(plan.id_column)
 
 
-class PackedDataset(IterableDataset[PackedBatch]):
+class PackedDataset(IterableDataset[Batch]):
     """Streams one rank's batches. Over all ranks and workers, each epoch has every sequence exactly once.
 
     Give it to a DataLoader with `batch_size=None`: it yields whole batches. Each dataloader worker, forked or spawned,
@@ -196,9 +196,9 @@ class PackedDataset(IterableDataset[PackedBatch]):
             ...
     ```
 
-    Every batch (see `PackedBatch`) carries a `cursor`. Save the cursor of the last batch that was trained on, and
-    `load_state_dict(cursor)` goes on after it, under any world size, batch size and number of workers. Epochs only go
-    forward from there.
+    Every batch (a `PackedBatch`, or a `Batch` with the preset's keys) carries a `cursor`. Save the cursor of the last
+    batch that was trained on, and `load_state_dict(cursor)` goes on after it, under any world size, batch size and
+    number of workers. Epochs only go forward from there.
 
     Example:
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
@@ -323,7 +323,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
             self._num_steps = (resume, self._server.ask(partial(self._count_steps, resume)))
         return self._num_steps[1]
 
-    def __iter__(self) -> Iterator[PackedBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """Goes through this worker's batches of the epoch; the client's exceptions pass through.
 
         Without workers, an iteration that has come to the epoch's end is followed by one of the next epoch. A
@@ -339,11 +339,11 @@ class PackedDataset(IterableDataset[PackedBatch]):
             outlive_preemption(partial(getattr, self.progress, "is_exiting"))
         return self.progress.follow(self._steps())
 
-    def iterate(self) -> Iterator[PackedBatch]:
+    def iterate(self) -> Iterator[Batch]:
         """Yields this worker's batches; unlike `__iter__`, it leaves state and epochs to the loader."""
         return (batch for _, batch in self._steps() if batch is not None)
 
-    def _steps(self) -> Iterator[tuple[State, PackedBatch | None]]:
+    def _steps(self) -> Iterator[tuple[State, Batch | None]]:
         """Yields this worker's steps, each with the state after it; at the epoch's end a state without a batch."""
         worker, num_workers = worker_of_process()
         is_one_of_many = self._is_independent and num_workers > 1
@@ -367,8 +367,7 @@ class PackedDataset(IterableDataset[PackedBatch]):
                 state = as_worker_state(cursor, num_workers - 1, num_workers, facts)
                 if is_one_of_many:
                     cursor = cursor | {"position": NO_POSITION}
-                kind = type(batch) if isinstance(batch, PackedBatch) else PackedBatch
-                yield state, kind(batch, cursor=cursor)
+                yield state, type(batch)(batch, cursor=cursor)
             state = as_worker_state(cursor_after(stream.header.num_steps - 1, 0), 0, num_workers, facts)
             yield state | {"finished": True}, None
 

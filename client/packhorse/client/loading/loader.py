@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.packed_batch import Batch
 from packhorse.client.connecting import Server, Target
 from packhorse.client.loading._preemption import starting_workers
 from packhorse.client.loading._start import context_of_workers
@@ -63,7 +63,7 @@ class PackedDataLoader:
         self.dataset = dataset
         self.options = options or LoaderOptions()
         _check_device(self.options.device)
-        self._batches: DevicePrefetcher[PackedBatch] | None = None
+        self._batches: DevicePrefetcher[Batch] | None = None
         self._peers = Peers.of(self.options.peers)
 
     @property
@@ -100,7 +100,7 @@ class PackedDataLoader:
         """Batches that the next iteration yields to this rank."""
         return len(self.dataset)
 
-    def __iter__(self) -> Iterator[PackedBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yields this rank's batches of the epoch, with their tensors on the device.
 
         The client's exceptions pass through. If you leave an iteration early, the next one begins at the same point:
@@ -127,12 +127,12 @@ class PackedDataLoader:
             self._batches.close()
             self._batches = None
 
-    def _of_this_rank(self) -> Iterator[PackedBatch]:
+    def _of_this_rank(self) -> Iterator[Batch]:
         if self._batches is None:
             self._batches = DevicePrefetcher(self._data_loader(), self.options.device, depth=self.options.depth)
         return iter(self._batches)
 
-    def _of_peers(self, peers: Peers) -> Iterator[PackedBatch]:
+    def _of_peers(self, peers: Peers) -> Iterator[Batch]:
         dataset, begin = self.dataset, self.dataset.progress.next
         peers.agree(
             {
@@ -146,7 +146,7 @@ class PackedDataLoader:
         )
         return peers.share(self._of_this_rank() if peers.is_first else None, chosen_device(self.options.device))
 
-    def _data_loader(self) -> "DataLoader[PackedBatch]":
+    def _data_loader(self) -> "DataLoader[Batch]":
         # Without pin_memory, which would be one more thread and queue: the prefetcher's thread pins what it copies.
         options = self.options
         if options.num_workers == 0:
@@ -161,7 +161,7 @@ class PackedDataLoader:
         )
 
 
-class _Workers(DataLoader[PackedBatch]):
+class _Workers(DataLoader[Batch]):
     """A DataLoader whose workers outlive the signals of a preemption from their first moment on."""
 
     def __iter__(self) -> Any:
@@ -169,13 +169,13 @@ class _Workers(DataLoader[PackedBatch]):
             return super().__iter__()
 
 
-class _OneEpoch(IterableDataset[PackedBatch]):
+class _OneEpoch(IterableDataset[Batch]):
     """A dataset's batches made in this process, ahead of the loop: only the loader knows when the epoch is done."""
 
     def __init__(self, dataset: PackedDataset) -> None:
         self._dataset = dataset
 
-    def __iter__(self) -> Iterator[PackedBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         return self._dataset.iterate()
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from packhorse.client.api import Client
-from packhorse.client.batches.packed_batch import PackedBatch
+from packhorse.client.batches.packed_batch import Batch, PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
 from packhorse.client.loading._preemption import outlive_preemption
@@ -223,7 +223,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         """The same under the name by which Grain reads many records at once."""
         return list(self.__getitems__(indices))
 
-    def collate(self, rows: "Rows") -> PackedBatch:
+    def collate(self, rows: "Rows") -> Batch:
         """Makes one batch of the bins that `__getitems__` returned. Pass it to a DataLoader as `collate_fn`.
 
         The batch is what PackedDataset yields, without a cursor: with `layout`, `cu_seqlens` and `ids`, or in the
@@ -243,7 +243,7 @@ class PackedBins(Dataset[dict[str, Any]]):
                 "collate takes what bins.__getitems__ returned, whole; give bins itself (or a Subset of it) to the "
                 "DataLoader with batch_size, and Hugging Face's Trainer remove_unused_columns=False"
             )
-        return PackedBatch(self._maker.convert(self._assemble(rows.bins)))
+        return self._maker.convert(self._assemble(rows.bins))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields every row in order."""
@@ -278,7 +278,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             keys = {name: keys[name] for name in _ROW_KEYS} | {"position": torch.tensor(bins.positions)}
             if "bin_component_ids" in batch:
                 keys["component_id"] = batch["bin_component_ids"]
-        as_row: type[dict[str, Any]] = PackedBatch
+        as_row: type[dict[str, Any]] = Batch
         if self._output == "numpy":
             keys = {name: [np.asarray(item) for item in value] for name, value in keys.items()}
             as_row = dict  # JAX and Grain look into plain dicts alone
