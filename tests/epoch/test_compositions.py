@@ -86,7 +86,7 @@ def test_compositions_three_levels_deep_follow_the_lists(epochs, bins_of):
     """A mixture of mixtures of windows with skips, with skips of its own."""
 
     @given(mixed(leaves(epochs) | mixed(leaves(epochs))), st.integers(0, 20), st.integers(0, 1), st.data())
-    @settings(max_examples=100)
+    @settings(max_examples=40)
     def check(made, first, epoch, data):
         ranges = ((first, first + 7),) if first + 7 < made.num_bins else ()
         check_against_lists(Skipped(made, ranges), epoch, bins_of, data)

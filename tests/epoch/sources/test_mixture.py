@@ -69,7 +69,7 @@ def written(digits):
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_every_component_keeps_its_share_over_stages_and_epochs(data):
     num_components = data.draw(st.integers(1, 14))
     names = [f"c{d}" for d in range(num_components)]
