@@ -20,6 +20,15 @@ def test_gather_and_read_give_the_tokens(sources, sequences, gather, kind):
     assert source.read(2).tolist() == sequences[2].tolist()
 
 
+def test_the_type_of_tokens_is_that_of_what_is_read(sources, kind):
+    said = sources[kind].token_dtype
+    holds_several = kind in ("parquet_files", "remote_parquet_files", "parquet_decoded")  # files of two types
+    if said is not None and not holds_several:
+        assert sources[kind].read(0).dtype == said
+    is_told = kind.removeprefix("remote_").startswith(("megatron", "flat", "arrow", "parquet", "hf", "stream", "saved"))
+    assert (said is not None) == (is_told or kind == "remote")
+
+
 def test_lengths(sources, sequences, gather, kind):
     lengths = sources[kind].lengths(np.array([4, 0, 1, 4]))
     assert lengths.dtype == np.int64

@@ -87,7 +87,7 @@ class TokenSource(ABC):
         return False
 
     @property
-    def dtype(self) -> np.dtype[Any] | None:
+    def token_dtype(self) -> np.dtype[Any] | None:
         """The type in which tokens are held; None if it is not known before they are read."""
         return None
 
@@ -269,8 +269,8 @@ class MappedSource(TokenSource):
         return True
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of every token; see `TokenSource.dtype`."""
+    def token_dtype(self) -> np.dtype[Any]:
+        """Of every token; see `TokenSource.token_dtype`."""
         return self._dtype
 
     @property

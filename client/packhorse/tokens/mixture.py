@@ -50,9 +50,9 @@ class MixtureSource(TokenSource):
         return all(source.is_mapped for source in self._sources.values())
 
     @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """One that holds those of all sources; see `TokenSource.dtype`."""
-        return _common([source.dtype for source in self._sources.values()])
+    def token_dtype(self) -> np.dtype[Any] | None:
+        """One that holds those of all sources; see `TokenSource.token_dtype`."""
+        return _common([source.token_dtype for source in self._sources.values()])
 
     @property
     def may_be_out_of_range(self) -> bool:
@@ -131,9 +131,9 @@ class _OfSequences(TokenSource):
         return all(source.is_mapped for source, _ in self._parts)
 
     @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """One that holds those of all sources; see `TokenSource.dtype`."""
-        return _common([source.dtype for source, _ in self._parts])
+    def token_dtype(self) -> np.dtype[Any] | None:
+        """One that holds those of all sources; see `TokenSource.token_dtype`."""
+        return _common([source.token_dtype for source, _ in self._parts])
 
     @property
     def may_be_out_of_range(self) -> bool:

@@ -103,8 +103,8 @@ class RowGroupSource(TableSource, FetchSource):
         return self._where
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """That of the last file; see `TokenSource.dtype`."""
+    def token_dtype(self) -> np.dtype[Any]:
+        """That of the last file; see `TokenSource.token_dtype`."""
         return self._dtype
 
     def _expect(self, ids: NDArray[np.int64]) -> None:

@@ -204,7 +204,7 @@ def _tokens_of_table(opened: Opened, output: Path, before: PreparedDataset | Non
             return None
         if inputs is not None and inputs.tokens is not None:  # the rows before come first
             check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
-        dtype = None if source.dtype is None else source.dtype.name
+        dtype = None if source.token_dtype is None else source.token_dtype.name
         return TokensRecord(path=relative, fingerprint=fingerprint_of(source, num_rows), column=column, dtype=dtype)
     except (ValueError, OSError):  # a column of lengths, rows without tokens, or files of another kind beside it
         return None

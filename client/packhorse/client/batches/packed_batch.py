@@ -82,12 +82,12 @@ class Batch(dict[str, Any]):
         for name, value in self.items():
             if is_laid[name]:
                 views.append((name, value.dtype, value.shape, num_bytes))
-                num_bytes += -(-value.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+                num_bytes += room_bytes(value)
         memory = torch.empty(num_bytes, dtype=torch.uint8)
         if num_bytes and get_worker_info() is not None:
             memory = memory.share_memory_()  # type: ignore[no-untyped-call]
         for name, dtype, shape, start in views:
-            _view(memory, dtype, shape, start).copy_(self[name])
+            view_at(memory, dtype, shape, start).copy_(self[name])
         rest = {name: None if is_laid[name] else value for name, value in self.items()}
         return _open, (type(self), memory, views, rest)
 
@@ -207,11 +207,17 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
 def _open(kind: type[Batch], memory: torch.Tensor, views: list[_View], rest: dict[str, Any]) -> Batch:
     batch = kind(rest)
     for name, dtype, shape, start in views:
-        batch[name] = _view(memory, dtype, shape, start)
+        batch[name] = view_at(memory, dtype, shape, start)
     return batch
 
 
-def _view(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size, start: int) -> torch.Tensor:
+def room_bytes(tensor: torch.Tensor) -> int:
+    """Returns the bytes that a tensor takes in memory that several share, each aligned."""
+    return -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+def view_at(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size, start: int) -> torch.Tensor:
+    """Returns the tensor that begins at a byte of memory: a view."""
     return memory[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from packhorse.client.batches.packed_batch import map_tensors
+from packhorse.client.batches.packed_batch import map_tensors, room_bytes, view_at
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _Batch = TypeVar("_Batch")
-_ALIGNMENT_BYTES = 64
 
 
 class _Sent(NamedTuple):
@@ -118,7 +117,7 @@ class Peers:
                 self._announce(_Sent(error=f"{type(error).__name__}: {error}"))
                 raise
             tensors = _tensors_of(batch)
-            data = torch.empty(_total_bytes(tensors), dtype=torch.uint8, device=self._device)
+            data = torch.empty(sum(map(room_bytes, tensors)), dtype=torch.uint8, device=self._device)
             for tensor, room in zip(tensors, _rooms(data, tensors), strict=True):
                 room.copy_(tensor)
             self._announce(_Sent(map_tensors(_outline, batch), len(data)))
@@ -169,16 +168,8 @@ def _rooms(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Te
     """Yields the place of each tensor in `data`, as a tensor of its type and shape."""
     begin = 0
     for tensor in tensors:
-        yield data[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        begin += _room_bytes(tensor)
-
-
-def _total_bytes(tensors: list[torch.Tensor]) -> int:
-    return sum(map(_room_bytes, tensors))
-
-
-def _room_bytes(tensor: torch.Tensor) -> int:
-    return -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        yield view_at(data, tensor.dtype, tensor.shape, begin)
+        begin += room_bytes(tensor)
 
 
 def broadcast(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:

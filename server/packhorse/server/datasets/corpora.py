@@ -97,7 +97,7 @@ class Corpus:
     @property
     def dtype(self) -> str:
         """NumPy's name of the type in which tokens are held; empty if it is not known."""
-        return "" if self._tokens.dtype is None else self._tokens.dtype.name
+        return "" if self._tokens.token_dtype is None else self._tokens.token_dtype.name
 
     @property
     def is_mapped(self) -> bool:
