@@ -3,6 +3,7 @@
 Owns what several folders of tests need; what one folder needs stands in its own conftest.
 """
 
+import gc
 import json
 import os
 import signal
@@ -43,6 +44,12 @@ def _signals_stay_as_they_are():
 def _signals():
     ignored = {each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN}
     return ignored, signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def pytest_collection_finish():
+    """Thousands of tests and all that they import stay until the end: no collection need walk them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

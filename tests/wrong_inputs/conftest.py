@@ -42,6 +42,7 @@ def wrong_folder(tmp_path_factory):
         "same": [1, 2, 2, 3],
     }
     pq.write_table(pa.table(columns), folder / "lengths.parquet")
+    pq.write_table(pa.table({"length": [1], "num_tokens": [1]}), folder / "two.parquet")
     large = pa.array([[1, 2], None, [3, 2**40]], pa.list_(pa.int64()))
     pq.write_table(pa.table({"tokens": large}), folder / "large.parquet")
     whole = (folder / "lengths.parquet").read_bytes()

@@ -28,6 +28,7 @@ from .report import DatasetReport as DatasetReport
 from .report import dataset_report as dataset_report
 from .report import quality_rows as quality_rows
 from .report import version_facts as version_facts
+from .sample_errors import standard_errors as standard_errors
 from .status import activity_between as activity_between
 from .unpacked import ROWS_PER_BATCH as ROWS_PER_BATCH
 from .unpacked import Unpacked as Unpacked

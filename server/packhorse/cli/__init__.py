@@ -75,7 +75,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "Plan without preparing: compare packers, or ways to share bins.", "prepare", ("numba",), package=_ANALYSIS
     ),
     "inspect": CommandEntry(
-        "Show a prepared folder: statistics, versions and waste without packing; or list what --target serves.",
+        "Show what packing makes of lengths or text, a prepared folder, or what --target serves.",
         package=_ANALYSIS,
     ),
     "verify": CommandEntry(

@@ -42,6 +42,7 @@ from packhorse.dataset.layout import (
     TOKENS,
     PreparedDatasetError,
     datasets_below,
+    is_prepared,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.dataset.locked import LOCK, locked
@@ -144,6 +145,7 @@ __all__ = [
     "differing_parts",
     "find_version",
     "growing_array",
+    "is_prepared",
     "is_seqpack_layout",
     "left_aside",
     "link_tokens",

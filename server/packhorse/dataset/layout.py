@@ -62,6 +62,16 @@ SEQPACK_POOLS = "pools"
 """The folder of pool files in seqpack's layout."""
 
 
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder holds a file that only prepared folders hold, complete or not, in either layout.
+
+    Example:
+        >>> is_prepared(Path("datasets/corpus")), is_prepared(Path("datasets"))
+        (True, False)
+    """
+    return any((folder / name).exists() for name in (MANIFEST, *DATA_FILES, SEQPACK_POOLS))
+
+
 def datasets_below(folder: Path) -> list[Path]:
     """Returns the prepared folders right below a folder that is none itself, by name: of a data root, its datasets.
 

@@ -4,7 +4,7 @@ Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for r
 """
 
 from packhorse.jobs import Execution
-from packhorse.tokenize._not_used import recorded_lines, unused_lines
+from packhorse.tokenize._ledger import recorded_lines, unused_lines
 from packhorse.tokenize._rows import OnBadRow, Skipped, Undecodable
 from packhorse.tokenize.columns import ChatColumns, PairColumns, PreferenceColumns
 from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
@@ -17,6 +17,7 @@ from packhorse.tokenize.fine_tuning import (
 from packhorse.tokenize.joining import JoinSummary, is_token_file, join_token_files
 from packhorse.tokenize.origins import TracedSequence, trace_sequence
 from packhorse.tokenize.preview import preview_fine_tuning, preview_text
+from packhorse.tokenize.sampling import RowSample, sample_rows
 from packhorse.tokenize.text import TokenizeSummary, tokenize, tokenize_documents
 from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, SpecialTokens, train_tokenizer
 
@@ -32,6 +33,7 @@ __all__ = [
     "OnBadRow",
     "PairColumns",
     "PreferenceColumns",
+    "RowSample",
     "Skipped",
     "SpecialTokens",
     "Split",
@@ -45,6 +47,7 @@ __all__ = [
     "preview_fine_tuning",
     "preview_text",
     "recorded_lines",
+    "sample_rows",
     "tokenize",
     "tokenize_documents",
     "tokenize_fine_tuning",

@@ -384,14 +384,14 @@ def _cuts(file: Weighed, cut: Cut | None, part_bytes: int) -> Iterator[Weighed]:
         with open_binary(source.path) as opened:
             begin = 0
             while begin < source.end:
-                end = _next_cut(opened, min(begin + part_bytes, source.end), cut)
+                end = next_cut(opened, min(begin + part_bytes, source.end), cut)
                 yield Weighed(replace(source, begin=begin, end=end), end - begin)
                 begin = end
     else:  # a folder's file is text as a whole, or left out as a whole; others cannot be cut
         yield file
 
 
-def _next_cut(file: BinaryIO, offset: int, cut: Cut) -> int:
+def next_cut(file: BinaryIO, offset: int, cut: Cut) -> int:
     """Returns the first cut of a file at an offset or after it."""
     file.seek(offset - 1)
     file.readline()

@@ -25,8 +25,7 @@ from packhorse.sft import (
 )
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._ledger import join_ledgers, open_ledger
-from packhorse.tokenize._not_used import write_unused
+from packhorse.tokenize._ledger import join_ledgers, open_ledger, write_unused
 from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, find_inputs, listed, whole_files
 from packhorse.tokenize._rows import (
     MOST_NAMED,
@@ -252,7 +251,7 @@ def tokenize_fine_tuning(
             for number in shown.track(range(len(parts)), "joining", len(parts), "parts"):
                 writer.extend(work.prefix(number))
             _refuse_nothing(job, reader, tally)
-            write_unused(output, tally)
+            write_unused(output, sequences=tally.sequences, open_turns=tally.open_turns, unused=tally.unused)
             write_rows(output, sources, columns, recipe.tokenizer, cutoff_len)
             target.save_tokenizer(columns)
         ledger = join_ledgers(output, list(map(work.prefix, range(len(parts)))))

@@ -1,18 +1,20 @@
-"""`packhorse inspect`: what a server serves, or what a prepared folder holds.
+"""`packhorse inspect`: what a server serves, what a prepared folder holds, or what packing makes of raw input.
 
 Owns the columns of what is served. Leaves a folder's figures to `packhorse.analysis`, whose packages only a folder
-needs, and its tables to `reports`.
+needs, its tables to `reports`, and raw input to `raw`.
 """
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
+from packhorse.analysis.commands.raw import Look, RawOptions, check_install, is_raw, prepared_for_a_look
+from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.printing import output_console, table
 from packhorse.cli.shared.service import access_of_command, asking, asking_for, is_path, timeout_option
@@ -25,6 +27,8 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 
 @click.command("inspect", context_settings={"show_default": True})
 @click.argument("dataset", required=False)
+@click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF PREPARE]")
+@flags_of(RawOptions, "raw")
 @target_option
 @timeout_option
 @click.option("--templates", "num_templates", default=10, type=click.IntRange(0), help="Templates to list.")
@@ -44,6 +48,12 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
     help="If ranks share bins: GB/s that a rank receives from others while it computes 400 TFLOP/s; 0 if "
     "communication takes no time. By default 200.",
 )
+@click.option(
+    "--tokens-per-gpu-second",
+    type=click.FloatRange(0, min_open=True),
+    help="Speed of your training, padding included: shows the GPU-hours that padding costs.",
+)
+@click.option("--gpu-hour-price", type=click.FloatRange(0, min_open=True), help="What a GPU-hour costs you.")
 @click.option(
     "--windows",
     is_flag=True,
@@ -72,68 +82,85 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def command(
     dataset: str | None,
+    more: tuple[str, ...],
+    raw: RawOptions,
     target: str,
     timeout_seconds: float | None,
-    num_templates: int,
-    world_size: int | None,
-    bandwidth: float | None,
-    windows: bool,
-    plot: Path | None,
-    report_path: Path | None,
     pruned: tuple[int, ...],
+    report_path: Path | None,
     as_json: bool,
-    **shape: Any,
+    **figures: Any,
 ) -> None:
-    """Show a prepared folder: statistics, versions and waste without packing; or list what --target serves.
+    """Show what packing makes of lengths or text, a prepared folder, or what --target serves.
 
-    If DATASET is a folder, it also shows other context lengths. With --world-size it shows how much GPU
-    time ranks lose to waiting for each other, and which --balance helps.
+    DATASET may be lengths or tokens that `packhorse prepare` reads, or with --tokenizer text, chats or pairs: a file, a
+    folder, a quoted pattern or a URL. They are planned in a temporary folder, which goes again. Options of `packhorse
+    prepare` and `packhorse tokenize` may follow `--`.
+
+    If DATASET is a prepared folder, it shows its versions too. With --world-size it shows how much GPU time ranks lose
+    to waiting for each other, and which --balance helps.
 
     Without DATASET, or if DATASET is a name, it lists the datasets of --target with their digests, sizes and streams.
     """
-    if dataset is None or not (Path(dataset).exists() or is_path(dataset)):
+    is_of_raw = dataset is not None and is_raw(dataset)
+    if not is_of_raw and (more or raw != RawOptions()):
+        raise click.UsageError(
+            "--max-seq-len, --length-column, --tokenizer, --sample and options after `--` are for raw lengths or text; "
+            + (_why_not_raw(dataset) if dataset else "DATASET must name them")
+        )
+    if dataset is None or not (is_of_raw or Path(dataset).exists() or is_path(dataset)):
         _print_served(target, timeout_seconds, dataset, as_json=as_json)
         return
-    if find_spec("numba") is None:
-        raise click.ClickException(
-            "`packhorse inspect` of a folder needs numba; install it with: pip install 'packhorse[server]'"
-        )
+    check_install()
     if pruned:
         _prune(Path(dataset), pruned, as_json=as_json)
         return
-    if report_path is not None:
-        _save_report(Path(dataset), report_path)
-        return
-    run = None if world_size is None else Topology(world_size=world_size, **shape)
-    _print_folder(Path(dataset), num_templates, run, plot, windows=windows, bandwidth=bandwidth, as_json=as_json)
+    with prepared_for_a_look(dataset, raw, more) if is_of_raw else nullcontext(Look(Path(dataset))) as look:
+        if report_path is not None:
+            _save_report(look.folder, report_path)
+        else:
+            _print_folder(look, as_json=as_json, **figures)
+
+
+def _why_not_raw(dataset: str) -> str:
+    return f"{dataset} is prepared" if Path(dataset).exists() else f"there is no file {dataset}"
 
 
 def _print_folder(
-    folder: Path,
-    num_templates: int,
-    run: Topology | None,
-    plot: Path | None,
+    look: Look,
     *,
+    num_templates: int,
+    world_size: int | None,
+    plot: Path | None,
     windows: bool,
     bandwidth: float | None,
+    tokens_per_gpu_second: float | None,
+    gpu_hour_price: float | None,
     as_json: bool,
+    **shape: Any,
 ) -> None:
     from packhorse.analysis import BANDWIDTH, dataset_report
+    from packhorse.analysis.commands.plan_tables import packers_table
     from packhorse.analysis.commands.reports import report_tables
     from packhorse.analysis.commands.sentences import report_lines
     from packhorse.dataset import open_prepared
 
     if plot is not None:
         require("matplotlib", "demo")  # fails before the work, not after it
+    run = None if world_size is None else Topology(world_size=world_size, **shape)
     report = dataset_report(
-        open_prepared(folder), run=run, windows=windows, bandwidth=BANDWIDTH if bandwidth is None else bandwidth
+        open_prepared(look.folder), run=run, windows=windows, bandwidth=BANDWIDTH if bandwidth is None else bandwidth
     )
     if as_json:
-        click.echo(json.dumps(report.facts(num_templates), indent=2))
+        click.echo(json.dumps(report.facts(num_templates) | look.facts(report.dataset), indent=2))
     else:
         console = output_console()
-        for line in report_lines(report):
+        for line in (*look.lines(report.dataset), *report_lines(report)):
             console.print(line, markup=False)
+        if tokens_per_gpu_second is not None:
+            console.print(look.cost_line(report, tokens_per_gpu_second, gpu_hour_price), markup=False)
+        if look.is_raw:
+            console.print(packers_table(look.packers(report.dataset)))
         for part in report_tables(report, num_templates):
             console.print(part)
     if plot is not None:

@@ -4,7 +4,7 @@ Owns the checks that every row has to pass whatever it was read from, and what a
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -21,6 +21,7 @@ MOST_RESOURCE = 2**31 - 1
 """Of one sequence."""
 _MOST_RESOURCES, _MOST_COST = 4, 2**42
 _RESOURCE = re.compile(r"([^=]+)=(.+?)(?::(\d*))?(?::(\d+))?")
+_USUAL_LENGTHS = ("length", "lengths", "num_tokens", "n_tokens", "token_count", "seq_len")
 _NUMBER_AT_END = re.compile(r":[-+.\d]+$")
 
 OnBadRow = Literal["error", "skip"]
@@ -81,13 +82,25 @@ class Resource:
         return f"{self.name}={self.column}" + (f":{self.cap or ''}" if self.cap or cost else "") + cost
 
 
+def evident_lengths(lists: Sequence[str], integers: Sequence[str]) -> str | None:
+    """Returns the only column of integers that is called as lengths usually are; None if a list could be the tokens.
+
+    Example:
+        >>> evident_lengths([], ["id", "num_tokens"]), evident_lengths(["text_ids"], ["id", "num_tokens"])
+        ('num_tokens', None)
+    """
+    usual = [name for name in integers if name in _USUAL_LENGTHS]
+    return usual[0] if len(usual) == 1 and not lists else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputColumns:
     """The columns of lengths, ids, groups and resources, and what happens to a bad row."""
 
     length: str | None = None
     """The column of lengths in tokens, or of lists of tokens. By default the column that holds tokens, chosen as by
-    token sources.
+    token sources; if there is none, the only column of integers that is called length, lengths, num_tokens, n_tokens,
+    token_count or seq_len.
     """
     id: str | None = None
     """The column of ids or keys, each value once in the dataset. Integers are ids. Text, UUIDs and decimals without a

@@ -16,7 +16,7 @@ from packhorse.formats.megatron import HEADER, MAGIC, read_header
 from packhorse.formats.object_store import for_each, is_url, without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, changed
-from packhorse.prepare.input._rows import InputColumns, RawRows, as_amounts
+from packhorse.prepare.input._rows import InputColumns, RawRows, as_amounts, evident_lengths
 from packhorse.prepare.input._tables import KeyColumn
 from packhorse.prepare.input._whole_files import WholeFiles, first_bytes, keys_of_files, refuse_columns
 from packhorse.prepare.input.arrow import column_of
@@ -258,7 +258,9 @@ def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
     for name in columns.names:
         if name not in shards.columns:
             raise ValueError(f"{where} has no column {name!r}; its columns are: {there}")
-    length = columns.length or evident_column([name for name in shards.columns if _is_tokens(shards.columns[name])])
+    tokens = [name for name in shards.columns if _is_tokens(shards.columns[name])]
+    numbers = [name for name, encoding in shards.columns.items() if encoding in INTEGERS]
+    length = columns.length or evident_column(tokens) or evident_lengths(tokens, numbers)
     if length is None:
         raise ValueError(
             f"{where}: which column holds the tokens is not evident; "

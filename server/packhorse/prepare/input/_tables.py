@@ -15,7 +15,7 @@ from packhorse.formats import require
 from packhorse.formats.arrow import column_type, evident_column, is_token_list, listed, nulls_of, values_of
 from packhorse.formats.keys import MOST_KEY_BYTES
 from packhorse.parameters import parameter
-from packhorse.prepare.input._rows import MOST_RESOURCE, InputColumns, RawRows, as_amounts
+from packhorse.prepare.input._rows import MOST_RESOURCE, InputColumns, RawRows, as_amounts, evident_lengths
 
 LARGEST_TOKEN = 2**31 - 1
 """Every vocabulary's ids fit into int32."""
@@ -38,7 +38,10 @@ def chosen_columns(
     types = require("pyarrow").types
     length = columns.length
     if length is None:
-        length = evident_column([field.name for field in schema if is_tokens(field.type)])
+        lists = [field.name for field in schema if is_tokens(field.type)]
+        length = evident_column(lists) or evident_lengths(
+            lists, [field.name for field in schema if types.is_integer(field.type)]
+        )
         if length is None:
             raise ValueError(
                 f"{where}: which column holds the tokens is not evident; "

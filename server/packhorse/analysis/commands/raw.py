@@ -1,0 +1,221 @@
+"""A look at lengths or text that nobody has prepared: `inspect` prepares them in a folder that goes again.
+
+Owns what is raw, and the look's own defaults. Leaves reading, tokenizing and planning to the command `prepare`, with
+its flags and messages, and drawing a sample to `packhorse.tokenize`.
+"""
+
+import contextlib
+import io
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from glob import has_magic
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packhorse.cli import in_flags, main
+from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.parameters import message_of, parameter
+from packhorse.topology import checked_integer
+
+if TYPE_CHECKING:
+    from packhorse.analysis import DatasetReport, PackerComparison
+    from packhorse.dataset import PreparedDataset
+
+DEFAULT_MAX_SEQ_LEN = 4096
+_FLAG = re.compile(r"(?<![\w-])--(?!help\b)[a-z][a-z-]+")
+_QUICK = ("auto", "best-fit", "first-fit", "greedy-knapsack", "length-sorted")
+_QUICK_SECONDS = 2.0
+_NAMES = {
+    "packed": "packed",
+    "padded": "padded",
+    "sorted-batches": "sorted by length",
+    "random-order": "random order",
+    "concatenated": "concatenated",
+}
+_UNNAMEABLE = re.compile(r"[^\w.-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawOptions:
+    """How raw lengths or text are read and planned for a look."""
+
+    max_seq_len: int | None = None
+    """Of raw input: a bin's capacity in tokens; by default 4096. Longer sequences are truncated, and counted."""
+    length_column: str | None = None
+    """Of raw input: the column of lengths in tokens, or of lists of tokens."""
+    tokenizer: str | None = None
+    """Of raw text, chats or pairs: the tokenizer.json, or its folder."""
+    sample: int | None = None
+    """Of raw text in JSON lines or Parquet: tokenize about this many rows, drawn from all over it, and show how far the
+    figures may be from those of all rows.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuses an empty sample; a ValueError."""
+        if self.sample is not None:
+            checked_integer(parameter("sample"), self.sample, 1, 2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Raw input as a prepared folder."""
+
+    folder: Path
+    is_raw: bool = False
+    """Whether the folder goes again."""
+    said: tuple[str, ...] = ()
+    """What the figures are of."""
+    share: float = 1.0
+    """The part of the input that was read, in (0, 1]."""
+
+    def lines(self, dataset: "PreparedDataset") -> Iterator[str]:
+        """Yields what to say before the figures: what they are of, and how far those of a sample may be off."""
+        yield from self.said
+        if errors := self._errors(dataset):
+            shown = ", ".join(f"{_NAMES[name]} {100 * error:.1f}" for name, error in errors.items())
+            yield f"standard errors of efficiencies, in points of a percent, from tenths of the sample: {shown}"
+
+    def cost_line(self, report: "DatasetReport", tokens_per_gpu_second: float, gpu_hour_price: float | None) -> str:
+        """Returns what an epoch costs, padded and packed.
+
+        Args:
+            report: figures of the folder.
+            tokens_per_gpu_second: speed of the training, padding included.
+            gpu_hour_price: what a GPU-hour costs; None to speak of hours only.
+        """
+        padded = next(way.computed_tokens for way in report.without_packing if way.way == "padded")
+        packed = report.dataset.manifest.total_capacity
+        texts = []
+        for tokens in (padded, packed, padded - packed):
+            hours = tokens / self.share / tokens_per_gpu_second / 3600
+            texts.append(f"{hours:,.2f} GPU-hours" + (f" ({hours * gpu_hour_price:,.2f})" if gpu_hour_price else ""))
+        about = "an epoch" if self.share == 1 else "an epoch of the whole, estimated,"
+        return f"cost: {about} takes {texts[0]} padded and {texts[1]} packed; packing saves {texts[2]}"
+
+    def facts(self, dataset: "PreparedDataset") -> dict[str, Any]:
+        """Returns the same for JSON, with the packers; empty for a folder that was prepared before."""
+        if not self.is_raw:
+            return {}
+        return {
+            "share_read": self.share,
+            "standard_errors": self._errors(dataset),
+            "packers": self.packers(dataset).facts()["packers"],
+        }
+
+    def packers(self, dataset: "PreparedDataset") -> "PackerComparison":
+        """Returns what quick packers make of the same lengths; `plan compare` takes all of them."""
+        from packhorse.analysis import HistogramInput, compare_packers, lengths_before, options_of
+
+        options = options_of(dataset)
+        source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options)
+        return compare_packers(source, options, algorithms=_QUICK, time_limit_seconds=_QUICK_SECONDS)
+
+    def _errors(self, dataset: "PreparedDataset") -> dict[str, float]:
+        from packhorse.analysis import standard_errors
+
+        return standard_errors(dataset) if self.share < 1 and not dataset.has_groups else {}
+
+
+def check_install() -> None:
+    """Refuses to plan without the packages of the server; a ClickException."""
+    if find_spec("numba") is None:
+        raise click.ClickException(
+            "`packhorse inspect` of lengths, text or a folder needs numba; install it with: pip install "
+            "'packhorse[server]'"
+        )
+
+
+def is_raw(source: str) -> bool:
+    """Whether a path names lengths or text, and neither a prepared folder or mixture nor a served dataset."""
+    path = Path(source)
+    if not path.exists():
+        return is_url(source) or has_magic(source)
+    check_install()
+    from packhorse.dataset import MIXTURE_SUFFIX, is_prepared
+
+    if path.is_dir():
+        return not is_prepared(path) and any(each.is_file() for each in path.iterdir())
+    return not path.name.endswith(MIXTURE_SUFFIX)
+
+
+@contextlib.contextmanager
+def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -> Iterator[Look]:
+    """Gives raw input as a prepared folder, which goes afterwards.
+
+    Args:
+        source: a path, pattern or URL.
+        options: how it is read and planned.
+        more: options of `prepare`, and with a tokenizer of `tokenize`, as they were typed.
+
+    Raises:
+        ClickException: an option or the input is wrong.
+    """
+    if options.sample is not None and options.tokenizer is None:
+        raise click.UsageError("--sample goes with --tokenizer: lengths are read as a whole, which takes seconds.")
+    with tempfile.TemporaryDirectory(prefix="packhorse-inspect-") as folder:
+        said, share, inputs = [], 1.0, [source]
+        if options.sample is not None:
+            text, share, inputs = _sample_of(source, options.sample, Path(folder))
+            said.append(text)
+        name = _UNNAMEABLE.sub("-", Path(without_secrets(source)).stem).strip("-.") or "raw"
+        output = Path(folder) / "look" / name
+        given = {
+            "--max-seq-len": str(DEFAULT_MAX_SEQ_LEN if options.max_seq_len is None else options.max_seq_len),
+            "--over-length": "truncate",
+            "--length-column": options.length_column,
+            "--tokenizer": options.tokenizer,
+        }
+        arguments = [each for flag, value in given.items() if value is not None for each in (flag, value)]
+        _run_prepare([*(each for name in inputs for each in ("--input", name)), *arguments, *more], output)
+        if options.max_seq_len is None and "--max-seq-len" not in more:
+            said.append(f"planned for max_seq_len {DEFAULT_MAX_SEQ_LEN:,}; --max-seq-len gives yours")
+        yield Look(output, True, tuple(said), share)
+
+
+def _sample_of(source: str, num_rows: int, folder: Path) -> tuple[str, float, list[str]]:
+    """Copies a sample into a folder; returns what to say of it, its share, and the copies."""
+    if find_spec("packhorse.tokenize") is None:
+        raise click.UsageError("--sample needs packhorse.tokenize, which this installation does not have.")
+    from packhorse.tokenize import sample_rows
+
+    place = folder / "sample"
+    place.mkdir()
+    sample = sample_rows(source, num_rows, place)
+    if not sample.files:
+        raise click.ClickException(f"{without_secrets(source)} has no row")
+    if sample.share == 1:
+        return f"all {sample.num_rows:,} rows are shown: there are no more than --sample asks for", 1.0, sample.files
+    said = (
+        f"sample: {sample.num_rows:,} of about {sample.about_rows:,} rows ({sample.share:.2%}), from all over the "
+        "input; all counts below are of the sample"
+    )
+    return said, sample.share, sample.files
+
+
+def _run_prepare(arguments: Sequence[str], output: Path) -> None:
+    """Runs the command, whose summary is about a folder that nobody will serve."""
+    context = click.get_current_context()
+    command = main.get_command(context.find_root(), "prepare")
+    assert command is not None
+    output.parent.mkdir()
+    try:
+        with (
+            command.make_context("inspect", [*arguments, "--output", str(output)], parent=context.parent) as running,
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            command.invoke(running)
+    except (ValueError, click.ClickException) as error:
+        said = error.format_message() if isinstance(error, click.ClickException) else message_of(error)
+        raise click.ClickException(_where_flags_go(in_flags(said, command.params))) from error
+
+
+def _where_flags_go(message: str) -> str:
+    """Returns a message of `prepare` with where its flags are given here, if it names one."""
+    own = {flag for option in click.get_current_context().command.params for flag in option.opts}
+    others = set(_FLAG.findall(message)) - own
+    return f"{message} (here, after `--`: packhorse inspect … -- {min(others)} …)" if others else message

@@ -1,0 +1,49 @@
+"""How far figures of a sample may be from those of the whole.
+
+Leaves drawing the sample to `packhorse.tokenize`, and the figures themselves to `unpacked` and `packhorse.packing`.
+"""
+
+from collections import Counter
+from math import sqrt
+
+import numpy as np
+
+from packhorse.analysis.unpacked import ways_without_packing
+from packhorse.dataset import PreparedDataset
+from packhorse.packing import pack_histogram
+from packhorse.topology import RoomRule
+
+_TENTHS = 10
+
+
+def standard_errors(dataset: PreparedDataset) -> dict[str, float]:
+    """Returns the standard error of each efficiency of a dataset that was prepared from a sample.
+
+    The sequences are cut into tenths in the order of the sample, so that rows which were neighbours in the corpus stay
+    together. The tenths are packed on their own, and how much they differ tells the error of all (the method of random
+    groups: Wolter, Introduction to Variance Estimation, chapter 2).
+
+    Args:
+        dataset: without groups, whose ids are row numbers.
+
+    Returns:
+        "packed", and each way without packing → one standard error, in parts of 1; empty if there are fewer than 10
+        sequences.
+
+    Example:
+        >>> from packhorse.dataset import open_prepared
+        >>> standard_errors(open_prepared("datasets/corpus"))
+        {}
+    """
+    plan, options = dataset.plan, dataset.manifest.options
+    if plan.num_sequences < _TENTHS:
+        return {}
+    rooms = np.repeat(plan.rooms, plan.counts)[np.argsort(dataset.ids, kind="stable")]
+    found: dict[str, list[float]] = {}
+    for tenth in np.array_split(rooms, _TENTHS):
+        counts = Counter(tenth.tolist())
+        packed = pack_histogram(counts, options.max_seq_len, max_sequences_per_bin=options.max_sequences_per_bin)
+        found.setdefault("packed", []).append(packed.efficiency)
+        for way in ways_without_packing(counts, RoomRule(options.max_seq_len), "error", options.max_sequences_per_bin):
+            found.setdefault(way.way, []).append(way.efficiency)
+    return {name: float(np.std(values, ddof=1)) / sqrt(_TENTHS) for name, values in found.items()}

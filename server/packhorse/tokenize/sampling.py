@@ -1,0 +1,171 @@
+"""A sample of rows of text: blocks of neighbouring rows, drawn from all over the inputs.
+
+Owns where blocks lie and copying their rows. Every row is as likely as any other to be in the sample, because blocks
+have a length in bytes and not in rows. Leaves finding files and cutting them at lines to `_parts`, and what a sample is
+good for to whoever asks.
+"""
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
+from pathlib import Path
+
+from packhorse.formats import require
+from packhorse.formats.files import open_binary
+from packhorse.parameters import parameter
+from packhorse.tokenize._parts import (
+    FileRange,
+    Weighed,
+    compression_of,
+    find_inputs,
+    lines_of,
+    listed,
+    next_cut,
+    open_parquet,
+    whole_files,
+)
+
+_BLOCKS = 64
+_PROBED_FILES, _PROBED_LINES = 8, 1000
+"""How many files, and lines of each, tell how long a line is."""
+_BATCH_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RowSample:
+    """Rows that were copied from all over the inputs."""
+
+    files: list[str]
+    """The copies, in the order of the inputs."""
+    num_rows: int
+    """Rows in the copies."""
+    share: float
+    """The sample's part of the inputs, in (0, 1]; 1 if there were too few rows to draw from."""
+
+    @property
+    def about_rows(self) -> int:
+        """Rows of the inputs, as the sample lets one estimate."""
+        return round(self.num_rows / self.share)
+
+
+def sample_rows(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], num_rows: int, folder: Path, *, seed: int = 0
+) -> RowSample:
+    r"""Copies about num_rows rows of JSON lines or Parquet into a folder, and reads little more than these.
+
+    The inputs are cut into 64 equal stretches, and a block is copied from the same random position in each.
+
+    Args:
+        inputs: files, folders, patterns or URLs, as for `tokenize`.
+        num_rows: about how many rows to copy.
+        folder: where the copies go; it exists.
+        seed: of where blocks begin.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: a file is neither Parquet nor JSON lines that are not compressed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rows = Path(folder, "chats.jsonl")
+        ...     _ = rows.write_text('{"text": "a"}\n{"text": "b"}\n')
+        ...     sample = sample_rows(rows, 100, Path(folder))
+        >>> sample.num_rows, sample.share
+        (2, 1.0)
+    """
+    files = whole_files(find_inputs(listed(inputs)).files)
+    for file in files:
+        if file.range.kind not in ("JSON lines", "Parquet") or compression_of(file.range.path):
+            raise ValueError(
+                f"{file.range.where} cannot be sampled: rows are drawn from Parquet, or from JSON lines that are not "
+                "compressed; leave out " + parameter("sample") + ", or convert the file"
+            )
+    rows = _rows_of(files)
+    share = min(1.0, num_rows / max(1.0, sum(rows)))
+    made: list[str] = []
+    copied = 0
+    for file, begin, end in _blocks(files, rows, share, random.Random(seed)):
+        copy = _copy_parquet if file.range.kind == "Parquet" else _copy_lines
+        path = folder / f"{len(made):05}{os.path.splitext(file.range.path)[1]}"
+        if number := copy(file.range, begin, end, path):
+            made.append(str(path))
+            copied += number
+    return RowSample(made, copied, share)
+
+
+def _rows_of(files: Sequence[Weighed]) -> list[float]:
+    """Returns the rows of each file: those of Parquet as its footer says, lines as the first of them let one expect."""
+    probed = [file for file in files if file.range.kind == "JSON lines"][:_PROBED_FILES]
+    read = lines = 0
+    for file in probed:
+        with open_binary(file.range.path) as opened:
+            for line in islice(opened, _PROBED_LINES):
+                read, lines = read + len(line), lines + 1
+    line_bytes = max(1.0, read / max(1, lines))
+    rows: list[float] = []
+    for file in files:
+        if file.range.kind == "Parquet":
+            with open_parquet(file.range.path) as table:
+                rows.append(table.metadata.num_rows)
+        else:
+            rows.append(file.size_bytes / line_bytes)
+    return rows
+
+
+def _blocks(
+    files: Sequence[Weighed], rows: Sequence[float], share: float, generator: random.Random
+) -> Iterator[tuple[Weighed, float, float]]:
+    """Yields blocks as (file, begin, end), in parts of the file, in order: one for each stretch, cut where a file ends.
+
+    One random place counts for all stretches, and the last block goes on at the beginning, so that every place is in a
+    block with the same probability (systematic sampling).
+    """
+    ends = list(accumulate(rows))
+    if not ends or share == 1:
+        yield from ((file, 0.0, 1.0) for file in files)
+        return
+    stretch = ends[-1] / _BLOCKS
+    place, length = generator.random() * stretch, stretch * share
+    spans = [(begin, min(begin + length, ends[-1])) for begin in (stretch * n + place for n in range(_BLOCKS))]
+    if (rest := place + length - stretch) > 0:
+        spans.insert(0, (0.0, rest))
+    for begin, end in spans:
+        for file, size, last in zip(files, rows, ends, strict=True):
+            first = last - size
+            if size and begin < last and end > first:
+                yield file, max(0.0, (begin - first) / size), min(1.0, (end - first) / size)
+
+
+def _copy_lines(source: FileRange, begin: float, end: float, path: Path) -> int:
+    """Copies the lines that begin in a part of a file; returns their number."""
+    with open_binary(source.path) as file:
+        places = int(begin * source.end), int(end * source.end)
+        first, last = (next_cut(file, place, "line") if place else 0 for place in places)
+    number = 0
+    with path.open("wb") as copy:
+        for _, line in lines_of(replace(source, begin=first, end=last)):
+            copy.write(line if line.endswith(b"\n") else line + b"\n")
+            number += 1
+    return number
+
+
+def _copy_parquet(source: FileRange, begin: float, end: float, path: Path) -> int:
+    """Copies the rows of a part of a file; returns their number."""
+    with open_parquet(source.path) as file:
+        rows = file.metadata.num_rows
+        first, last = round(begin * rows), round(end * rows)
+        with require("pyarrow.parquet").ParquetWriter(path, file.schema_arrow) as copy:
+            at = 0
+            for group in range(file.num_row_groups):
+                following = at + file.metadata.row_group(group).num_rows
+                if following <= first or at >= last:
+                    at = following
+                    continue
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group]):
+                    if (skipped := max(0, first - at)) < batch.num_rows and at < last:
+                        copy.write_batch(batch.slice(skipped, last - at - skipped))
+                    at += batch.num_rows
+    return last - first
