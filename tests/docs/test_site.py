@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from pages import PAGES, ROOT
 
+sys.path.append(str(ROOT / "deploy" / "docs"))
+from notebooks import markdown_of
+
 
 class Resources(HTMLParser):
     """What a page has its browser fetch by itself."""
@@ -46,9 +49,17 @@ def test_every_page_is_there_as_markdown(site: Path) -> None:
     assert listed >= set(PAGES) - {"deploy/docs/index.md"}
     whole = (site / "llms-full.txt").read_text()
     for page in listed:
-        text = (ROOT / page).read_text()
+        notebook = (ROOT / page).with_suffix(".ipynb")
+        text = markdown_of(notebook) if notebook.is_file() else (ROOT / page).read_text()
         assert (site / page).read_text() == text
         assert text in whole
+
+
+def test_a_notebook_shows_what_its_cells_show(site: Path) -> None:
+    page = (site / "client/examples/first_pack.html").read_text()
+    assert page.count('role="img" aria-label="position 0') == 1, "the bins"
+    assert page.count('role="img" aria-label="row 0') == 1, "the batch"
+    assert "largest difference of a gradient" in page
 
 
 def test_no_page_asks_another_origin(site: Path) -> None:
