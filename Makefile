@@ -1,4 +1,4 @@
-# What is run here is run in CI: .ci/run calls `make test`.
+# What is run here is run in CI: .ci/run and .github/workflows call these targets.
 #
 # Every target works in .venv, which is made on first use and remade when pyproject.toml or constraints.txt change.
 
@@ -57,7 +57,8 @@ check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are compared to
 	$(BIN)/python tests/benchmarks/run.py
 
-release: $(STAMP) ## build wheel and sdist into dist, reproducibly
+release: $(STAMP) ## build wheel and sdist into dist, reproducibly; with TAG=v0.1.0 only if that is the version
+	@test -z "$(TAG)" || grep -qxF 'version = "$(TAG:v%=%)"' pyproject.toml || { echo "$(TAG) is not the version in pyproject.toml"; exit 1; }
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 	$(BIN)/twine check --strict dist/*
