@@ -87,8 +87,9 @@ class Browser:
         )
         return self.evaluate(promise)
 
-    def show(self, url, *, width=1200, theme="light", shows="h2"):
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+    def show(self, url, *, width=1200, height=900, theme="light", shows="h2"):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
         self.ask("Page.navigate", url=url)
         self.until("location.href !== 'about:blank' && document.querySelector('" + shows + "')")
@@ -96,6 +97,16 @@ class Browser:
     def picture(self, path):
         shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
+
+    def fits(self):
+        """Whether the page is no wider than its window."""
+        return self.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    def barriers(self, axe):
+        """What axe-core, of which this is the script, says would keep somebody from using the page."""
+        self.evaluate(axe)
+        found = self.evaluate("axe.run().then(({ violations }) => violations)")
+        return [each for each in found if each["impact"] in ("serious", "critical")]
 
     def close(self):
         self.process.kill()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).parent / "page"
+_MAIN = "page.js"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".json": "application/json"}
 
 
@@ -38,18 +39,24 @@ def html_report(datasets: list[dict[str, Any]]) -> str:
         datasets: from `dataset_facts`, each with `costly_facts` under "costly".
     """
     files = {name: content.decode() for name, (_, content) in page_files().items()}
-    modules = {f"./{name}": _data_url(files[name]) for name in ("uplot.js", "preact.js")}
+    scripts = {name: _with_bare_imports(content) for name, content in files.items() if name.endswith(".js")}
+    modules = {name: _data_url(content) for name, content in scripts.items() if name != _MAIN}
     document = json.dumps({"server": None, "activity": None, "datasets": datasets}).replace("<", "\\u003c")
     head = [
         *(f"<style>{files[name]}</style>" for name in ("uplot.css", "page.css")),
         f'<script type="importmap">{json.dumps({"imports": modules})}</script>',
         f'<script type="application/json" id="document">{document}</script>',
-        f'<script type="module">{files["page.js"]}</script>',
+        f'<script type="module">{scripts[_MAIN]}</script>',
     ]
     title = html.escape(", ".join(each["name"] for each in datasets) or "Packhorse")
     begin, _, rest = files["page.html"].partition("<!-- head -->")
     _, _, end = rest.partition("<!-- end of head -->")
     return begin.replace("<title>Packhorse", f"<title>{title}, packed by Packhorse") + "\n".join(head) + end
+
+
+def _with_bare_imports(script: str) -> str:
+    """Returns a script that imports its neighbours by bare names: a data URL has no folder for "./table.js"."""
+    return script.replace('from "./', 'from "')
 
 
 def _data_url(script: str) -> str:

@@ -4,7 +4,6 @@ import http.client
 import json
 import shutil
 import socket
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from jsonschema import Draft202012Validator
-from tests.browser import Browser
 from tests.flat_words import prepare
 from tests.waiting import wait_until
 
@@ -33,8 +31,6 @@ from packhorse.proof import ask_activity
 from packhorse.server.access.config import ServeConfig
 from packhorse.server.access.tokens import METRICS, Grant, hash_of, new_token
 from packhorse.topology import Topology
-
-AXE = "axe-core@4.14.1"
 
 
 @pytest.fixture(scope="module")
@@ -228,27 +224,6 @@ def test_figures_need_a_token_that_may_read_metrics(root, make_server, tmp_path)
         assert json.loads(get(own, "/status.json", Authorization=f"Bearer {token}")[1])["datasets"]
 
 
-@pytest.fixture
-def browser(tmp_path):
-    browser = Browser(tmp_path / "profile")
-    yield browser
-    browser.close()
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory):
-    """axe-core's script, by way of npm and its cache."""
-    folder = tmp_path_factory.mktemp("axe")
-    npm = shutil.which("npm")
-    if (
-        npm is None
-        or subprocess.run([npm, "pack", "--prefer-offline", AXE], cwd=folder, capture_output=True).returncode
-    ):
-        pytest.skip(f"npm cannot get {AXE}")
-    shutil.unpack_archive(next(folder.glob("*.tgz")), folder, "gztar")
-    return (folder / "package" / "axe.min.js").read_text()
-
-
 def test_a_browser_shows_it_without_complaint(server, browser, axe, tmp_path):
     complete(server)
     origin = server.metrics_url.removesuffix("/metrics")
@@ -256,18 +231,15 @@ def test_a_browser_shows_it_without_complaint(server, browser, axe, tmp_path):
         stream = client.stream_bins("many", rank=0, topology=Topology(world_size=2))
         next(stream)
         for width, theme in ((1200, "light"), (1200, "dark"), (390, "light"), (390, "dark")):
-            browser.show(f"{origin}/status", width=width, theme=theme)
-            browser.until("document.querySelectorAll('summary').length === 2")
-            browser.evaluate("document.querySelectorAll('summary').forEach((each) => each.click())")
-            browser.until("document.querySelectorAll('canvas').length >= 2")
-            browser.picture(tmp_path / f"{width}-{theme}.png")
-            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            browser.evaluate(axe)
-            found = browser.evaluate("axe.run().then(({ violations }) => violations)")
-            assert [each for each in found if each["impact"] in ("serious", "critical")] == []
+            for name, view, shown, number in (("first", "", "section", 6), ("many", "#/dataset/many", "canvas", 2)):
+                browser.show(f"{origin}/status{view}", width=width, theme=theme)
+                browser.until(f"document.querySelectorAll('{shown}').length === {number}")
+                browser.picture(tmp_path / f"{name}-{width}-{theme}.png")
+                assert browser.fits()
+                assert browser.barriers(axe) == []
         stream.close()
     assert browser.troubles == []
-    assert all(url.startswith(("data:", origin)) for url in browser.requests)
+    assert all(url.startswith(("data:", "about:", origin)) for url in browser.requests)
 
 
 @contextmanager
@@ -301,30 +273,24 @@ def behind_prefix(server, prefix):
         thread.join()
 
 
-def test_the_page_works_behind_a_prefix_and_makes_figures_when_they_are_opened(server, browser):
+def test_the_page_works_behind_a_prefix_and_makes_figures_when_a_dataset_is_opened(server, browser):
     with behind_prefix(server, "/ops/packhorse") as origin:
         browser.show(f"{origin}/ops/packhorse/")
-        browser.until("document.querySelectorAll('section').length === 3")
+        browser.until("document.querySelectorAll('section').length === 6")
         assert browser.evaluate("document.title") == f"{socket.gethostname()}: Packhorse"
-        assert browser.evaluate("document.querySelectorAll('nav li').length") == 3
-        browser.evaluate("document.querySelector('#few summary').click()")
-        browser.until("document.querySelectorAll('#few table').length > 3")
-        assert not browser.evaluate("document.querySelector('#many details').open")
+        assert (
+            browser.evaluate("[...document.querySelectorAll('section[aria-labelledby=datasets] tbody a')].length") == 3
+        )
+        assert not any("figures=" in url for url in browser.requests)
+        browser.evaluate("document.querySelector('section[aria-labelledby=datasets] [href=\"#/dataset/few\"]').click()")
+        browser.until("document.querySelector('h2').textContent === 'few'")
+        assert browser.evaluate("location.pathname + location.hash") == "/ops/packhorse/status#/dataset/few"
+        browser.until("document.querySelectorAll('table').length > 3")
+        asked = {url.partition("?")[2] for url in browser.requests if "status.json" in url}
+        assert asked == {"", "figures=few"}
+        browser.evaluate("document.querySelector('nav a').click()")
+        browser.until("document.querySelectorAll('section').length === 6")
     assert browser.troubles == []
-
-
-def test_many_datasets_have_an_index_and_one_is_shown(browser, tmp_path):
-    names = [f"set {number}/ü" for number in range(200)]
-    facts = dataset_facts(prepare_one(tmp_path))
-    path = tmp_path / "many.html"
-    path.write_text(html_report([facts | {"name": name, "costly": None} for name in names]))
-    browser.show(path.as_uri(), shows="nav")
-    browser.until("document.querySelectorAll('nav li').length === 200")
-    assert browser.evaluate("document.querySelectorAll('section').length") == 0
-    assert browser.evaluate("document.documentElement.scrollHeight") < 8_000
-    browser.evaluate("document.querySelectorAll('nav a')[150].click()")
-    browser.until("document.querySelectorAll('section').length === 1")
-    assert browser.evaluate("document.querySelector('h2').textContent") == names[150]
 
 
 def prepare_one(folder):
@@ -338,9 +304,22 @@ def test_a_report_is_one_file_that_asks_nobody(root, browser, tmp_path):
     browser.show(path.as_uri())
     assert browser.evaluate("document.querySelector('h2').textContent") == "many"
     browser.until("document.querySelectorAll('canvas').length === 2")
-    assert browser.evaluate("document.querySelectorAll('table').length") == 6
+    assert browser.evaluate("document.querySelectorAll('table').length") == 5
+    assert browser.evaluate("document.querySelectorAll('dl > div').length") >= 8
+    assert browser.evaluate("document.title") == "many, packed by Packhorse"
     assert browser.troubles == []
     assert all(url.startswith(("data:", path.as_uri())) for url in browser.requests)
+
+
+def test_a_report_of_many_datasets_opens_on_their_list(browser, tmp_path):
+    facts = dataset_facts(prepare_one(tmp_path))
+    names = [f"set {number}/ü" for number in range(200)]
+    path = tmp_path / "many.html"
+    path.write_text(html_report([facts | {"name": name, "costly": None} for name in names]))
+    browser.show(path.as_uri())
+    browser.evaluate("document.querySelectorAll('tbody a')[7].click()")
+    browser.until("document.querySelector('h2').textContent === 'set 7/ü'")
+    assert browser.troubles == []
 
 
 def test_a_corpus_whose_tokens_are_withdrawn_is_named(tmp_path, make_server):
