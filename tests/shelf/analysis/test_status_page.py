@@ -286,6 +286,7 @@ def test_the_page_works_behind_a_prefix_and_makes_figures_when_a_dataset_is_open
         browser.until("document.querySelector('h2').textContent === 'few'")
         assert browser.evaluate("location.pathname + location.hash") == "/ops/packhorse/status#/dataset/few"
         browser.until("document.querySelectorAll('table').length > 3")
+        browser.until("performance.getEntriesByType('resource').some(({ name }) => name.includes('figures='))")
         asked = {url.partition("?")[2] for url in browser.requests if "status.json" in url}
         assert asked == {"", "figures=few"}
         browser.evaluate("document.querySelector('nav a').click()")

@@ -64,7 +64,7 @@ export function Wasted({ facts: { server, activity, datasets } }) {
   return html`<section aria-labelledby="wasted"><h2 id="wasted">What is wasted?</h2>
     <p>${ranks ? html`${isLeast && "at least "}<strong class="figure">${roundPercent(share)}</strong>${
       ` of the GPU time of ${several(ranks, "open rank")}`}` : "No run is open"}</p>
-    <p><span class="key padding"></span> padding in bins,
+    <p><span class="key padding"></span> padding in bins, ${""}
       <span class="key waiting"></span> ranks waiting for each other</p>
     <${Table} caption="GPU time wasted, datasets in use first" rows=${rows} empty="No dataset is served" isTitled
       limit=${MOST_WASTES} keyOf=${({ name }) => name} words=${({ name }) => name} columns=${[
