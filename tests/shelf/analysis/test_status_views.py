@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from tests.flat_words import prepare
-from tests.shelf.analysis.made_up_status import STATES, crowded, dying, healthy, shown, straggling, worrying
+from tests.shelf.analysis.made_up_status import (
+    STATES,
+    crowded,
+    dying,
+    healthy,
+    named,
+    shown,
+    status,
+    straggling,
+    stream,
+    worrying,
+)
 
 from packhorse.analysis import dataset_facts, page_files
 from packhorse.dataset import open_prepared
@@ -122,6 +133,28 @@ def test_lag_and_rates_of_the_last_minutes_are_drawn_from_what_the_page_saw(fact
         browser.until("document.querySelectorAll('svg.spark path').length === 3")
         labels = browser.evaluate("[...document.querySelectorAll('svg.spark')].map((each) => each.ariaLabel)")
     assert labels == ["tokens a second, lately", "lag, lately", "sent, lately"]
+
+
+def test_a_rank_that_falls_further_behind_and_a_run_that_stands_still_are_named(facts, browser):
+    looks = []
+
+    def answer(_):
+        looks.append(1)
+        behind = 200 if len(looks) == 1 else 500
+        falling = [stream(rank, behind=behind if rank == 5 else 0, furthest=60_000 + behind) for rank in range(8)]
+        return status([named(facts, "chats")], [falling, [stream(0, seed=1, world_size=1)]])
+
+    with shown(answer) as origin:
+        first_screen(browser, origin)
+        assert browser.evaluate("document.querySelectorAll('.grows').length") == 0
+        browser.evaluate("{ const now = Date.now; Date.now = () => now() + 60_000; }")  # the next look is later
+        browser.until("document.querySelectorAll('.grows').length === 1")
+        found = browser.evaluate(ON_FIRST_SCREEN)
+    assert "500 steps grows" in found
+    assert "stands still" in found
+    assert browser.evaluate(
+        "document.querySelector('.cards').scrollWidth <= document.querySelector('.cards').clientWidth"
+    )
 
 
 def test_many_datasets_and_streams_are_counted_searched_and_sorted(facts, browser):

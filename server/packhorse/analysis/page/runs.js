@@ -17,8 +17,8 @@ function left(value) {
 
 export function Runs({ runs, streams, history, limit = MOST_RUNS }) {
   const lately = (run, field, name) => html`<${Sparkline} points=${pointsOf(history, run, field)} label=${name} />`;
-  const lag = (steps, run) => html`${fallsBehind(history, run) && html`<span class="care"><${Mark} level="care" /> grows
-    </span> `}${several(steps, "step")}${lately(run, "lag_steps", "lag, lately")}`;
+  const lag = (steps, run) => html`${several(steps, "step")} ${fallsBehind(history, run)
+    && html`<span class="care grows"><${Mark} level="care" /> grows</span>`}${lately(run, "lag_steps", "lag, lately")}`;
   const sent = (value, run) => html`${bytes(value)}/s${lately(run, "bytes_per_second", "sent, lately")}`;
   const rows = withTimeLeft(history, runs, streams);
   return html`<${Table} caption="Runs" rows=${rows} empty="No stream is open" order=${["lag", true]} limit=${limit}
