@@ -208,7 +208,7 @@ def test_clients_refuse_servers_that_are_not_theirs_and_say_who_speaks_what(
         assert client.get_dataset("few").num_sequences == 7
 
 
-def test_metrics_want_the_same(server, authority, member):
+def test_metrics_want_the_same(server, authority, member, secure):
     def scrape(token=None, cert=member, path="metrics"):
         context = ssl.create_default_context(cafile=authority.ca)
         if cert is not None:
@@ -218,6 +218,8 @@ def test_metrics_want_the_same(server, authority, member):
         with urllib.request.urlopen(request, context=context, timeout=20) as answer:
             return answer.read().decode()
 
+    with connect(server.target, token="unknown", **secure) as client, pytest.raises(AccessDeniedError):
+        client.list_datasets()
     assert server.metrics_url.startswith("https://")
     found = scrape("scraper")
     assert 'packhorse_errors_total{reason="UNAUTHENTICATED"}' in found

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from packhorse.dataset import MixtureDataset, Takedown
 from packhorse.epoch import Assignment, SkipSource, Source, independent_seed
-from packhorse.server.base.faults import invalid_field
+from packhorse.server.base.faults import ServiceError, invalid_field
 from packhorse.server.datasets.protocols import Dataset, Datasets, SizedSource, StreamProgress
 from packhorse.server.methods import datasets, requests, sizes, versions
 from packhorse.server.methods.dataset_messages import ID_TYPES, components_of, context_rule_of
@@ -95,7 +95,11 @@ class _Run:
     """What the streams of all ranks and workers share. Since it is kept, it holds neither the dataset nor its bins."""
 
     skips: Skips
+    seed: int
     topology: Topology
+    """As it was asked for."""
+    of_stream: Topology
+    """The same, or that of one stream if every stream has an epoch and a seed of its own; such a run is not kept."""
     num_whole_bins: int
     header: pb.StreamHeader
     """Without its checksum, which covers rank and worker too."""
@@ -108,15 +112,20 @@ class _Run:
         versions.check_reads(dataset, takedown, request.wire_version)
         skips = datasets.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
         num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
-        begin = request.topology.start_position  # of another dataset's cursor, perhaps: that error comes first
-        datasets.check_digest(
-            dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
-        )
         source = epochs.source(dataset, request.seed, request.epoch, skips)
-        topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
+        try:
+            topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
+        except ServiceError:  # with the cursor of another dataset it does not fit: that error says more
+            begin = request.topology.start_position
+            datasets.check_digest(
+                dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
+            )
+            raise
         batch_size = _batch_size(topology)
         sizes.check_message_size("topology.batch_size", batch_size, dataset, with_tokens=request.with_tokens)
-        seed, of_stream = _seed_and_topology(request, topology)
+        seed, of_stream = request.seed, topology
+        if topology.mode is StreamMode.INDEPENDENT:
+            seed, of_stream = independent_seed(seed, *_member(request, topology)), topology.of_one_stream()
         manifest = dataset.manifest
         header = pb.StreamHeader(
             digest=datasets.digest_of(dataset, skips, takedown),
@@ -139,7 +148,9 @@ class _Run:
         )
         return cls(
             skips=skips,
+            seed=seed,
             topology=topology,
+            of_stream=of_stream,
             num_whole_bins=num_whole_bins,
             header=header,
             checksums=HeaderChecksums(request, header),
@@ -186,7 +197,7 @@ class StreamRequest:
         datasets.check_digest(
             dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
         )
-        seed, of_stream = _seed_and_topology(request, topology)
+        of_stream = run.of_stream
         is_independent = of_stream is not topology
         if is_independent:
             rank = worker = 0
@@ -201,7 +212,7 @@ class StreamRequest:
             run_seed=None if is_independent else request.seed,
             num_whole_bins=run.num_whole_bins,
             topology=of_stream,
-            assignment=epochs.assignment(dataset, seed, request.epoch, skips, of_stream),
+            assignment=epochs.assignment(dataset, run.seed, request.epoch, skips, of_stream),
             rank=rank,
             steps=of_stream.worker_steps(worker, num_bins, first_step=first_step),
             progress=StreamProgress(
@@ -262,13 +273,6 @@ def _begin(topology: Topology, first_step: int, num_bins: int) -> int:
         # Bins of the optimizer step were trained on: all of it must be as it was.
         begin += topology.steps_per_optimizer_step * topology.stretch_of(first_step).bins_per_step
     return begin
-
-
-def _seed_and_topology(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, Topology]:
-    """Returns a stream's seed and topology, its own if every stream has an epoch of its own."""
-    if topology.mode is not StreamMode.INDEPENDENT:
-        return request.seed, topology
-    return independent_seed(request.seed, *_member(request, topology)), topology.of_one_stream()
 
 
 def _batch_size(topology: Topology) -> int:

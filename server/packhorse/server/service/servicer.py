@@ -185,6 +185,22 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
                     for each in ahead:
                         each.cancel()
 
+    def _opening(self, request: pb.StreamBinsRequest) -> "asyncio.Future[_Opened]":
+        """Opens a stream; in another lane if its request takes long to check."""
+        is_long = request.ByteSize() > LONG_REQUEST_BYTES
+        lane = self._lanes.arranging if is_long else self._lanes.small_blocks
+        if request.with_tokens:
+            lane = self._lanes.tokens
+        return lane.submit(self._opened, request)
+
+    def _opened(self, request: pb.StreamBinsRequest) -> _Opened:
+        """Opens a stream, and makes its first messages: the header, and a block if one can be made at once."""
+        stream = self._backend.open_stream(request)
+        messages = [pb.StreamBinsResponse(header=stream.header)]
+        if stream.is_arranged() and (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
+            messages.append(block)
+        return stream, messages
+
     async def _following(
         self,
         stream: OpenStream,
@@ -228,6 +244,17 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         """First arranges in a lane of its own what takes long, so that no other stream's block waits for it."""
         await self._lanes.arranging.run(stream.arrange_in_slices(steps), _hold_nothing)
         return await lane.submit(self._timed, stream, steps)
+
+    def _timed(self, stream: OpenStream, steps: range) -> pb.StreamBinsResponse | None:
+        started = time.perf_counter()
+        block = stream.make(steps)
+        self._metrics.block.observe(time.perf_counter() - started)
+        return block
+
+    def _count(self, dataset: str, block: pb.StreamBlock) -> None:
+        self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)
+        self._metrics.sequences.labels(dataset).inc(block.num_sequences)
+        self._metrics.tokens.labels(dataset).inc(block.num_tokens)
 
     async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
         """Says what this process does now. In no lane, because people ask when the lanes are full."""
@@ -329,33 +356,6 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         finally:
             self._awaited.discard(work)
             work.cancel()
-
-    def _opening(self, request: pb.StreamBinsRequest) -> "asyncio.Future[_Opened]":
-        """Opens a stream; in another lane if its request takes long to check."""
-        is_long = request.ByteSize() > LONG_REQUEST_BYTES
-        lane = self._lanes.arranging if is_long else self._lanes.small_blocks
-        if request.with_tokens:
-            lane = self._lanes.tokens
-        return lane.submit(self._opened, request)
-
-    def _opened(self, request: pb.StreamBinsRequest) -> _Opened:
-        """Opens a stream, and makes its first messages: the header, and a block if one can be made at once."""
-        stream = self._backend.open_stream(request)
-        messages = [pb.StreamBinsResponse(header=stream.header)]
-        if stream.is_arranged() and (steps := stream.take()) and (block := self._timed(stream, steps)) is not None:
-            messages.append(block)
-        return stream, messages
-
-    def _timed(self, stream: OpenStream, steps: range) -> pb.StreamBinsResponse | None:
-        started = time.perf_counter()
-        block = stream.make(steps)
-        self._metrics.block.observe(time.perf_counter() - started)
-        return block
-
-    def _count(self, dataset: str, block: pb.StreamBlock) -> None:
-        self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)
-        self._metrics.sequences.labels(dataset).inc(block.num_sequences)
-        self._metrics.tokens.labels(dataset).inc(block.num_tokens)
 
 
 async def _hold_nothing(_num_bytes: int) -> None:
