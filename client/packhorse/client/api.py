@@ -414,7 +414,7 @@ class Client:
         return self._read(LOCATE_SEQUENCES, request, read)
 
     def _bound(self, dataset: str, expected_digest: str) -> str:
-        """The digest that a request must name; none where the caller said what it expects."""
+        """The digest that a request must name; none if the caller said what it expects."""
         return "" if expected_digest or not isinstance(dataset, str) else self._one_dataset.digest_of(dataset)
 
     def keys(self, dataset: str, ids: Iterable[int], *, component: str = "") -> list[str]:
@@ -432,7 +432,7 @@ class Client:
             component: the component of the ids, where the dataset is a mixture.
 
         Returns:
-            A key for each id, in the same order; empty where it has none.
+            A key for each id, in the same order; empty if it has none.
         """
         wanted = integers("ids", ids)
         key_of: dict[int, str] = {}

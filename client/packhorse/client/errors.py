@@ -36,7 +36,7 @@ class PackhorseError(Exception):
     Args:
         message: what a person reads.
         metadata: facts about the error, by name.
-        retry_after_seconds: when the server asks to come back; None where it does not say.
+        retry_after_seconds: when the server asks to come back; None if it does not say.
     """
 
     def __init__(

@@ -190,7 +190,7 @@ class LoaderOptions:
     """
     peers: "ProcessGroup | DeviceMesh | None" = None
     """Ranks that get the same batches, because they share a model: a process group, or a mesh's dimension such as
-    `mesh["tp"]`. The first of them reads, and sends its batches to the others. None where each reads for itself.
+    `mesh["tp"]`. The first of them reads, and sends its batches to the others. None if each reads for itself.
     """
     multiprocessing_context: BaseContext | str | None = None
     """How workers are started; None for a safe choice. Take "forkserver" if this process uses gRPC through another
@@ -247,7 +247,7 @@ def with_words(options: _Options, **words: Any) -> _Options:
 
 
 def as_run(dataset: str | Run, seed: int | None = None) -> Run:
-    """Returns a Run as it is, and one for a bare name with a seed; a ValueError where both give a seed."""
+    """Returns a Run as it is, and one for a bare name with a seed; a ValueError if both give a seed."""
     return with_words(dataset if isinstance(dataset, Run) else Run(dataset), seed=seed)
 
 

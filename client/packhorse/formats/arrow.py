@@ -120,7 +120,7 @@ def evident_column(fitting: Sequence[str]) -> str | None:
 
 
 def column_type(schema: Any, column: str, where: str) -> Any:
-    """Returns the Arrow type of a column; a ValueError where it is missing or there twice."""
+    """Returns the Arrow type of a column; a ValueError if it is missing or there twice."""
     found = schema.get_all_field_indices(column)
     if not found:
         raise ValueError(f"{where} has no column {column!r}; its columns are: {listed(map(repr, schema.names))}")

@@ -59,7 +59,7 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
 
 
 def _field(message: bytes, table: int, slot: int, form: str) -> tuple[int, int] | None:
-    """Returns the offset and the value of a field of a flatbuffer's table; None where it has its default."""
+    """Returns the offset and the value of a field of a flatbuffer's table; None if it has its default."""
     vtable = table - struct.unpack_from("<i", message, table)[0]
     if 4 + 2 * slot >= struct.unpack_from("<H", message, vtable)[0]:
         return None

@@ -63,7 +63,7 @@ class _ColumnLayout(NamedTuple):
     fixed_bytes_before: int
     variable_columns_before: int
     size_bytes: int | None
-    """None where each sequence has its own."""
+    """None if each sequence has its own."""
 
 
 class MdsShards:
@@ -348,7 +348,7 @@ def array_type(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | N
     """Reads the name of an array's encoding: `ndarray`, `ndarray:uint16` or `ndarray:uint16:2048`.
 
     Returns:
-        The type of its values and its shape, each None where every array has its own; None for other encodings.
+        The type of its values and its shape, each None if every array has its own; None for other encodings.
 
     Raises:
         ValueError: the type or the shape is not valid.
@@ -366,7 +366,7 @@ def array_type(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | N
 
 
 def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
-    """Decodes a cell of an `ndarray` column, as a view; a ValueError where the bytes are not such an array."""
+    """Decodes a cell of an `ndarray` column, as a view; a ValueError if the bytes are not such an array."""
     found = array_type(encoding)
     assert found is not None
     dtype, shape = found
@@ -386,7 +386,7 @@ def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
 
 
 def num_integers(cell: memoryview, encoding: str, where: str, row: int) -> int:
-    """Decodes a cell to count its integers; a ValueError where it is not a list of integers."""
+    """Decodes a cell to count its integers; a ValueError if it is not a list of integers."""
     try:
         values = np.asarray(json.loads(bytes(cell))) if encoding == "json" else read_array(cell, encoding)
     except ValueError as error:

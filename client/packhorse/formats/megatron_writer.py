@@ -93,7 +93,7 @@ class SequenceWriter(ABC):
         return np.frombuffer(self._written, dtype=np.intc) if len(self) else np.empty(0, dtype=np.intc)
 
     def _checked(self, tokens: ArrayLike) -> NDArray[np.integer]:
-        """Returns one sequence as an array; a ValueError where it is not a list of integers."""
+        """Returns one sequence as an array; a ValueError if it is not a list of integers."""
         values = np.asarray(tokens)
         if values.ndim != 1 or not 1 <= len(values) < 1 << 31 or not np.issubdtype(values.dtype, np.integer):
             raise ValueError(
@@ -113,7 +113,7 @@ class SequenceWriter(ABC):
             )
 
     def _copy(self, tokens: MegatronTokens, out: BinaryIO) -> None:
-        """Copies all tokens of another pair; a ValueError where they are of another type."""
+        """Copies all tokens of another pair; a ValueError if they are of another type."""
         if tokens.dtype != self.dtype:
             raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
         with tokens.path.open("rb") as file:

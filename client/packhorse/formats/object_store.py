@@ -160,7 +160,7 @@ class Store:
         return self._open()[1]
 
     def look(self) -> dict[str, Any] | None:
-        """Returns the store's facts about the URL; None where nothing is there."""
+        """Returns the store's facts about the URL; None if nothing is there."""
         try:
             return dict(self.request("answer", _info))
         except FileNotFoundError:
@@ -209,7 +209,7 @@ class StoredObject(Store):
         self._has_ranges = info.get("partial") is not False  # fsspec's word for a web server's "Accept-Ranges: none"
         self.modified_ns = next((_nanoseconds(info[name]) for name in _TIMES if info.get(name) is not None), 0)
         self.version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name) is not None), "")
-        """The store's name of this version, such as an ETag; empty where it has none."""
+        """The store's name of this version, such as an ETag; empty if it has none."""
         version = self.version or str(self.modified_ns)
         self.key = hashlib.sha256(f"{url}\n{self.size_bytes}\n{version}".encode()).hexdigest()[:32]
         """Identifies this object in this version."""

@@ -103,7 +103,7 @@ _UNREACHED = (
 
 
 def default_retry() -> RetryPolicy:
-    """Returns the policy where none is given, with the environment's time; a ValueError where that is not above 0."""
+    """Returns the policy where none is given, with the environment's time; a ValueError if that is not above 0."""
     text = os.environ.get(TIMEOUT_VARIABLE)
     if not text:
         return RetryPolicy()

@@ -412,7 +412,7 @@ def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
 
     Example:
         >>> process_groups = context_process_groups(ContextRule(8192, 16))  # doctest: +SKIP
-        >>> process_group = process_groups.get(part.cp_size)  # None where a rank works alone  # doctest: +SKIP
+        >>> process_group = process_groups.get(part.cp_size)  # None if a rank works alone  # doctest: +SKIP
 
     Args:
         rule: as in `context_batch`.

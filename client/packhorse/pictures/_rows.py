@@ -31,13 +31,13 @@ class SeenSequence:
     room: int
     """Tokens that it takes up in its row."""
     length: int | None = None
-    """Its tokens in that room; None where only the room is known."""
+    """Its tokens in that room; None if only the room is known."""
     first_token: int = 0
     """First token in its sequence; not 0 for later pieces."""
     group: int | None = None
     """Its group; None without one."""
     cost: int | None = None
-    """cost_linear · room + room²; None where it was not computed."""
+    """cost_linear · room + room²; None if it was not computed."""
     origin: str = ""
     """Where it comes from, e.g. a file and a row of it."""
     first_tokens: tuple[int, ...] = ()

@@ -289,7 +289,7 @@ class _Reader:
         return keys
 
     def _lengths(self, block: BinBlock) -> NDArray[np.int64] | None:
-        """Returns each sequence's own tokens: int64 [S]; None where only rooms are known."""
+        """Returns each sequence's own tokens: int64 [S]; None if only rooms are known."""
         rule, planned = PieceRule.of(self._info), block.lengths.astype(np.int64)
         if self._tokens is None:
             return planned if rule.rooms.is_plain else None

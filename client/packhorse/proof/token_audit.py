@@ -55,7 +55,7 @@ class TokenReport:
 
     @property
     def problems(self) -> list[str]:
-        """All problems; empty where every token came exactly once."""
+        """All problems; empty if every token came exactly once."""
         rest = self.differing - _MOST_NAMED
         more = [f"{rest:,} more sequences differ"] if rest > 0 else []
         return [*self.streams.problems, *self.findings, *more]

@@ -99,7 +99,7 @@ class FlatRollouts:
     has_group_ids: bool
     """Whether groups were given, so that they are not of equal queries."""
     policy_versions: NDArray[np.int64] | None
-    """Version of the policy that wrote each rollout: int64 [R], at least 0; None where none was given."""
+    """Version of the policy that wrote each rollout: int64 [R], at least 0; None if none was given."""
 
     @classmethod
     def of(cls, given: Rollouts, max_seq_len: int) -> Self:
@@ -143,7 +143,7 @@ class FlatRollouts:
 
     @property
     def version_numbers(self) -> NDArray[np.int64] | None:
-        """Policy versions numbered from 0 by their order: int64 [R]; None where none was given."""
+        """Policy versions numbered from 0 by their order: int64 [R]; None if none was given."""
         if self.policy_versions is None:
             return None
         return np.unique(self.policy_versions, return_inverse=True)[1].astype(np.int64)

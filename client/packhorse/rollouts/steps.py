@@ -64,7 +64,7 @@ def bins_of_steps(
         batch_size: bins in a batch.
         what: the items' name, for errors.
         packing: the packer and its limits.
-        separate_by: items with different numbers share no bin: int64 [S]; None where all may.
+        separate_by: items with different numbers share no bin: int64 [S]; None if all may.
         resources: as in `Client.pack_sequences`.
         costs: as in `Client.pack_sequences`.
 

@@ -270,7 +270,7 @@ def encode_chat(
 
 
 def check_max_tokens(max_tokens: int | None) -> int | None:
-    """Returns a cutoff; a ValueError where it is below 2, since no token could follow another."""
+    """Returns a cutoff; a ValueError if it is below 2, since no token could follow another."""
     if max_tokens is not None and max_tokens < 2:
         raise ValueError(f"max_tokens is {max_tokens}; a sequence to train on has at least 2 tokens")
     return max_tokens

@@ -170,7 +170,7 @@ def encode_prompt_response(
 
 
 def check_pair(prompt: object, response: object) -> tuple[str, str]:
-    """Returns a pair; a ValueError where one of the two is not text, or has no UTF-8 form."""
+    """Returns a pair; a ValueError if one of the two is not text, or has no UTF-8 form."""
     for name, text in (("prompt", prompt), ("response", response)):
         if not isinstance(text, str):
             raise ValueError(f"the {name} is {called(text)}, not text")

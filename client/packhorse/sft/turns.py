@@ -226,7 +226,7 @@ class _Search:
         return len(prefix) if prefix is not None and self._text.startswith(prefix) else None
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str | None:
-        """The text of other messages; None where the template does not render them."""
+        """The text of other messages; None if the template does not render them."""
         try:
             return self._template.render(messages, self._variables, add_generation_prompt=add_generation_prompt)
         except TemplateRefusal:

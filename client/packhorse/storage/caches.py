@@ -63,7 +63,7 @@ class BoundedCache(Generic[_Key, _Value]):
         return self.put(key, make()) if found is None else found
 
     def find(self, key: _Key) -> _Value | None:
-        """Returns a value, which counts as used; None where it is missing."""
+        """Returns a value, which counts as used; None if it is missing."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -93,7 +93,7 @@ Stamp: TypeAlias = tuple[int, int, int]
 
 
 def stamp_of(path: Path | str) -> Stamp | None:
-    """Returns the stamp of a file; None where there is none, or it may not be looked at."""
+    """Returns the stamp of a file; None if there is none, or it may not be looked at."""
     try:
         stat = os.stat(path)
     except OSError:
@@ -152,7 +152,7 @@ class Watched(Generic[_Value]):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the files now; empty where nothing is."""
+        """What is wrong with the files now; empty if nothing is."""
         with self._lock:
             self._look_in_time()
             return self._trouble

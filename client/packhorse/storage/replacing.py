@@ -312,7 +312,7 @@ def write_record(path: Path, content: Any) -> None:
 
 
 def read_record(path: Path) -> Any | None:
-    """Reads what `write_record` wrote; None where it is missing or damaged."""
+    """Reads what `write_record` wrote; None if it is missing or damaged."""
     try:
         checksum, _, body = path.read_bytes().partition(b"\n")
     except FileNotFoundError:
@@ -350,7 +350,7 @@ class Records(Generic[_Result]):
         self._path(task).unlink(missing_ok=True)
 
     def of(self, task: int) -> _Result | None:
-        """Returns the result of a task; None where it is not finished, or its record is damaged."""
+        """Returns the result of a task; None if it is not finished, or its record is damaged."""
         content = read_record(self._path(task))
         return None if content is None else self.load(content)
 

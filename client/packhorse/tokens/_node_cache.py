@@ -78,7 +78,7 @@ class StoreCache:
             raise ValueError("cache_bytes and block_bytes must be at least 1, read_ahead_bytes at least 0")
 
     def open(self) -> "BlockCache":
-        """Makes the folder; an OSError where it cannot be made."""
+        """Makes the folder; an OSError if it cannot be made."""
         return BlockCache(Path(self.cache_folder or Path.home() / ".cache" / "packhorse" / "tokens"), self.cache_bytes)
 
 
@@ -135,7 +135,7 @@ class BlockCache:
     """A folder of blocks. It pickles by path."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        """Makes the folder, on a local disk; an OSError where it cannot be made.
+        """Makes the folder, on a local disk; an OSError if it cannot be made.
 
         `max_bytes` limits all in it together, to within a few percent for each process. Files that are kept whole
         count too, and stay while they are in use.
@@ -238,7 +238,7 @@ class KeptFile:
     """A whole file of a cache, which is not removed while this object exists. It pickles by path."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file; a FileNotFoundError where it is missing, or being removed."""
+        """Opens the file; a FileNotFoundError if it is missing, or being removed."""
         self.path = path
         self._file = path.open("rb")
         while not try_lock(self._file, shared=True):  # it is being removed
@@ -276,7 +276,7 @@ def _appearing(path: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> memoryview | None:
-    """Maps a block; None where it is missing, or does not match its checksum and was removed."""
+    """Maps a block; None if it is missing, or does not match its checksum and was removed."""
     try:
         with path.open("rb") as file:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -86,7 +86,7 @@ class RowLookup:
     """
 
     def __init__(self, where: str, num_rows: int, ids: NDArray[np.int64] | None = None) -> None:
-        """Takes the ids of all rows, int64 [N], or None where a row's number is its id; sorts them where need be.
+        """Takes the ids of all rows, int64 [N], or None if a row's number is its id; sorts them where need be.
 
         Raises:
             TokenSourceError: two rows have the same id.
@@ -107,7 +107,7 @@ class RowLookup:
         self._sorted_ids = ids
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the rows of ids: int64 [S]; a TokenSourceError where one is missing."""
+        """Returns the rows of ids: int64 [S]; a TokenSourceError if one is missing."""
         if self._sorted_ids is None:
             is_missing = (ids < 0) | (ids >= self._num_rows)
             rows = ids
@@ -136,7 +136,7 @@ class TableSource(TokenSource):
     """A source of a table's rows, which may have a column of ids."""
 
     _id_column: str | None
-    """Where ids are; None where a row's number is its sequence's id."""
+    """Where ids are; None if a row's number is its sequence's id."""
     _lookup: RowLookup | None
     """Made when first needed."""
 
@@ -174,7 +174,7 @@ class TableSource(TokenSource):
         return f"row {row} of {self.where}"
 
     def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the rows of ids: int64 [S]; a TokenSourceError where one is missing."""
+        """Returns the rows of ids: int64 [S]; a TokenSourceError if one is missing."""
         if self._lookup is None:
             held = None if self._id_column is None else self._ids_in(self._id_column)
             self._lookup = RowLookup(self.where, len(self), held)

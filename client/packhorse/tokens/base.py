@@ -125,7 +125,7 @@ class TokenSource(ABC):
         A source of rows looks ids up in their column. A subclass of your own takes ids as they are.
 
         Args:
-            id_column: the column of the dataset's input that ids come from; empty where an id is a row number.
+            id_column: the column of the dataset's input that ids come from; empty if an id is a row number.
 
         Raises:
             TokenSourceError: ids come from a column, and this source knows row numbers only.
@@ -143,7 +143,7 @@ class TokenSource(ABC):
         """Returns the source of a block's sequences: this source, unless it is a mixture's.
 
         Args:
-            component_ids: the component of each sequence: integers [S]; None where there is no mixture.
+            component_ids: the component of each sequence: integers [S]; None if there is no mixture.
         """
         return self
 
@@ -261,7 +261,7 @@ class MappedSource(TokenSource):
 
     @abstractmethod
     def _locate(self, ids: NDArray[np.int64]) -> Ranges:
-        """Finds sequences; a TokenSourceError where an id is missing."""
+        """Finds sequences; a TokenSourceError if an id is missing."""
 
     @property
     def is_mapped(self) -> bool:

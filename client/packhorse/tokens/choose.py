@@ -73,7 +73,7 @@ class IndexableSource(FetchSource):
 
     @property
     def num_sequences(self) -> int | None:
-        """The object's length; None where it has none."""
+        """The object's length; None if it has none."""
         return len(self._indexable) if isinstance(self._indexable, Sized) else None
 
     def for_ids(self, id_column: str) -> "IndexableSource":

@@ -48,7 +48,7 @@ class MdsSource(TableSource, FetchSource):
             column: of tokens. None for the only one that can hold them, or the only one of these named `input_ids` or
                 `tokens`.
             dtype: type of the integers of a `bytes` column, little-endian by default; None for other columns.
-            id_column: of ids, a distinct integer for each sequence. None where an id is a row number. From a store it
+            id_column: of ids, a distinct integer for each sequence. None if an id is a row number. From a store it
                 is read with all of the shards.
             store: how a URL is read; None for the defaults.
 
@@ -122,7 +122,7 @@ class MdsSource(TableSource, FetchSource):
             raise TokenSourceError(f"sequence {sequence_id}, column {self._column!r}: {error}") from None
 
     def _reason_against(self, column: str) -> str | None:
-        """Returns why a column cannot hold tokens; None where it can."""
+        """Returns why a column cannot hold tokens; None if it can."""
         encoding = self._shards.columns[column]
         if encoding == "bytes":
             return None if self._dtype else "holds bytes; give the type of its integers, as in dtype='uint16'"

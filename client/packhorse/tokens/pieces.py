@@ -66,7 +66,7 @@ class PieceRule:
     rooms: RoomRule
     """How a room follows from a length."""
     longest: int | None = None
-    """Tokens to which longer sequences were truncated at their end, or split; None where none was."""
+    """Tokens to which longer sequences were truncated at their end, or split; None if none was."""
     longest_of_components: tuple[int | None, ...] = ()
     """The same of each of a mixture's components; empty without a mixture."""
 
@@ -131,7 +131,7 @@ class PieceRule:
         return own
 
     def _longest(self, component_ids: NDArray[np.integer] | None) -> int | NDArray[np.int64] | None:
-        """Returns the length to which longer sequences were cut: one for all, or one each; None where none was cut."""
+        """Returns the length to which longer sequences were cut: one for all, or one each; None if none was cut."""
         if component_ids is None or not self.longest_of_components:
             return self.longest
         longest = [_NEVER if each is None else each for each in self.longest_of_components]

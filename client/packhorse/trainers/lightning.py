@@ -151,7 +151,7 @@ class _TrainerEpochs:
     def trained_state(self) -> dict[str, Any] | None:
         """Returns the cursor of the last batch that was trained on, even if later ones were returned.
 
-        None where the Trainer's counts are of another training: a tuner sets them back.
+        None if the Trainer's counts are of another training: a tuner sets them back.
         """
         return self._states.get(self._num_trained)
 
@@ -186,7 +186,7 @@ class _TrainerEpochs:
         """Moves the loader to where training continues.
 
         Returns:
-            Batches of the epoch before that, as this topology counts them; None where no length is known.
+            Batches of the epoch before that, as this topology counts them; None if no length is known.
         """
         loader = self._loader
         loader.set_epoch(self._num_epochs_done if state is None else state.get("epoch", 0))

@@ -63,7 +63,7 @@ class _SharedBins:
     tensor_parallel_size: int
     """1 without sequence parallelism."""
     process_group: Any = None
-    """Of all ranks that data or context is divided over, where they share more than one bin; None where they do not, or
+    """Of all ranks that data or context is divided over, where they share more than one bin; None if they do not, or
     where nobody knows."""
 
     def over_ranks(self, sums: tuple[int, int], device: torch.device) -> list[float]:

@@ -35,7 +35,7 @@ class MegatronBatch(NamedTuple):
     attention_mask: None
     """None: offsets separate the sequences."""
     position_ids: torch.Tensor | None
-    """int64 [1, T]; None where tokens are."""
+    """int64 [1, T]; None if tokens are."""
     padding_mask: torch.Tensor
     """bool [1, T], True where there is no token; GPTModel takes it, so that experts do not see padding."""
     packed_seq_params: Any

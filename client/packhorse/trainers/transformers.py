@@ -289,7 +289,7 @@ class PackedTrainerMixin(_AnyTrainer):
         return loader
 
     def _stand_in(self) -> Any:
-        """What the trainer's constructor is given for PackedData; None where it takes none."""
+        """What the trainer's constructor is given for PackedData; None if it takes none."""
         return None
 
     def _refuse_what_cuts_rows(self) -> None:

@@ -155,7 +155,7 @@ class ContextRule:
             rooms: of all sequences of the optimizer step, in tokens; each at most `max_seq_len`.
 
         Returns:
-            For each of `max_context_parallel` ranks its parts, in order; none where there are too few sequences.
+            For each of `max_context_parallel` ranks its parts, in order; none if there are too few sequences.
 
         Raises:
             ValueError: a room is over `max_seq_len`.

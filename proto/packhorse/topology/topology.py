@@ -209,7 +209,7 @@ class Topology:
         return replace(self, world_size=1, workers_per_rank=1, mode=StreamMode.PARTITION)
 
     def num_left(self, num_bins: int) -> int:
-        """Bins of the epoch from start_position on; a ValueError where the start lies beyond the end."""
+        """Bins of the epoch from start_position on; a ValueError if the start lies beyond the end."""
         if self.start_position > num_bins:
             raise ValueError(parameter("start_position") + f" must be in [0, {num_bins}], got {self.start_position}")
         return num_bins - self.start_position

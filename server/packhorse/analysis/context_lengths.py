@@ -128,10 +128,10 @@ class WaitingRow:
     world_size: int
     """Ranks."""
     waiting: dict[Balance, Waiting] | None
-    """By balance; None where the epoch has too few bins for one optimizer step."""
+    """By balance; None if the epoch has too few bins for one optimizer step."""
 
     def idle(self, balance: Balance, *, at_steps: bool) -> float | None:
-        """Returns the share of GPU time that ranks spend waiting, in [0, 1); None where it was not measured."""
+        """Returns the share of GPU time that ranks spend waiting, in [0, 1); None if it was not measured."""
         excess = self.excess(balance, at_steps=at_steps)
         return None if excess is None else idle_share(excess)
 

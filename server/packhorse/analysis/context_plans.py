@@ -69,7 +69,7 @@ class ContextPlan:
     """By number of ranks, ascending, of the bins that were laid out."""
     waiting: dict[int, float | None]
     """Number of context-parallel groups → time that ranks wait at micro-steps, as a share of work and communication;
-    None where the epoch has too few bins for an optimizer step."""
+    None if the epoch has too few bins for an optimizer step."""
 
     @property
     def parallel_share(self) -> float:

@@ -54,7 +54,7 @@ class DatasetReport:
     waiting: list[WaitingRow]
     """What waiting costs that run; empty without a run, and where ranks share bins."""
     context_plan: ContextPlan | None
-    """How ranks share bins; None where a rank takes a bin."""
+    """How ranks share bins; None if a rank takes a bin."""
     windows: list[ShuffleQuality]
     """How well locality windows shuffle; empty unless they were asked for."""
 

@@ -30,7 +30,7 @@ class CommandEntry:
     summary: str
     """The first sentence of its help."""
     extra: str | None = None
-    """The extra of packhorse that it needs; None where every install has it."""
+    """The extra of packhorse that it needs; None if every install has it."""
     modules: tuple[str, ...] = ()
     """Modules of that extra without which it cannot run."""
     package: str = "packhorse.cli"

@@ -51,7 +51,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def cache_folder() -> Path | None:
-    """Returns a folder that keeps kernels; None where there is none, or it could not be written."""
+    """Returns a folder that keeps kernels; None if there is none, or it could not be written."""
     return None if _warned or not _folders else min(_folders)
 
 
@@ -106,7 +106,7 @@ class _Cache(_FunctionCache):
         return (*super()._index_key(sig, codegen), self._digest)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Returns what is compiled for a signature, or None where it is to be compiled here."""
+        """Returns what is compiled for a signature, or None if it is to be compiled here."""
         found = self._found(sig, target_context)
         if found is None and _thread.only_from_cache:
             raise NotCompiledError(self._name)

@@ -7,7 +7,7 @@ from packhorse.packing import Template
 
 
 def parse_counts(data: bytes) -> Counter[int]:
-    """Reads counts.json; a ValueError where it is something else."""
+    """Reads counts.json; a ValueError if it is something else."""
     content = _parsed(data)
     if not isinstance(content, dict) or not all(_is_count(count) for count in content.values()):
         raise ValueError("not an object of length → count")
@@ -18,7 +18,7 @@ def parse_counts(data: bytes) -> Counter[int]:
 
 
 def parse_templates(data: bytes) -> Counter[Template]:
-    """Reads templates.json; a ValueError where it is something else."""
+    """Reads templates.json; a ValueError if it is something else."""
     content = _parsed(data)
     templates: Counter[Template] = Counter()
     for entry in content if isinstance(content, list) else [None]:

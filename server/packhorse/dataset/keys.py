@@ -44,7 +44,7 @@ class KeyRows(NamedTuple):
     sizes: NDArray[np.int64]
     """How many of them each has, at least 1: int64 [n]."""
     ids: NDArray[np.int64] | None = None
-    """int64 [n]; None where ids count from 0."""
+    """int64 [n]; None if ids count from 0."""
 
 
 class DuplicateKeyError(ValueError):
@@ -77,7 +77,7 @@ class Keys:
 
     @classmethod
     def mapped(cls, folder: Path, record: KeyRecord) -> "Keys":
-        """Maps a table; a PreparedDatasetError where a file is not as the manifest says."""
+        """Maps a table; a PreparedDatasetError if a file is not as the manifest says."""
         table = cls(
             data=map_array(folder / KEYS, "uint8", (record.n_bytes,)),
             ends=map_array(folder / KEY_ENDS, "int64", (record.n_keys,)),
@@ -107,7 +107,7 @@ class Keys:
         return ids
 
     def of(self, ids: NDArray[np.integer]) -> list[str]:
-        """Returns the keys of ids, empty where an id has none."""
+        """Returns the keys of ids, empty if an id has none."""
         entries = ids.astype(np.int64)
         if self.ids is not None:
             entries = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)

@@ -69,9 +69,9 @@ class PreparedDataset:
     """First token of each pool entry in its sequence, mapped, too: uint32 or int64 [n_sequences]; None: all 0. Of a
     pool of groups `groups` has them."""
     groups: Groups | None = None
-    """The groups that the plan is over, with their sequences; None where every sequence is planned by itself."""
+    """The groups that the plan is over, with their sequences; None if every sequence is planned by itself."""
     keys: Keys | None = None
-    """Keys of its sequences; None where they have ids only."""
+    """Keys of its sequences; None if they have ids only."""
 
     @cached_property
     def name(self) -> str:
@@ -142,7 +142,7 @@ class PreparedDataset:
         return view if self.groups is None else GroupedSource(view, self.groups)
 
     def check_pool(self) -> None:
-        """Compares every array file with its checksum, reading it whole; PreparedDatasetError where one differs."""
+        """Compares every array file with its checksum, reading it whole; PreparedDatasetError if one differs."""
         for name in _array_files(self.manifest):
             _check_sum(self.path / name, self.manifest, sha256_of(self.path / name))
 
@@ -234,7 +234,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
 
 
 def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None) -> Groups | None:
-    """Maps the files of groups; None where the dataset has none."""
+    """Maps the files of groups; None if the dataset has none."""
     if manifest.groups is None:
         return None
     num_members = manifest.n_sequences

@@ -69,7 +69,7 @@ class PlanOptions:
 
     @property
     def context(self) -> ContextRule | None:
-        """How bins are laid over groups of ranks; None where a rank takes a bin.
+        """How bins are laid over groups of ranks; None if a rank takes a bin.
 
         Raises:
             ValueError: the options do not make a rule.
@@ -156,7 +156,7 @@ class SkippedRows:
     first: tuple[SkippedRow, ...] = ()
     """The first of them; skipped.jsonl names all where there are more."""
     by_reason: dict[str, int] | None = field(default=None, metadata=LATER)
-    """What is wrong → how many of them; None where none was left out, or an earlier release left one out."""
+    """What is wrong → how many of them; None if none was left out, or an earlier release left one out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class Inputs:
     kind: str
     """Its kind: Parquet, Arrow, Megatron, …; for lengths in memory, the name of the Python type."""
     length_column: str | None
-    """The column of lengths or tokens that was read; None where there are no columns."""
+    """The column of lengths or tokens that was read; None if there are no columns."""
     rows: int
     """Rows in all files."""
     num_files: int
@@ -264,7 +264,7 @@ class SequenceFacts:
     id_dtype: Literal["uint32", "int64"]
     """Type of ids, in pools.npy and in messages; in a grouped dataset pools.npy holds groups' numbers."""
     start_dtype: Literal["uint32", "int64"] | None = None
-    """Type of starts.npy, the first token of each entry; None where all are 0 and there is no such file."""
+    """Type of starts.npy, the first token of each entry; None if all are 0 and there is no such file."""
     ids_sum_a: int = 0
     """Order-independent fingerprint of the ids and first tokens, see `packhorse.wire.ids_sum`."""
     ids_sum_b: int = 0
@@ -280,18 +280,18 @@ class Facts(SequenceFacts):
     source: str
     """Names of the input, as the user gave them (last components only)."""
     id_column: str | None
-    """The column of `source` that ids come from; None where an id is a row number."""
+    """The column of `source` that ids come from; None if an id is a row number."""
     inputs: Inputs | None = field(default=None, metadata=LATER)
     """The input, file by file; None in a dataset of an earlier release."""
     groups: GroupRecord | None = field(default=None, metadata=LATER)
-    """Its groups; None where every sequence is planned by itself."""
+    """Its groups; None if every sequence is planned by itself."""
     resources: tuple[ResourceRecord, ...] = field(default=(), metadata=LATER)
     """What its sequences take of a bin beside tokens. Its plan is then over classes of sizes, and every sequence is in
     a group, if only its own."""
     rounding_tokens: int = field(default=0, metadata=LATER)
     """By how many tokens these classes are larger than what is in them; no bin has them."""
     keys: KeyRecord | None = field(default=None, metadata=LATER)
-    """Its sequences' keys; None where they have ids only."""
+    """Its sequences' keys; None if they have ids only."""
     version: int = field(default=1, metadata=LATER)
     """Which version of a growing dataset it is, counted from 1; appending makes the next one."""
 

@@ -150,7 +150,7 @@ def aside_of(folder: Path) -> Path:
 
 
 def left_aside(folder: Path) -> Path | None:
-    """Returns the name that a crash between two renames took from a folder; None where `folder` has its own name.
+    """Returns the name that a crash between two renames took from a folder; None if `folder` has its own name.
 
     Example:
         >>> left_aside(Path("/data/.corpus.replaced"))
@@ -272,7 +272,7 @@ def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
 
 
 def _obstacle(output: Path) -> str:
-    """Says why a folder is not a prepared dataset alone; empty where it is."""
+    """Says why a folder is not a prepared dataset alone; empty if it is."""
     if not output.is_dir():
         return "is not a folder"
     try:

@@ -20,7 +20,7 @@ from packhorse.dataset.load import PreparedDataset, open_prepared
 from packhorse.jobs import Progress, open_engine
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-"""Gives whole sequences' lengths in tokens, int64 [S], of ids int64 [S]; raises a ValueError where one is missing."""
+"""Gives whole sequences' lengths in tokens, int64 [S], of ids int64 [S]; raises a ValueError if one is missing."""
 
 Order = Literal["pool", "id"]
 """The order in which lengths are read: that of the pool, or by id, which suits files that must be decoded."""
@@ -39,7 +39,7 @@ class Difference:
     planned: int
     """Its planned length in tokens; with `align` or `extra_tokens`, its room."""
     found: int | None
-    """Its length in tokens; None where it is missing."""
+    """Its length in tokens; None if it is missing."""
     why: str
     """The same in words."""
 
@@ -81,7 +81,7 @@ def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
         progress: shows bytes.
 
     Returns:
-        What is wrong, a line for each file; empty where nothing is.
+        What is wrong, a line for each file; empty if nothing is.
     """
     checksums = dataset.manifest.checksums
     paths = [dataset.path / name for name in sorted(checksums)]
@@ -282,7 +282,7 @@ class _Comparison:
     def _found(
         self, ids: NDArray[np.int64], first: int, last: int
     ) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
-        """Yields [first, last) with the lengths there, or one by one with None where sequences are missing."""
+        """Yields [first, last) with the lengths there, or one by one with None if sequences are missing."""
         if first == last:
             return
         try:

@@ -54,7 +54,7 @@ def versions_of(folder: Path | str) -> list[Version]:
 
 
 def find_version(folder: Path | str, digest: str) -> Path | None:
-    """Returns the folder of the earlier version with a digest; None where none is kept.
+    """Returns the folder of the earlier version with a digest; None if none is kept.
 
     Example:
         >>> find_version("datasets/corpus", "of another")

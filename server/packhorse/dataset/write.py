@@ -105,7 +105,7 @@ def parts_at(expected: str, chain: Chain) -> int | None:
         chain: of the mixture.
 
     Returns:
-        None where they are the same; 0 where they have nothing in common, as with a digest of something else.
+        None if they are the same; 0 if they have nothing in common, as with a digest of something else.
     """
     begun = _chain_of(expected)
     if not begun:

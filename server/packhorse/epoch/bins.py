@@ -51,7 +51,7 @@ class Bins:
     positions: NDArray[np.int64]
     """Position of every bin: int64 [N]; -1 for a bin that the remainder policy added."""
     first_tokens: PoolArray | None = None
-    """First token of each entry in its sequence: uint32 or int64 [S]; None where all begin at token 0."""
+    """First token of each entry in its sequence: uint32 or int64 [S]; None if all begin at token 0."""
     component_ids: NDArray[np.int32] | None = None
     """A mixture's component for each bin, -1 for an empty bin: int32 [N]; None without a mixture."""
     templates: NDArray[np.int64] | None = None
@@ -115,7 +115,7 @@ class Bins:
         )
 
     def sequences(self, which: NDArray[np.int64]) -> dict[str, Any]:
-        """Returns what some sequences have, by the names of fields of `Bins`: [M] each, None where no sequence has it.
+        """Returns what some sequences have, by the names of fields of `Bins`: [M] each, None if no sequence has it.
 
         Args:
             which: int64 [M], indices into `ids`.

@@ -301,11 +301,11 @@ class Permutation:
         self.row = table[0]
 
     def forward(self, values: ArrayLike) -> NDArray[np.int64]:
-        """Returns σ(values): int64, the shape of `values`, each in [0, size); a ValueError where one is outside."""
+        """Returns σ(values): int64, the shape of `values`, each in [0, size); a ValueError if one is outside."""
         return self._apply(_forward_many, values)
 
     def backward(self, values: ArrayLike) -> NDArray[np.int64]:
-        """Returns σ⁻¹(values): int64, the shape of `values`, each in [0, size); a ValueError where one is outside."""
+        """Returns σ⁻¹(values): int64, the shape of `values`, each in [0, size); a ValueError if one is outside."""
         return self._apply(_backward_many, values)
 
     def __call__(self, value: int) -> int:

@@ -98,7 +98,7 @@ def balanced(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter
 
 
 def _into(num_bins: int, pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template] | None:
-    """Fills the bins evenly; None where they do not hold everything."""
+    """Fills the bins evenly; None if they do not hold everything."""
     dealer = Dealer(limit, most_room)
     dealer.open_bins(num_bins, capacity)
     if any(dealer.deal(length, count) for length, count in pairs):

@@ -80,7 +80,7 @@ def _array_of_list(lengths: Any) -> NDArray[Any]:
 
 
 def _array_of_plain_integers(lengths: Any) -> NDArray[np.int64] | None:
-    """Checks integers in half the time of looking at every type; None where that is needed.
+    """Checks integers in half the time of looking at every type; None if that is needed.
 
     A sum is a plain int only if every term is one or adds up like one, as True does, which is then found among the ones
     and zeros.

@@ -234,7 +234,7 @@ class Counted:
     id_dtype: IdType
     """Their type in the pool."""
     start_dtype: IdType | None
-    """The type of first tokens beside the pool; None where it has none, as a pool of groups."""
+    """The type of first tokens beside the pool; None if it has none, as a pool of groups."""
     facts: SequenceFacts
     """Facts of the sequences; merging adds the fingerprint of the ids of rows."""
 
@@ -339,7 +339,7 @@ def facts_of(
         counts: sequences, or pieces, of each: int64 [D].
         own_tokens: their tokens without `extra_tokens` and alignment.
         id_range: the smallest and the largest id.
-        start_dtype: how first tokens are stored; None where every one is 0.
+        start_dtype: how first tokens are stored; None if every one is 0.
         over_length: what the over-length policy did.
     """
     return SequenceFacts(
@@ -390,7 +390,7 @@ def _over_length_ledger(found: Sequence[TaskCounts], options: PlanOptions) -> Ov
 
 
 def _start_dtype(found: Sequence[TaskCounts], options: PlanOptions) -> IdType | None:
-    """Returns the type of first tokens; None where all are 0."""
+    """Returns the type of first tokens; None if all are 0."""
     longest, limit = max(part.longest_over for part in found), options.rooms.longest
     if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):
         return None

@@ -319,7 +319,7 @@ class _Tally:
         return replace(facts, ids_sum_a=self._ids_sum[0], ids_sum_b=self._ids_sum[1])
 
     def first_tokens(self) -> NDArray[np.integer] | None:
-        """Returns where every member begins in its sequence: [n]; None where each begins at 0."""
+        """Returns where every member begins in its sequence: [n]; None if each begins at 0."""
         pieces, dtype = np.concatenate(self._pieces), self._start_dtype()
         if dtype is None:
             return None

@@ -37,7 +37,7 @@ CHUNK_IDS = 1 << 22
 _MOST_ROWS_NAMED = 4
 
 Files = tuple[str, str | None]
-"""A spill's ids and first tokens, or None where all are 0; of a list of (id, length) the file and None."""
+"""A spill's ids and first tokens, or None if all are 0; of a list of (id, length) the file and None."""
 
 Writes = Literal["ids", "first_tokens", "over"]
 """Which array a task writes: pools.npy, starts.npy or over_length.npy."""
@@ -307,7 +307,7 @@ def cut_chunks(
 
 
 def find_duplicate(task: ChunkTask) -> int | None:
-    """Returns the smallest id that occurs twice in a chunk; None where there is none."""
+    """Returns the smallest id that occurs twice in a chunk; None if there is none."""
     if task.low == task.high and task.first_tokens_path is None:
         return task.low
     pool = map_entries(task.pool)

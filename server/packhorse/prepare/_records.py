@@ -55,7 +55,7 @@ _TABLES = ("Parquet", "Arrow", "MDS")
 
 
 def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
-    """Returns the inputs as they were named; a ValueError where that is no way to name one."""
+    """Returns the inputs as they were named; a ValueError if that is no way to name one."""
     named = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
     paths = [as_path(one) for one in named if isinstance(one, str | os.PathLike) and str(one)]
     if len(paths) < len(named):
@@ -239,7 +239,7 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
 def gather_keys(
     folder: Path, opened: Opened, progress: Progress, before: PreparedDataset | None = None
 ) -> KeyRecord | None:
-    """Writes the table of keys; None where the input has none.
+    """Writes the table of keys; None if the input has none.
 
     Args:
         folder: to write it into.

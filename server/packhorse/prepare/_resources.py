@@ -135,7 +135,7 @@ class SizeCounts:
         return stats.with_tokens(stats.total_tokens - self._rounding_tokens(), plan.lower_bound)
 
     def facts(self) -> dict[str, Any]:
-        """Returns fields of the manifest; a ValueError where a resource costs too much."""
+        """Returns fields of the manifest; a ValueError if a resource costs too much."""
         records = self._records()
         for each in records:
             of_bin = min(each.cap or each.total, each.total) * each.cost

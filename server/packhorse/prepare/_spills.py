@@ -28,7 +28,7 @@ class Spill:
     ids: str
     """Ids: [n]."""
     first_tokens: str | None
-    """First tokens: [n]; None where all are 0."""
+    """First tokens: [n]; None if all are 0."""
     over: str | None
     """(id, length) of sequences that are too long, by id: int64 [k, 2]; None without any."""
 
@@ -144,7 +144,7 @@ def sort_segments(ids: Entries, first_tokens: Entries | None, edges: NDArray[np.
 
     Args:
         ids: [n].
-        first_tokens: [n]; None where all are 0.
+        first_tokens: [n]; None if all are 0.
         edges: int64 [D + 1], where each segment begins, and where the last one ends.
     """
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):

@@ -154,7 +154,7 @@ class WholeGroups:
     resources: NDArray[np.int64]
     """Of each row: int64 [n, k], of k resources."""
     first_tokens: NDArray[np.int64] | None = None
-    """Where each row begins in its sequence: int64 [n]; None where each begins at 0."""
+    """Where each row begins in its sequence: int64 [n]; None if each begins at 0."""
     shares_prefixes: bool = False
     """Whether what is before stands in another row of the group, so that each row is a sequence."""
 

@@ -60,7 +60,7 @@ class Job:
     adds: bool = True
     """Whether the input holds new sequences only; else it holds those of the version before, too."""
     record: JobRecord | None = None
-    """By which interrupted work is recognised; None where it cannot be."""
+    """By which interrupted work is recognised; None if it cannot be."""
     workers: int = 1
     format: Layout = "packhorse"
     tokens_folder: Path | None = None
@@ -324,7 +324,7 @@ def check_plan(
 
 
 def checked_options(options: PlanOptions) -> PlanOptions:
-    """Returns the options of a plan with integers of Python; a ValueError where one is wrong."""
+    """Returns the options of a plan with integers of Python; a ValueError if one is wrong."""
     if options.over_length not in get_args(OverLength):
         raise ValueError(
             parameter("over_length") + f" must be one of {', '.join(get_args(OverLength))}, got {options.over_length!r}"
@@ -367,7 +367,7 @@ def checked_options(options: PlanOptions) -> PlanOptions:
 
 
 def _checked_context(options: PlanOptions) -> ContextRule | None:
-    """Returns the rule of a context plan, None for another; a ValueError where something does not go with it."""
+    """Returns the rule of a context plan, None for another; a ValueError if something does not go with it."""
     if options.tokens_per_rank is None:
         if options.cost_cap_percent is not None:
             raise ValueError(
@@ -390,7 +390,7 @@ def _checked_context(options: PlanOptions) -> ContextRule | None:
 def plan_and_columns(
     max_seq_len: int | None, length_column: str | None, plan: PlanOptions | None, columns: InputColumns | None
 ) -> tuple[PlanOptions, InputColumns]:
-    """Returns the plan's options, checked, and the columns; a ValueError where one is given twice or not at all."""
+    """Returns the plan's options, checked, and the columns; a ValueError if one is given twice or not at all."""
     if (max_seq_len is None) == (plan is None):
         raise ValueError("give either " + parameter("max_seq_len") + " or plan=PlanOptions(max_seq_len=…)")
     if length_column is not None and columns is not None:

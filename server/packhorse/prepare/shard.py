@@ -204,7 +204,7 @@ class _Cutting:
     parts: Records[str]
     """By number, the name of every shard that was begun."""
     keys: tuple[Path, KeyRecord] | None
-    """The table of the corpus's keys; None where it has none."""
+    """The table of the corpus's keys; None if it has none."""
 
     def write(self, shard: _Shard) -> Manifest:
         """Prepares a shard, unless an interrupted call has; one that it left half-made is replaced."""
@@ -259,7 +259,7 @@ def _cut(prefix: Path, found: Found, opened: Opened, by: str | None, sequences: 
 
 
 def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> tuple[Path, KeyRecord] | None:
-    """Writes the table of a corpus's keys, for its shards to take theirs from; None where it has none."""
+    """Writes the table of a corpus's keys, for its shards to take theirs from; None if it has none."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     record = gather_keys(folder, opened, progress)

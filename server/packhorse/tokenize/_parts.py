@@ -68,7 +68,7 @@ class Found:
 
 
 def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
-    """Returns one input or several as a list; a ValueError where one is no path."""
+    """Returns one input or several as a list; a ValueError if one is no path."""
     found = [inputs] if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Sequence) else list(inputs)
     if not all(isinstance(entry, str | os.PathLike) for entry in found):
         raise ValueError(parameter("inputs") + f" must be paths or glob patterns, got {inputs!r:.60}")
@@ -138,7 +138,7 @@ def _suffix(path: str) -> str:
 
 
 def _kind_of(path: str, as_text: bool) -> Kind:
-    """Returns what a file is, by its name; a ValueError where it is not read."""
+    """Returns what a file is, by its name; a ValueError if it is not read."""
     suffix = _suffix(path)
     if as_text and suffix in _PLAIN_TOO:
         return "text"
@@ -247,7 +247,7 @@ class FileRange:
 
 @contextmanager
 def open_plain(path: str) -> Iterator[BinaryIO]:
-    """Opens a file or object, and decompresses it as its name says; a ValueError where it is something else."""
+    """Opens a file or object, and decompresses it as its name says; a ValueError if it is something else."""
     compression = compression_of(path)
     with open_binary(path) as file:
         if compression is None:
@@ -356,7 +356,7 @@ def _weighed(file: tuple[str, Kind]) -> Weighed:
 
 
 def cut_into_parts(files: Sequence[Weighed], cut_of: Callable[[Kind], Cut | None]) -> list[Part]:
-    """Cuts files into parts of about one size; `cut_of` a kind is None where a file of it is read whole."""
+    """Cuts files into parts of about one size; `cut_of` a kind is None if a file of it is read whole."""
     part_bytes = min(max(sum(file.size_bytes for file in files) // _PARTS, _LEAST_PART_BYTES), _MOST_PART_BYTES)
     parts: list[Part] = []
     ranges: list[FileRange] = []

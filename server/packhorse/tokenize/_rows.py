@@ -260,7 +260,7 @@ class Row:
 
 
 def row_files(inputs: Sequence[str | os.PathLike[str]]) -> Found:
-    """Returns the files that inputs name, as `find_inputs` does; a ValueError where one has no rows."""
+    """Returns the files that inputs name, as `find_inputs` does; a ValueError if one has no rows."""
     found = find_inputs(inputs)
     for path, kind in found.files:
         if kind in ("text", "folder"):

@@ -28,7 +28,7 @@ from packhorse.tokenize._rows import MOST_NAMED, Skipped
 
 
 def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Returns the `.bin` and the `.idx` of a prefix; a ValueError where it is a folder or ends like one."""
+    """Returns the `.bin` and the `.idx` of a prefix; a ValueError if it is a folder or ends like one."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(
             parameter("output") + f" must be the path of the files to write, without a suffix, got {output!r:.60}"

@@ -220,7 +220,7 @@ def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str
 
 
 def _keyed(text: str, value: object, column: str, origin: object) -> KeyedText:
-    """Returns a document with its key; a ValueError where the cell holds none."""
+    """Returns a document with its key; a ValueError if the cell holds none."""
     kept = KeyedText(text)
     if value is None or isinstance(value, bool) or not isinstance(value, str | int):
         what = "null" if value is None else f"a {type(value).__name__}"

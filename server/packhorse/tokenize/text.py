@@ -251,7 +251,7 @@ class _Target:
 
     output: str | os.PathLike[str]
     local: Path | None
-    """The tokenizer's file; None where one is trained."""
+    """The tokenizer's file; None if one is trained."""
     vocab_size: int
     """Of one that is trained."""
 
@@ -360,7 +360,7 @@ def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: 
 def _keys_file(
     id_column: str | None, output: str | os.PathLike[str], *, num_tokens: int | None = None, overwrite: bool
 ) -> AbstractContextManager[KeysFile | None]:
-    """Returns a file of keys, or a context of None where documents have no keys."""
+    """Returns a file of keys, or a context of None if documents have no keys."""
     return KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if id_column else nullcontext()
 
 

@@ -80,7 +80,7 @@ def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
 
 
 def find_eos(tokenizer: Any, path: Path) -> str | None:
-    """Returns the token that ends a sequence of a loaded tokenizer; None where nothing says which.
+    """Returns the token that ends a sequence of a loaded tokenizer; None if nothing says which.
 
     It is the `eos_token` of the settings beside its `tokenizer.json` or, where they name none, the token that the
     tokenizer itself puts after a text.
@@ -95,14 +95,14 @@ def find_eos(tokenizer: Any, path: Path) -> str | None:
 
 
 def opening_id(tokenizer: Any) -> int | None:
-    """Returns the id that a tokenizer by itself puts before every text; None where it puts none."""
+    """Returns the id that a tokenizer by itself puts before every text; None if it puts none."""
     encoding = tokenizer.encode("a")
     added: list[int] = encoding.special_tokens_mask
     return encoding.ids[0] if added and added[0] and not all(added) else None
 
 
 def closing_id(tokenizer: Any) -> int | None:
-    """Returns the id that a tokenizer by itself puts after every text; None where it puts none."""
+    """Returns the id that a tokenizer by itself puts after every text; None if it puts none."""
     encoding = tokenizer.encode("a")
     added: list[int] = encoding.special_tokens_mask
     return encoding.ids[-1] if added and added[-1] and not all(added) else None
@@ -389,7 +389,7 @@ def _loaded(path: Path, *stamps: FileStamp) -> Any:
 
 
 def _added_id(tokenizer: Any, name: str, token: str | None, own: int | None) -> int | None:
-    """The id to add to every sequence; None where there is none, or the tokenizer adds it by itself."""
+    """The id to add to every sequence; None if there is none, or the tokenizer adds it by itself."""
     if token is None:
         return None
     number: int | None = tokenizer.token_to_id(token)

@@ -32,13 +32,13 @@ class Content:
     tokens: Gather
     """Writes their tokens."""
     mask: Gather | None
-    """Writes their loss mask; None where every token is predicted."""
+    """Writes their loss mask; None if every token is predicted."""
     first: int = 0
     """Index of the first sequence among those of `tokens` and `mask`."""
     first_tokens: NDArray[np.int64] | None = None
-    """First token of each piece in its sequence: int64 [n]; None where all begin at token 0."""
+    """First token of each piece in its sequence: int64 [n]; None if all begin at token 0."""
     held: NDArray[np.int64] | None = None
-    """Tokens of the whole sequences in the source: int64 [n]; None where each comes whole."""
+    """Tokens of the whole sequences in the source: int64 [n]; None if each comes whole."""
     has_bos: NDArray[np.bool_] | None = None
     """Which begin with a separator: bool [n]; None for none."""
     has_eos: NDArray[np.bool_] | None = None
@@ -46,7 +46,7 @@ class Content:
     component_ids: NDArray[np.int32] | None = None
     """The mixture's component of each sequence: int32 [n]; None for a single dataset."""
     redactions: NDArray[np.int64] | None = None
-    """What is redacted in each, as in a block: int64 [n]; None where nothing is."""
+    """What is redacted in each, as in a block: int64 [n]; None if nothing is."""
 
     def slice(self, first: int, last: int) -> "Content":
         """Returns the sequences [first, last), as views."""

@@ -45,7 +45,7 @@ class MixedComponent:
     name: str
     """As the mixture names it."""
     longest: int | None = None
-    """Tokens to which its longer sequences were truncated or split; None where none was cut."""
+    """Tokens to which its longer sequences were truncated or split; None if none was cut."""
 
 
 @dataclass(frozen=True, slots=True)

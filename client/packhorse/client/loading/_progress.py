@@ -247,7 +247,7 @@ class Progress:
 
         Args:
             choice: what `choice` was when the epoch began.
-            digest: of the dataset, which later epochs must have too; empty where it is not known.
+            digest: of the dataset, which later epochs must have too; empty if it is not known.
         """
         if self.choice == choice:
             current = self._load()

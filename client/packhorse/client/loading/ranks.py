@@ -139,7 +139,7 @@ def _global_rank() -> tuple[int, int]:
 
 
 def _variable(name: str) -> int | None:
-    """Returns a variable's number; None where it is not set."""
+    """Returns a variable's number; None if it is not set."""
     text = os.environ.get(name, "").strip()
     if not text:
         return None

@@ -295,7 +295,7 @@ def as_rows(name: str, labels: torch.Tensor) -> torch.Tensor:
 def layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
     """Returns a layout without padding whose segments are the ranges of equal labels, integers [B, L] in host memory.
 
-    None where two ranges of a row have the same label, which no layout can express.
+    None if two ranges of a row have the same label, which no layout can express.
     """
     rows = labels.numpy()
     if rows.size == 0:

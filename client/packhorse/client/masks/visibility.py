@@ -22,9 +22,9 @@ class Band:
     """Distances query − key at which attention is allowed; 0, a token itself, is always among them."""
 
     least: int | None
-    """Smallest distance, at most 0; None where tokens see everything after them."""
+    """Smallest distance, at most 0; None if tokens see everything after them."""
     most: int | None
-    """Largest distance, at least 0; None where tokens see everything before them."""
+    """Largest distance, at least 0; None if tokens see everything before them."""
 
     @classmethod
     def of(cls, *, causal: bool, window: int | None) -> Self:

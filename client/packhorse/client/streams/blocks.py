@@ -244,7 +244,7 @@ class BinBlock:
             start = end
 
     def component_of_sequences(self) -> NDArray[np.int32] | None:
-        """Which of a mixture's components every sequence is of: int32 [S]; None where there is one dataset."""
+        """Which of a mixture's components every sequence is of: int32 [S]; None if there is one dataset."""
         return None if self.component_ids is None else self.component_ids.repeat(np.diff(self.bin_ends, prepend=0))
 
     def slice(self, first: int, last: int) -> "BinBlock":
@@ -340,13 +340,13 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
 
 
 def _joined_tokens(parts: Sequence[SentTokens | None]) -> SentTokens | None:
-    """Joins the tokens of each block that has sequences; None where one came without."""
+    """Joins the tokens of each block that has sequences; None if one came without."""
     found = [part for part in parts if part is not None]
     return joined_tokens(found) if found and len(found) == len(parts) else None
 
 
 def _joined(blocks: Sequence[BinBlock], name: str, missing: np.integer[Any]) -> NDArray[Any] | None:
-    """Joins an array of each block, with the value `missing` for one that lacks it; None where all do."""
+    """Joins an array of each block, with the value `missing` for one that lacks it; None if all do."""
     arrays = [getattr(block, name) for block in blocks]
     if all(array is None for array in arrays):
         return None

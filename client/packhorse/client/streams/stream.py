@@ -49,7 +49,7 @@ class BinStream:
         request: the stream wanted.
         topology: as in the request; once the stream is open, `topology` is `of_epoch`.
         retry: how long to try again.
-        one_dataset: is bound by the header; None where the request says what it expects.
+        one_dataset: is bound by the header; None if the request says what it expects.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Address:
     target: str
     """As gRPC takes it."""
     authority: str | None = None
-    """The host:port that was looked up, which the certificate is for; None where it is `target` itself."""
+    """The host:port that was looked up, which the certificate is for; None if it is `target` itself."""
     proxy: Proxy | None = None
     """The proxy of its connections, which looks the name up; None for direct ones."""
 
@@ -108,7 +108,7 @@ def address_of(host: str) -> Address:
 
 
 def endpoint_of(address: Address) -> Endpoint | None:
-    """Returns the socket of an address; None where it is no host and port."""
+    """Returns the socket of an address; None if it is no host and port."""
     if address.target.startswith(_LEFT_TO_GRPC):
         return None
     host, _, port = address.target.rpartition(":")

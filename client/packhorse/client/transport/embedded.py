@@ -271,7 +271,7 @@ class MemoryTransport(_InThisProcess):
 
 
 class EmbeddedPlanner(_InThisProcess):
-    """Packs lengths at once, without a folder; a PackhorseError where the server's packages are not installed."""
+    """Packs lengths at once, without a folder; a PackhorseError if the server's packages are not installed."""
 
     def __init__(self) -> None:
         try:

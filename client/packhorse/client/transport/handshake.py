@@ -25,7 +25,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
 def refusal_of(endpoint: Endpoint, access: Access, *, uses_tls: bool) -> AccessDeniedError | None:
-    """Returns why a server or this client refuses the other; None where certificates are not the cause."""
+    """Returns why a server or this client refuses the other; None if certificates are not the cause."""
     try:
         if not uses_tls:
             return _speaks_tls(endpoint)
@@ -65,7 +65,7 @@ def _closes_at_once(endpoint: Endpoint, access: Access) -> bool:
 
 
 def _secure_connection(endpoint: Endpoint, access: Access) -> ssl.SSLSocket:
-    """Returns a connection after a handshake as strict as gRPC's; an AccessDeniedError where one end refuses."""
+    """Returns a connection after a handshake as strict as gRPC's; an AccessDeniedError if one end refuses."""
     context = ssl.create_default_context(cafile=str(access.ca))
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC is not
     context.hostname_checks_common_name = False

@@ -50,7 +50,7 @@ SOUND_ANSWERS = 100
 
 
 def policy_of(timeout_seconds: float | None, retry: RetryPolicy | None) -> RetryPolicy:
-    """Returns the policy of two arguments of `connect`; a ValueError where both are given, or one is out of range."""
+    """Returns the policy of two arguments of `connect`; a ValueError if both are given, or one is out of range."""
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise ValueError(f"retry must be a RetryPolicy, e.g. RetryPolicy(deadline_seconds=60), got {shortened(retry)}")
     if timeout_seconds is None:

@@ -9,7 +9,7 @@ from packhorse.sft.tokenizer import read_tokenizer_json
 
 
 def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]], str] | None:
-    """Returns a function from tokens to text; None where there is no tokenizer."""
+    """Returns a function from tokens to text; None if there is no tokenizer."""
     if tokenizer is None:
         beside = None if tokens is None else Path(tokens).with_suffix(".tokenizer.json")
         if beside is None or not beside.is_file():

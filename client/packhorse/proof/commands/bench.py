@@ -276,7 +276,7 @@ def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_co
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float] | None:
-    """Returns count, percentiles and maximum; None where nothing was measured."""
+    """Returns count, percentiles and maximum; None if nothing was measured."""
     if not seconds:
         return None
     found = {f"p{q}": float(value) for q, value in zip(_PERCENTILES, np.percentile(seconds, _PERCENTILES), strict=True)}

@@ -240,7 +240,7 @@ def _digests_of(info: DatasetInfo) -> list[str]:
 
 
 def _streams_by_digest(target: str) -> Counter[tuple[str, str]] | None:
-    """Returns the number of open streams of each (dataset, digest); None where no server tells."""
+    """Returns the number of open streams of each (dataset, digest); None if no server tells."""
     if target.startswith("embedded:"):
         return None
     try:

@@ -55,7 +55,7 @@ def flags_of(
         names: field → flag's name, with underscores, where they differ.
         choices: field → possible values, where its type does not list them.
         leave_out: fields without a flag.
-        is_optional: whether the argument is None where no flag is given.
+        is_optional: whether the argument is None if no flag is given.
     """
     names, choices = names or {}, choices or {}
     hints, texts = get_type_hints(kind), field_texts(kind)

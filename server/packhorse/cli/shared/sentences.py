@@ -44,7 +44,7 @@ def keys_text(keys: KeyRecord) -> str:
 
 
 def real_tokens(manifest: Manifest) -> str:
-    """Returns a plan's efficiency without the tokens that rooms add; empty where they add none."""
+    """Returns a plan's efficiency without the tokens that rooms add; empty if they add none."""
     if manifest.own_tokens == manifest.total_tokens:
         return ""
     if manifest.options.extra_tokens < 0:

@@ -30,7 +30,7 @@ def token_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_tokens(tokens: str | None, id_column: str | None = None) -> "TokenSource | None":
-    """Opens a token source; returns None where no path is given."""
+    """Opens a token source; returns None if no path is given."""
     if tokens is None:
         if id_column is not None:
             raise click.UsageError("--id-column belongs to --tokens; give --tokens as well")

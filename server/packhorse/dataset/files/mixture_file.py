@@ -349,7 +349,7 @@ def _shown(value: object) -> str:
 
 
 def _integer(at: str, table: Mapping[str, Any], key: str, most: int) -> int | None:
-    """Returns a count; None where the field is missing."""
+    """Returns a count; None if the field is missing."""
     if key not in table:
         return None
     value = table[key]

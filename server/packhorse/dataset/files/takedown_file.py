@@ -120,7 +120,7 @@ class SkipEntry:
 
 
 ReadIds = Callable[[str], str]
-"""Returns the text of a file of ids, by its name; a TakedownError where it cannot be read."""
+"""Returns the text of a file of ids, by its name; a TakedownError if it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class TakedownFile:
         Args:
             text: TOML.
             file: its name, for messages.
-            read_ids: reads files of ids; None where there are none.
+            read_ids: reads files of ids; None if there are none.
 
         Raises:
             TakedownError: it is not TOML, or a field is missing, unknown or wrong; names file, line and field.

@@ -117,7 +117,7 @@ class GroupedSource:
         self.max_sequences_per_bin = groups.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order, with group_ids; a ValueError where one is outside."""
+        """Returns the bins at the given positions, in that order, with group_ids; a ValueError if one is outside."""
         packed, groups = self._source.bins(positions), self._groups
         bin_ends = np.empty_like(packed.bin_ends)
         num_members = _fill_ends(groups.table, packed.ids, packed.bin_ends, bin_ends)

@@ -240,7 +240,7 @@ class MixtureEpoch:
         return [BinRange(*each) for each in zip(self._first_epochs, positions, self._num_taken.tolist(), strict=True)]
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order; a ValueError where one is outside.
+        """Returns the bins at the given positions, in that order; a ValueError if one is outside.
 
         They have component_ids: the number of the prepared dataset, in the order of components and of their datasets.
         """

@@ -91,7 +91,7 @@ class EpochView:
         """Memory that this epoch takes beside its dataset."""
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
+        """Returns the bins at the given positions, in that order; a ValueError if one is outside."""
         return bins_at(self, positions)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:
@@ -170,7 +170,7 @@ class EpochView:
 
 
 def check_pool(plan: PlanIndex, pool: PoolArray, first_tokens: PoolArray | None) -> None:
-    """Raises a ValueError where a pool or its first_tokens have another size than the plan."""
+    """Raises a ValueError if a pool or its first_tokens have another size than the plan."""
     if len(pool) != plan.pool_size:
         raise ValueError(f"the pool has {len(pool)} ids, but the plan uses {plan.pool_size}")
     if first_tokens is not None and len(first_tokens) != len(pool):

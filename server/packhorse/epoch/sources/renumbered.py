@@ -48,7 +48,7 @@ class SkipSource:
         self.max_sequences_per_bin = source.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given new positions; a ValueError where one is outside."""
+        """Returns the bins at the given new positions; a ValueError if one is outside."""
         wanted = checked_positions(positions, self.num_bins)
         return replace(self._source.bins(self._old(wanted)), positions=wanted)
 
@@ -97,7 +97,7 @@ class JoinedSource:
         self.max_sequences_per_bin = rows_per_bin * source.max_sequences_per_bin
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order, with rows; a ValueError where one is outside."""
+        """Returns the bins at the given positions, in that order, with rows; a ValueError if one is outside."""
         return bins_at(self, positions)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:

@@ -101,7 +101,7 @@ class Source(Protocol):
 
 
 def checked_positions(positions: ArrayLike, num_bins: int) -> NDArray[np.int64]:
-    """Returns positions as int64 [N]; a ValueError where one is outside [0, num_bins)."""
+    """Returns positions as int64 [N]; a ValueError if one is outside [0, num_bins)."""
     wanted = np.ascontiguousarray(positions, dtype=np.int64)
     if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < num_bins:
         bad = wanted[(wanted < 0) | (wanted >= num_bins)][0]

@@ -206,7 +206,7 @@ def bin_shares(stage: Stage, components: Sequence[Component], number: int = 0) -
 
 
 def check_components(components: Sequence[Component]) -> None:
-    """Raises a ValueError where there are no components, or two have one name."""
+    """Raises a ValueError if there are no components, or two have one name."""
     if not components:
         raise ValueError("a mixture needs at least one component")
     for name, count in Counter(component.name for component in components).items():
@@ -215,7 +215,7 @@ def check_components(components: Sequence[Component]) -> None:
 
 
 def check_whole_draws(name: str, num_bins: int, bins_per_draw: int) -> None:
-    """Raises a ValueError where a number of bins is not of whole draws."""
+    """Raises a ValueError if a number of bins is not of whole draws."""
     below = num_bins // bins_per_draw * bins_per_draw
     if below != num_bins:
         raise ValueError(

@@ -111,7 +111,7 @@ class WindowedView:
         """Memory that this epoch takes beside its dataset, its windows included."""
 
     def bins(self, positions: ArrayLike) -> Bins:
-        """Returns the bins at the given positions, in that order; a ValueError where one is outside."""
+        """Returns the bins at the given positions, in that order; a ValueError if one is outside."""
         return bins_at(self, positions)
 
     def find(self, positions: NDArray[np.int64], outline: Outline, first_template: int = 0) -> UnfilledBins:

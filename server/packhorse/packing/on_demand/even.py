@@ -42,7 +42,7 @@ def even_bins(
         sizes: what each item takes of every cap, tokens first: int64 [M, d].
         costs: of each item, at least 0: int64 [M].
         capacities: the caps of a bin: int64 [d].
-        kinds: of each item; items of different kinds share no bin: int64 [M]. None where all may.
+        kinds: of each item; items of different kinds share no bin: int64 [M]. None if all may.
 
     Returns:
         `indices` and `bin_ends` of the new bins.

@@ -143,7 +143,7 @@ def _round_trimmed(packed: Packed, columns: Sequence[Column], uses: Sequence[flo
 def enumerate_bins(
     lengths: Sequence[int], counts: Sequence[int], capacity: int, limit: int, most: int = _MOST_BINS_TRIED
 ) -> list[Column] | None:
-    """Returns every bin that nothing can be added to, or None where there are too many, or too many lengths."""
+    """Returns every bin that nothing can be added to, or None if there are too many, or too many lengths."""
     if len(lengths) > _MOST_LENGTHS_TRIED:
         return None
     found: list[Column] = []

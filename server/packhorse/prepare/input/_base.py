@@ -61,7 +61,7 @@ class InputFile:
         ]
 
     def check(self) -> None:
-        """Raises a ValueError where the file is another now."""
+        """Raises a ValueError if the file is another now."""
         if not self.stamp.holds(self.path):
             raise changed(self.path)
 
@@ -90,7 +90,7 @@ class RowRange(ABC):
 
     @abstractmethod
     def _read(self) -> Iterator[RawRows]:
-        """Yields the range's rows in order; a ValueError where the file cannot be read."""
+        """Yields the range's rows in order; a ValueError if the file cannot be read."""
 
     def part(self, row: int) -> str:
         """Says in which part of the file a row is, such as " (row group 3)"; empty where files have none."""
@@ -189,7 +189,7 @@ class Opened:
     columns: InputColumns
     """As they are read: `length` is the evident one where the user named none."""
     keys: KeyColumn | None = None
-    """Keys of the rows; None where rows have ids only."""
+    """Keys of the rows; None if rows have ids only."""
     gives_ids: bool = False
     """Whether the input holds ids, in any order, without a column that is named."""
 

@@ -33,7 +33,7 @@ class _Page(NamedTuple):
     """Of its body, compressed."""
     unpacked_bytes: int
     levels: tuple[int, int] | None
-    """Bytes of repetition and definition levels, which then are not compressed; None where they say so themselves."""
+    """Bytes of repetition and definition levels, which then are not compressed; None if they say so themselves."""
     is_rle: bool
 
 
@@ -42,7 +42,7 @@ class UnknownPageError(Exception):
 
 
 def list_column(file: Any, column: str) -> int | None:
-    """Returns the number of the leaf that holds a list column's values; None where pyarrow must read it.
+    """Returns the number of the leaf that holds a list column's values; None if pyarrow must read it.
 
     Args:
         file: a `pyarrow.parquet.ParquetFile`.

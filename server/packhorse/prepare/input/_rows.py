@@ -51,7 +51,7 @@ class Resource:
     """
 
     def __post_init__(self) -> None:
-        """Checks the fields; a ValueError where one is wrong."""
+        """Checks the fields; a ValueError if one is wrong."""
         for name in ("name", "column"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
@@ -65,7 +65,7 @@ class Resource:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST; a ValueError where it is something else."""
+        """Reads NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST; a ValueError if it is something else."""
         found = _RESOURCE.fullmatch(text)
         if found is None or _NUMBER_AT_END.search(found[2]):  # tiles:-5 is a mistyped cap
             raise ValueError(
@@ -194,19 +194,19 @@ class RawRows(NamedTuple):
     lengths: NDArray[np.integer]
     """Integers [n], anything where they are null."""
     null_lengths: NDArray[np.bool_] | None = None
-    """bool [n]; None where none is null."""
+    """bool [n]; None if none is null."""
     ids: NDArray[np.integer] | None = None
-    """Integers [n]; None where an id is a row number."""
+    """Integers [n]; None if an id is a row number."""
     null_ids: NDArray[np.bool_] | None = None
-    """bool [n]; None where none is null."""
+    """bool [n]; None if none is null."""
     groups: NDArray[np.integer] | None = None
-    """Integers [n]; None where no column says which rows are a group."""
+    """Integers [n]; None if no column says which rows are a group."""
     null_groups: NDArray[np.bool_] | None = None
-    """bool [n]; None where none is null."""
+    """bool [n]; None if none is null."""
     resources: NDArray[np.integer] | None = None
     """Integers [n, k], of k resources; None without any."""
     null_resources: NDArray[np.bool_] | None = None
-    """bool [n, k]; None where none is null."""
+    """bool [n, k]; None if none is null."""
 
     def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "RawRows":
         """Returns the rows with the same done to each column that is there."""
@@ -228,11 +228,11 @@ class Batch(NamedTuple):
     first_row: int
     """Row of the file, 0-based, that the batch was read from."""
     rows: NDArray[np.int64] | None = None
-    """Row of each, counted from `first_row`: int64 [n]; None where no row was skipped, so that it is its index."""
+    """Row of each, counted from `first_row`: int64 [n]; None if no row was skipped, so that it is its index."""
     skipped: NDArray[np.int64] | None = None
     """(row of the file, Fault) of those that were skipped: int64 [k, 2]; None without any."""
     groups: NDArray[np.int64] | None = None
-    """int64 [n]; None where no column says which rows are a group."""
+    """int64 [n]; None if no column says which rows are a group."""
     resources: NDArray[np.int64] | None = None
     """int64 [n, k], of k resources; None without any."""
 
@@ -242,7 +242,7 @@ class Batch(NamedTuple):
 
 
 def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
-    """Returns the Fault of every row: uint8 [n]; None where all are sound."""
+    """Returns the Fault of every row: uint8 [n]; None if all are sound."""
     lengths, ids = raw.lengths, raw.ids
     if not len(lengths):
         return None

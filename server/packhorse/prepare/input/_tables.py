@@ -127,7 +127,7 @@ class KeyColumn:
     name: str
     """The column, as the manifest calls it."""
     rows: Callable[[], Iterator[KeyRows]]
-    """Reads them, once each time that it is called; a ValueError where a row has none."""
+    """Reads them, once each time that it is called; a ValueError if a row has none."""
 
     @classmethod
     def of_chunks(cls, name: str, chunks: Callable[[], Iterator[KeyChunk]]) -> Self:

@@ -37,7 +37,7 @@ class WholeFiles:
 def keys_of_files(
     columns: InputColumns, paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]]
 ) -> KeyColumn | None:
-    """Returns what reads the keys of files; None where no column has any.
+    """Returns what reads the keys of files; None if no column has any.
 
     Args:
         columns: chosen.

@@ -97,7 +97,7 @@ class ArrowReader(WholeFiles):
 
 
 def column_of(path: str, name: str) -> Iterator[Any]:
-    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError where there is none."""
+    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError if there is none."""
     schema = _open(path).schema
     column_type(schema, name, without_secrets(path))
     for batch in record_batches(_open(path, [schema.names.index(name)]), path):

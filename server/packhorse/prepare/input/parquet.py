@@ -207,7 +207,7 @@ def _refuse_large_tokens(path: str, column: str, group: int) -> None:
 
 
 def column_of(path: str, name: str) -> Iterator[Any]:
-    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError where there is none."""
+    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError if there is none."""
     with open_parquet(path) as file:
         column_type(file.schema_arrow, name, without_secrets(path))
         for batch in file.iter_batches(columns=[name]):

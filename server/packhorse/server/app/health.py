@@ -164,7 +164,7 @@ async def probe(lanes: Sequence[Lane], make_block: Callable[[], None], condition
 
 
 def _why_no_block(make: Callable[[], None]) -> str:
-    """Makes a block, and returns why that is not possible; empty where it is. A restart would not help."""
+    """Makes a block, and returns why that is not possible; empty if it is. A restart would not help."""
     try:
         make()
     except TimeoutError:

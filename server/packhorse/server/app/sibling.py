@@ -94,7 +94,7 @@ class Sibling:
 
 
 def _tried(answer: Callable[[], Any]) -> Any:
-    """Returns an answer to the parent; None where it fails, which must not be taken for the end of the parent."""
+    """Returns an answer to the parent; None if it fails, which must not be taken for the end of the parent."""
     try:
         return answer()
     except Exception:

@@ -96,7 +96,7 @@ def most_connections(wanted: int, kept: int) -> int:
 
 
 def open_descriptors() -> list[int]:
-    """Returns the open descriptors, including the one that lists them; empty where the system does not list them.
+    """Returns the open descriptors, including the one that lists them; empty if the system does not list them.
 
     If there is none left to list them with, every number below the limit is returned.
     """
@@ -152,7 +152,7 @@ def _folders_of(listed: str, controller: str, root: Path) -> Iterator[tuple[int,
 
 
 def _text_of(path: Path | str) -> str:
-    """Returns the text of a file of the kernel's; empty where there is no such file."""
+    """Returns the text of a file of the kernel's; empty if there is no such file."""
     try:
         return Path(path).read_text()
     except OSError:

@@ -279,7 +279,7 @@ class Catalog:
                 self._refuse(folder, error, stamps)
                 return
             with self._lock:
-                before = self._current.get(folder.name)  # None where it was withdrawn
+                before = self._current.get(folder.name)  # None if it was withdrawn
                 is_same = before is not None and before.dataset.manifest.digest == dataset.manifest.digest
                 if before is not None and is_same:
                     opened = OpenDataset(before.dataset, before.arrays, stamps)

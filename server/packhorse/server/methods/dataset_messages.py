@@ -54,7 +54,7 @@ def dataset_message(dataset: Dataset) -> pb.Dataset:
 
 
 def context_rule_of(manifest: Manifest) -> pb.ContextRule | None:
-    """Returns how several ranks share a bin; None where a rank takes a bin."""
+    """Returns how several ranks share a bin; None if a rank takes a bin."""
     rule = manifest.options.context
     return None if rule is None else pb.ContextRule(**asdict(rule))
 

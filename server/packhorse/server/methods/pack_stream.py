@@ -275,7 +275,7 @@ class PackSession:
                 raise invalid_field(field, f"{field}: {what}: {error}") from None
 
     def _newest(self, message: pb.PackStreamSequences | pb.PackStreamFlush, within: str) -> int:
-        """Returns the policy's version with a message; a ServiceError where it goes back or versions do not fit."""
+        """Returns the policy's version with a message; a ServiceError if it goes back or versions do not fit."""
         ids: Sequence[int] = getattr(message, "ids", ())
         versions: Sequence[int] = getattr(message, "versions", ())
         has_versions = self._options.HasField("max_staleness") or self._options.separate_versions

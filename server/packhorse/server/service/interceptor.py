@@ -348,7 +348,7 @@ class _Followed:
 
 
 def _header(metadata: Any, name: str) -> str | None:
-    """Returns a header's value; None where there is none, or where it comes several times."""
+    """Returns a header's value; None if there is none, or where it comes several times."""
     values = [value for key, value in metadata or () if key == name]
     return values[0] if len(values) == 1 and isinstance(values[0], str) else None
 

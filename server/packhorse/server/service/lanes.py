@@ -152,7 +152,7 @@ class _Progress(NamedTuple):
     """How far some slices brought the work."""
 
     num_bytes: int | None
-    """That the work needs from now on; None where it did not say."""
+    """That the work needs from now on; None if it did not say."""
     is_done: bool = False
     result: Any = None
 

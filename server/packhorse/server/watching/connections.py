@@ -190,7 +190,7 @@ class Measuring:
 def _open_connections(address: str) -> Iterator[tuple[str, int | None]]:
     """Yields the peer of each connection of this process to an address, as gRPC writes it, and its received bytes.
 
-    The bytes are None where the system does not count them.
+    The bytes are None if the system does not count them.
     """
     for peer, connection in _sockets(address):
         try:
