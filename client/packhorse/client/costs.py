@@ -1,9 +1,6 @@
 """The linear cost of a token in a model, next to which attention's square is weighed: `cost_linear_of`."""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 NO_QUADRATIC_PART = 1 << 31
 """`cost_linear` of a model without full attention: so large that L² does not count beside it."""

@@ -1,6 +1,6 @@
 """Retries: how long one attempt and all of them together may take, how long to wait between, and what the log says.
 
-Owns which failures are final and when to give up; leaves the requests to `formats.object_store`.
+Owns when to give up. Leaves the requests, and which failures are final, to `formats.object_store`.
 """
 
 import logging

@@ -2,7 +2,7 @@
 
 Owns what goes first: the oldest exchanges, each a question with all that answers it; then the beginning of the longest
 text that is not the model's. What the system says, headers, ends of turns and the model's own text always stay whole:
-a cut answer would teach to stop within it, or never to stop. Leaves rendering to `sft.chat`.
+a cut answer would teach to stop within it, or never to stop. Leaves rendering to `sft.rendering`.
 """
 
 from collections.abc import Callable, Iterator

@@ -242,7 +242,7 @@ def _times(parts: Sequence[SharedWork], rule: ContextRule, price: float) -> tupl
 
 
 def _waiting(bins: NDArray[np.float64], context_groups: int, accumulation: int) -> float | None:
-    """What ranks wait; bins as `_times` gives them: float64 [whole optimizer steps, 3]."""
+    """Returns the share of time that ranks wait; None if there are no bins, rows of `_times`: float64 [n, 3]."""
     if not len(bins):
         return None
     costs, means, slowest = (column.reshape(-1, accumulation * context_groups) for column in bins.T)

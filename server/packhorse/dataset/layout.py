@@ -56,8 +56,9 @@ FILES = (
 )
 """Every file that a prepared folder can have."""
 VERSIONS = "versions"
-TOKENS = "tokens"
 """The folder of earlier versions of a dataset that has grown: versions/1, versions/2, …, each a prepared folder."""
+TOKENS = "tokens"
+"""The folder of the tokens that `prepare` made of text."""
 SEQPACK_POOLS = "pools"
 """The folder of pool files in seqpack's layout."""
 

@@ -57,7 +57,8 @@ def find_version(folder: Path | str, digest: str) -> Path | None:
     """Returns the folder of the earlier version with a digest; None if none is kept.
 
     Example:
-        >>> find_version("datasets/corpus", "of another")
+        >>> find_version("datasets/corpus", "of another") is None
+        True
 
     Args:
         folder: the prepared folder.

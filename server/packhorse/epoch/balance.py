@@ -1,7 +1,7 @@
 """Which rank takes which bin of an optimizer step at which step, so that ranks wait little for each other.
 
 Owns the two arrangements of `Balance`, as functions of costs and a key, and how long ranks wait under each. Leaves
-which optimizer steps an epoch has to `assignment`, and pictures to `packhorse.analysis`.
+a bin's cost to `plan_index`, which optimizer steps an epoch has to `assignment`, and pictures to `packhorse.analysis`.
 
 Legend: n optimizer steps, W = A·D·b bins in each, A steps, D ranks, b bins in a rank's batch.
 """

@@ -1,6 +1,6 @@
 """How well epochs shuffle: what locality windows change, and how often sequences share a bin again.
 
-Owns the measures. Leaves windows to `windows`, and tables and pictures to `packhorse.cli`.
+Owns the measures. Leaves windows to `windows`, and tables and pictures to `packhorse.analysis`.
 """
 
 from dataclasses import dataclass

@@ -117,7 +117,7 @@ class PackingStats:
         )
 
     def with_tokens(self, total_tokens: int, lower_bound: int) -> "PackingStats":
-        """Returns the same bins with other tokens in them and another bound, where templates are of rounded sizes."""
+        """Returns the same bins with other totals, for templates of rounded sizes; the percentiles stay."""
         capacity = self.total_capacity
         return replace(
             self,

@@ -91,7 +91,7 @@ class TextCheck:
     """Special tokens that refuse the text that spells one; None for none."""
 
     def bad(self, origin: object, fault: str) -> None:
-        """Counts a bad row. If those are not skipped, the fifth one raises a ValueError with all of them.
+        """Counts a bad row. If those are not skipped, number MOST_NAMED raises a ValueError with all of them.
 
         Whoever reads rows calls `Skipped.refuse_bad` when there are no more.
         """

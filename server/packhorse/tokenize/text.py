@@ -183,7 +183,7 @@ def tokenize(
                 writer.extend(MegatronTokens(work.prefix(number)))
                 if keys is not None:
                     keys.extend(work.prefix(number))
-            _refuse_nothing(tally)
+            _refuse_empty_output(tally)
             target.save_tokenizer(encoder)
         ledger = join_ledgers(output, list(map(work.prefix, range(len(parts)))))
         remove_stale(output, keeps_keys=options.id_column is not None)
@@ -238,7 +238,7 @@ def tokenize_documents(
             texts = shown.track(open_documents(skipped), "tokenizing", num_documents, "documents")
             encoder.write(texts, writer, tally)
             tally.skip(skipped)
-            _refuse_nothing(tally)
+            _refuse_empty_output(tally)
             target.save_tokenizer(encoder)
         ledger = join_ledgers(output, ())
         remove_stale(output)
@@ -282,7 +282,7 @@ class _Target:
             return {"vocab_size": self.vocab_size}
         return {"tokenizer": checksum_of(tokenizer_files(self.local))}
 
-    def save_tokenizer(self, encoder: "Encoder") -> None:
+    def save_tokenizer(self, encoder: Encoder) -> None:
         """Keeps the tokenizer beside the output."""
         if self._tokenizer_paths():
             eos = encoder.eos or find_eos(encoder.model, encoder.path)
@@ -293,7 +293,7 @@ class _Target:
                 split_special_tokens=splits_special_tokens(encoder.path),
             )
 
-    def summary(self, encoder: "Encoder", tally: Tally, found: Found, ledger: Path | None) -> TokenizeSummary:
+    def summary(self, encoder: Encoder, tally: Tally, found: Found, ledger: Path | None) -> TokenizeSummary:
         """Describes the files written."""
         return TokenizeSummary(
             documents=tally.sequences,
@@ -325,7 +325,7 @@ class _Target:
         return [] if self.local is not None and is_saved(self.local, saved) else [saved, settings_path(saved)]
 
 
-def _refuse_nothing(tally: Tally) -> None:
+def _refuse_empty_output(tally: Tally) -> None:
     if not tally.sequences:
         bad = f" and {tally.bad} bad" if tally.bad else ""
         raise ValueError(
@@ -366,7 +366,7 @@ def _keys_file(
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """See `_work.Recipe`."""
+    """Encodes documents with the options of a job; a `_work.Recipe`."""
 
     encoder: Encoder
     options: DocumentOptions

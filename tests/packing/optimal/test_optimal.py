@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tests.packing.exhaustive import fewest_bins, small_problems
 
 from packhorse.packing import check_certificate, counts_of_templates, lower_bound, pack_histogram, registry
-from packhorse.packing.optimal import _master
+from packhorse.packing.optimal import _budget
 from packhorse.packing.optimal import column_generation as optimal
-from packhorse.packing.optimal._master import OutOfTimeError, OutOfWorkError
+from packhorse.packing.optimal._budget import OutOfTimeError, OutOfWorkError
 from packhorse.packing.optimal._rounding import enumerate_bins
 
 WIKIPEDIA = Path(__file__).parents[2] / "data" / "wikipedia_512_histogram.json"
@@ -173,7 +173,7 @@ def test_the_limit_of_work_ends_every_run_at_the_same_plan(monkeypatch):
     counts = lognormal(1200, 2048, 50_000)
     monkeypatch.setattr(optimal, "_STEPS", 10**9)
     price, passed = optimal.price, []
-    monkeypatch.setattr(_master, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
+    monkeypatch.setattr(_budget, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
 
     def planned(pause):
         monkeypatch.setattr(optimal, "price", lambda *arguments: (passed.append(pause), price(*arguments))[1])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packhorse.packing.optimal._master import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
 from packhorse.packing.optimal._pricing import price
 
 

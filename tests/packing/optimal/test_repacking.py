@@ -14,7 +14,7 @@ from tests.packing.exhaustive import small_problems
 
 from packhorse.packing import pack_histogram
 from packhorse.packing.best_fit import first_plan
-from packhorse.packing.optimal._master import Budget, OutOfWorkError
+from packhorse.packing.optimal._budget import Budget, OutOfWorkError
 from packhorse.packing.optimal.repacking import Repacking
 from packhorse.packing.plan import checked_counts
 

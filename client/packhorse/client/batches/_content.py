@@ -1,7 +1,7 @@
 """The contents of a batch's tensors: tokens, position ids, and the values of each sequence.
 
-Owns writing them, and the checks that a token source fits the plan; leaves labels to `_labels`, finding tokens to
-`sources`, where sequences lie to `layout`, and the order of these steps to `batch`.
+Owns writing them, and the checks that a token source fits the plan; leaves labels to `_labels`, reading tokens to
+`packhorse.tokens`, where sequences lie to `layout`, and the order of these steps to `batch`.
 """
 
 from dataclasses import dataclass

@@ -86,11 +86,11 @@ class Peers:
         """
         of_peers: list[Any] = [None] * dist.get_world_size(self._group)
         dist.all_gather_object(of_peers, facts, self._group)
-        for number, others in enumerate(of_peers):
+        for number, theirs in enumerate(of_peers):
             for name, value in of_peers[0].items():
-                if others[name] != value:
+                if theirs[name] != value:
                     raise ValueError(
-                        f"peers must read the same, and {name} is {value} on the first and {others[name]} on number "
+                        f"peers must read the same, and {name} is {value} on the first and {theirs[name]} on number "
                         f"{number}; give all of them the same, LoaderOptions(rank=…) included"
                     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from packhorse.client.errors import EXCEPTION_OF_REASON, NotImplementedByServerError, PackhorseError, named_field
-from packhorse.client.transport.methods import Method, without_end
+from packhorse.client.transport.methods import Method, no_deadline
 from packhorse.client.transport.requests import shortened
 from packhorse.storage import BoundedCache
 from packhorse.topology import checked_integer
@@ -189,7 +189,7 @@ class _InThisProcess:
             return answer
 
     def stream(
-        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = without_end
+        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = no_deadline
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests."""
         with self._client_errors():

@@ -41,7 +41,7 @@ from packhorse.client.transport.access import (
 )
 from packhorse.client.transport.embedded import SharedSet
 from packhorse.client.transport.handshake import refusal_of
-from packhorse.client.transport.methods import PACK_SEQUENCES, Method, without_end
+from packhorse.client.transport.methods import PACK_SEQUENCES, Method, no_deadline
 from packhorse.client.transport.retries import SHORTEST_ATTEMPT_SECONDS, exception_of
 from packhorse.wire import keep_freed_memory
 
@@ -251,7 +251,7 @@ class GrpcTransport:
         return self._ask(ask, timeout_seconds, PACK_SECONDS if method is PACK_SEQUENCES else ANSWER_SECONDS)
 
     def stream(
-        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = without_end
+        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = no_deadline
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests; closing the iterator cancels the call.
 

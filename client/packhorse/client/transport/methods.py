@@ -49,8 +49,8 @@ STREAM_BINS: Method[pb.StreamBinsRequest, pb.StreamBinsResponse] = Method("strea
 PACK_STREAM: Method[Iterator[pb.PackStreamRequest], pb.PackStreamResponse] = Method("pack_stream")
 
 
-def without_end() -> float:
-    """Returns the time until a deadline that there is not."""
+def no_deadline() -> float:
+    """Returns infinity: there is no deadline."""
     return math.inf
 
 
@@ -77,7 +77,7 @@ class Transport(Protocol):
         """Returns the one answer to a request, within the time."""
 
     def stream(
-        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = without_end
+        self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = no_deadline
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests; closing the iterator ends the call.
 

@@ -165,7 +165,7 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
 
 _PERCENTILES = (50, 90, 99)
 _BUSY_SHARE = 0.8
-"""Of this machine's cores: where the bench takes more, it measures itself."""
+"""Of this machine's cores: above that, the bench itself may be the limit."""
 
 
 @click.command("bench", context_settings={"show_default": True})
@@ -211,7 +211,7 @@ def command(
     than the server's, so that they do not share a processor. With --steps-per-second the wait for a block should be
     near 0 at every percentile. Without it, streams read as fast as the server, the network or this machine can.
 
-    It exits with 1 if a stream failed, or was refused because servers were full (--max-streams of serve).
+    It exits with 1 if a stream failed, or was never admitted because servers were full (--max-streams of serve).
     """
     if target.startswith("embedded:"):
         raise click.UsageError("--target embedded:DIR is not a server; give HOST:PORT")
@@ -247,9 +247,8 @@ def command(
 
 def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_cores: int) -> dict[str, Any]:
     good = [stream for stream in streams if not stream.error]
-    took = max(
-        stream.seconds for stream in good or streams
-    )  # a stream that was not admitted waits until after the others' end
+    # A stream that was not admitted waits until after the others' end.
+    took = max(stream.seconds for stream in good or streams)
     rates = [stream.num_ids / stream.seconds for stream in good]
     median = statistics.median(rates) if rates else 0.0
     return {

@@ -8,15 +8,12 @@ from dataclasses import MISSING, fields
 from enum import StrEnum
 from functools import wraps
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
 from packhorse.cli import in_flags
 from packhorse.parameters import message_of
-
-if TYPE_CHECKING:
-    pass
 
 _METAVARS = {int: "N", float: "SECONDS"}
 

@@ -7,19 +7,16 @@ Owns their names and help. Leaves flags made of fields to `flags`, how a server 
 import math
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from packhorse.cli import in_flags
+from packhorse.cli.shared.flags import flags_of
+from packhorse.cli.shared.profiles import of_profile, profile_option
 from packhorse.formats.retry_policy import TIMEOUT_VARIABLE
 from packhorse.parameters import message_of
 from packhorse.topology import Skips, Topology
-
-if TYPE_CHECKING:
-    pass
-from packhorse.cli.shared.flags import flags_of
-from packhorse.cli.shared.profiles import of_profile, profile_option
 
 
 class Seconds(click.FloatRange):

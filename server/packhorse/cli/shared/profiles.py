@@ -5,15 +5,12 @@ import tomllib
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from packhorse.storage import read_text
-
-if TYPE_CHECKING:
-    pass
 
 _PROFILES_VARIABLE = "PACKHORSE_PROFILES"
 _PROFILES = "~/.config/packhorse/profiles.toml"

@@ -50,16 +50,17 @@ class SkipSource:
     def bins(self, positions: ArrayLike) -> Bins:
         """Returns the bins at the given new positions; a ValueError if one is outside."""
         wanted = checked_positions(positions, self.num_bins)
-        return replace(self._source.bins(self._old(wanted)), positions=wanted)
+        return replace(self._source.bins(self._positions_in_source(wanted)), positions=wanted)
 
     def costs(self, positions: ArrayLike, cost_linear: int) -> NDArray[np.int64]:
         """Returns the cost of the bins at the given new positions: int64 [N]."""
-        return self._source.costs(self._old(checked_positions(positions, self.num_bins)), cost_linear)
+        return self._source.costs(self._positions_in_source(checked_positions(positions, self.num_bins)), cost_linear)
 
     def locate(self, ids: ArrayLike) -> Locations:
         """Returns the new positions of ids; -1 if their bin is skipped."""
         found = self._source.locate(ids)
         num_ranges = np.searchsorted(self._firsts, found.positions, side="right")  # that begin at or before it
+        # With no range before it, index -1 reads the 0 that is appended; the first condition masks it.
         is_skipped = (num_ranges > 0) & (found.positions < np.append(self._ends, 0)[num_ranges - 1])
         is_gone = is_skipped | (found.positions < 0)
         return replace(
@@ -68,7 +69,8 @@ class SkipSource:
             index_in_bin=np.where(is_gone, -1, found.index_in_bin),
         )
 
-    def _old(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _positions_in_source(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the positions that the given new ones had before any was skipped."""
         return positions + self._skipped[np.searchsorted(self._gaps, positions, side="right")]
 
 

@@ -1,76 +1,15 @@
 """The restricted master problem: how often to use each of the bins known so far, as a linear program in HiGHS.
 
-Owns the columns, the warm-started solver, and the budget of a search. Leaves which columns are worth adding to
-`_pricing`.
+Owns the columns and the warm-started solver. Leaves which columns are worth adding to `_pricing`.
 """
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from math import inf
+from collections.abc import Iterable, Sequence
 
 import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-
-class OutOfWorkError(Exception):
-    """The work allowed is done, at the same point each time."""
-
-
-class OutOfTimeError(Exception):
-    """The clock ran out before the work was done; another attempt may get further."""
-
-
-class Budget:
-    """The work that a search may do, in steps of about a nanosecond, and a deadline in seconds.
-
-    Counted work ends a search at the same point on every machine, so that equal inputs give equal plans. The clock is a
-    safety net for machines that are far too slow.
-
-    Attributes:
-        left: steps not spent yet.
-        reserved: of these, the steps kept for later; spending stops there.
-    """
-
-    def __init__(self, steps: int, seconds: float) -> None:
-        self.left = steps
-        self.reserved = 0
-        self._steps = steps
-        self._begin = time.monotonic()
-        self._deadline = self._begin + seconds
-
-    def spend(self, steps: int) -> None:
-        """Charges steps, before or after the work, at least every few tenths of a second.
-
-        Raises:
-            OutOfWorkError: only reserved steps are left.
-            OutOfTimeError: the deadline passed.
-        """
-        self.left -= steps
-        if self.left <= self.reserved:
-            raise OutOfWorkError
-        if self.seconds_left() <= 0:
-            raise OutOfTimeError
-
-    @contextmanager
-    def lent(self, steps: int) -> "Iterator[Budget]":
-        """Gives some of the steps left to a search of its own, and takes back those that it leaves."""
-        part = Budget(min(steps, self.left), self.seconds_left())
-        self.left -= part.left
-        try:
-            yield part
-        finally:
-            self.left += max(part.left, 0)
-
-    def seconds_of_all(self) -> float:
-        """Returns how long all the work takes at the speed so far; infinite before a hundredth of it is done."""
-        done = self._steps - self.left
-        return (time.monotonic() - self._begin) * self._steps / done if 100 * done >= self._steps else inf
-
-    def seconds_left(self) -> float:
-        """Seconds until the deadline; not above 0 when it has passed."""
-        return self._deadline - time.monotonic()
+from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
 
 
 class Solver(highspy.Highs):
@@ -135,7 +74,7 @@ class Master:
             none,
         )
         self._scale = 1
-        self._fresh_rows = True
+        self._has_new_demand = True
         self.add(columns)
 
     def add(self, columns: Iterable[Column]) -> int:
@@ -166,7 +105,7 @@ class Master:
         lower = np.array([count / self._scale for count in counts])
         upper = np.full(self._num_rows, highspy.kHighsInf)
         self._solver.changeRowsBounds(self._num_rows, self._rows, lower, upper)  # type: ignore[attr-defined]
-        self._fresh_rows = True
+        self._has_new_demand = True
 
     def solve(self, budget: Budget) -> None:
         """Solves from the last basis: primal simplex after new columns, dual simplex after new demands.
@@ -175,7 +114,7 @@ class Master:
             OutOfWorkError: the budget is spent.
             OutOfTimeError: its deadline passed, or the solver gave up.
         """
-        strategy = _DUAL_SIMPLEX if self._fresh_rows else _PRIMAL_SIMPLEX
+        strategy = _DUAL_SIMPLEX if self._has_new_demand else _PRIMAL_SIMPLEX
         cost = _STEPS_PER_ROW * self._num_rows
         budget.spend(cost)
         most = (budget.left - budget.reserved) // cost
@@ -188,7 +127,7 @@ class Master:
             raise OutOfWorkError
         if status != highspy.HighsModelStatus.kOptimal:
             raise OutOfTimeError
-        self._fresh_rows = False
+        self._has_new_demand = False
         budget.spend(cost * max(self._solver.getInfo().simplex_iteration_count, 0))
 
     @property

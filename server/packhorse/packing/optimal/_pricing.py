@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
-from packhorse.packing.optimal._master import Budget, Column
+from packhorse.packing.optimal._budget import Budget
+from packhorse.packing.optimal._master import Column
 
 _STEPS_PER_CALL = 50_000_000
 """Additions between two looks at the budget: some 25 ms."""

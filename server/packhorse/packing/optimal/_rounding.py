@@ -12,7 +12,8 @@ import highspy
 import numpy as np
 
 from packhorse.packing.best_fit import best_fit_decreasing
-from packhorse.packing.optimal._master import Budget, Column, Master, OutOfTimeError, Solver
+from packhorse.packing.optimal._budget import Budget, OutOfTimeError
+from packhorse.packing.optimal._master import Column, Master, Solver
 from packhorse.packing.plan import Template
 
 _NEARLY_WHOLE = 0.75

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.packing.best_fit import NEAR_GAP, first_plan
-from packhorse.packing.optimal._master import Budget, Column, Master, OutOfTimeError, OutOfWorkError
+from packhorse.packing.optimal._budget import Budget, OutOfTimeError, OutOfWorkError
+from packhorse.packing.optimal._master import Column, Master
 from packhorse.packing.optimal._pricing import Pricing, price
 from packhorse.packing.optimal._rounding import Packed, dive, enumerate_bins, round_down, solve_whole
 from packhorse.packing.optimal.repacking import MOST_SEQUENCES, Repacking

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.compiling import kernel, kernel_part
-from packhorse.packing.optimal._master import Budget
+from packhorse.packing.optimal._budget import Budget
 from packhorse.packing.optimal.subset_sum import fullest_subset
 from packhorse.packing.plan import Template
 

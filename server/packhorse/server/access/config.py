@@ -46,7 +46,7 @@ class ServeConfig:
     tokens: tuple[str, ...] = ()
     """Where the tokens of datasets are that streams may bring; see `Corpora.parse`. Empty for none."""
     token_file: Path | None = None
-    """Tokens, one of which every call then needs; see `tokens`. None if calls need none."""
+    """Bearer tokens, one of which every call then needs; see `access.tokens`. None if calls need none."""
     insecure: bool = False
     """Whether plain text may leave the machine."""
     reflection: bool = True
@@ -63,7 +63,7 @@ class ServeConfig:
     """Processes that serve at `listen`; max_streams counts for all of them together."""
 
     def __post_init__(self) -> None:
-        """Checks every option."""
+        """Checks what flags cannot: addresses, ranges, and options that need each other."""
         if not self.listen.startswith("unix:"):
             split_address("listen", self.listen)
         if self.metrics_listen is not None:

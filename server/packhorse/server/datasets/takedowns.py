@@ -1,7 +1,7 @@
 """The takedowns that are in force: every `NAME.takedown.toml` beside a dataset or mixture, read again when it changes.
 
-Owns when a file takes effect, and which open streams forbid that. Leaves what a file says to `packhorse.dataset`, and
-what follows for bins to `backend`.
+Owns when a file takes effect, which open streams forbid that, and which of its ids do not exist. Leaves what a file
+says to `packhorse.dataset`, and what follows for bins to `stream_request`, `open_stream` and `backend`.
 """
 
 import logging

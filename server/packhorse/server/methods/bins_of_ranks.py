@@ -68,11 +68,11 @@ def evened(
     ranks: Topology,
     kinds: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the bins of `even_bins`, or others where ranks would wait less for those.
+    """Returns the bins for which ranks wait least, of three: those of `even_bins`, the given ones, and one more round.
 
-    Those are the given ones, if single items cost more than a mean bin: then bins of several sizes share rounds better.
-    Bins that are full to the last token can exchange nothing; if the slowest rank then takes more than WAITS_MUCH of
-    the mean, one more round of bins is tried.
+    The given ones win if single items cost more than a mean bin, because bins of several sizes share rounds better. One
+    more round is tried only if the slowest rank takes more than WAITS_MUCH of the mean: bins that are full to the last
+    token can exchange nothing.
 
     Args:
         indices: as in `even_bins`.

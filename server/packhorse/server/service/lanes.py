@@ -105,8 +105,8 @@ class Lanes:
     """A server's lanes."""
 
     streams: Lane
-    """Blocks of StreamBins. Each stream has at most one block here or in `small_blocks`, so the limit of streams bounds
-    both queues."""
+    """Blocks of StreamBins. A stream has at most two here or in `small_blocks`, so the limit of streams bounds both
+    queues."""
     small_blocks: Lane
     """Blocks that are mostly Python: a stream's first ones, and all of them when very many streams are open. One thread
     makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""

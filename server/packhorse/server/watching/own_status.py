@@ -6,10 +6,10 @@ Owns the page's one guarded path, and what the page is made of. Leaves the page,
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from packhorse.server.watching.activity import Activity
 from packhorse.server.watching.metrics import Metrics, Values, values_of
 from packhorse.shelf import from_shelf
 from packhorse.v1 import packing_pb2 as pb
+from packhorse.wire.addresses import days_until
 
 _LOG = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class OwnStatus:
             activity=answer,
             is_serving=bool(values_of(self._metrics.serving).get((), 0)),
             refused_calls={reason: int(count) for (reason,), count in values_of(self._metrics.errors).items()},
-            certificate_days={name: (end - time.time()) / 86_400 for name, end in certificates.items()},
+            certificate_days={name: days_until(datetime.fromtimestamp(end, UTC)) for name, end in certificates.items()},
             unusable_files=[{"kind": kind, "name": name} for kind, name in sorted(self._unusable())],
             waiting=self._waiting,
             datasets=self._datasets() if with_datasets else [],
