@@ -59,9 +59,11 @@ bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are com
 
 release: $(STAMP) ## build wheel and sdist into dist, reproducibly; with TAG=v0.1.0 only if that is the version
 	@test -z "$(TAG)" || grep -qxF 'version = "$(TAG:v%=%)"' pyproject.toml || { echo "$(TAG) is not the version in pyproject.toml"; exit 1; }
+	test -z "$(TAG)" || $(BIN)/python tests/surface/record.py --check
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
 
 proto: $(STAMP) ## regenerate the stubs from packing.proto
 	$(BIN)/python proto/generate.py

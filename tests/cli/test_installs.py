@@ -117,6 +117,42 @@ def test_a_trainer_s_install_has_what_asks_a_server(running_server, arguments):
     assert done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "missing", "extra"),
+    [
+        ("inspect lengths.parquet", "numba", "prepare"),
+        ("inspect corpus.jsonl --tokenizer model", "numba, tokenizers", "prepare"),
+        ("inspect s3://bucket/lengths.parquet", "numba", "prepare"),
+        ("inspect prepared", "numba", "server"),
+        ("show prepared --tokens tokens.parquet", "pyarrow", "client,arrow"),
+        ("show prepared --tokens s3://bucket/corpus.idx", "fsspec", "stores"),
+        ("audit prepared --tokens tokens.parquet", "torch", "client"),
+        ("export prepared --format parquet --output out.parquet", "pyarrow", "prepare"),
+        ("prepare --input lengths.parquet --max-seq-len 8 --output out", "numba", "prepare"),
+        ("serve --data-root .", "numba, prometheus_client, grpc_reflection", "server"),
+    ],
+)
+def test_a_bare_install_names_the_one_extra_that_a_call_lacks(tmp_path, corpus, arguments, missing, extra):
+    """What people type first, where nothing but the base is installed: one line, no traceback, and nothing begun."""
+    (tmp_path / "prepared").symlink_to(corpus.root / "few")
+    for name in ("lengths.parquet", "tokens.parquet", "corpus.jsonl"):
+        (tmp_path / name).write_bytes(b"")
+    blocked = {*EXTRAS["base"], "pyarrow", "highspy", "jinja2", "scipy", "datasets", "fsspec"}
+    code = BLOCKED.format(blocked=blocked, arguments=arguments.split())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    *others, said = done.stderr.splitlines()
+    assert others in ([], [f"{NO_NUMBA}; install it with: pip install 'packhorse[server]'"])
+    assert said.startswith("Error: ")
+    assert f"{missing} " in said or f"needs {missing};" in said
+    assert said.endswith(f"install it with: pip install 'packhorse[{extra}]'")
+    assert not list(tmp_path.glob("out*"))
+
+
+NO_NUMBA = "Numba is not installed, so loops run uncompiled, 10 to 100 times slower"
+
+
 def test_a_plot_without_matplotlib_is_refused_before_the_work(packhorse, corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     (tmp_path / "counts.json").write_text('{"5": 2}')

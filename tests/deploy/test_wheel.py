@@ -25,6 +25,7 @@ import pytest
 from tests.servers import free_port
 from tests.waiting import wait_until
 
+from packhorse.cli import COMMANDS
 from packhorse.formats import MegatronWriter
 from packhorse.prepare import prepare
 from packhorse.topology import Topology
@@ -36,6 +37,8 @@ MAX_SEQ_LEN = 64
 NUM_SEQUENCES = 500
 START_SECONDS = 90
 GRACE_SECONDS = 10
+MOST_BYTES = 1_500_000
+"""Of the wheel; it has 1.29 MB, of which 42 kB are the status page's library of charts and nothing is data."""
 
 pytestmark = pytest.mark.timeout(600)  # the install may have to download its packages
 
@@ -185,6 +188,19 @@ def test_an_index_takes_the_release(folder: Path, release: list[Path]) -> None:
     run(sys.executable, "-m", "twine", "check", "--strict", *release, cwd=folder)
 
 
+def test_the_wheel_holds_nothing_that_a_wheel_should_not(folder: Path, wheel: Path) -> None:
+    pytest.importorskip("check_wheel_contents", reason="it is not installed: pip install check-wheel-contents")
+    run(sys.executable, "-m", "check_wheel_contents", wheel, cwd=folder)
+
+
+def test_the_wheel_is_small_and_suits_every_machine(wheel: Path) -> None:
+    """It is Python sources, two thirds of them docstrings and names, so nothing is compiled where it is installed."""
+    assert wheel.name == f"packhorse-{VERSION}-py3-none-any.whl"
+    assert wheel.stat().st_size <= MOST_BYTES
+    suffixes = {Path(name).suffix for name in zipfile.ZipFile(wheel).namelist()}
+    assert not suffixes & {".so", ".pyd", ".pyc", ".c", ".pyx", ".npy", ".png"}
+
+
 def test_an_extra_brings_nothing_of_another_side(wheel: Path) -> None:
     metadata = zipfile.ZipFile(wheel).read(f"packhorse-{VERSION}.dist-info/METADATA").decode()
     required = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*(?:; extra == '(\w+)')?$", metadata, re.M)
@@ -267,12 +283,32 @@ def test_installed_server_streams_an_epoch_and_ends_on_sigterm(
     assert set(kernel_cache.rglob("*")) == compiled, "serving compiled a kernel that compile_kernels() leaves out"
 
 
-@pytest.mark.long  # an environment of its own
-def test_an_install_without_extras_reads_batches_of_a_server(folder: Path, wheel: Path, make_server) -> None:
-    """A trainer's environment of gRPC, protobuf and NumPy: no torch, no numba, no pyarrow."""
+@pytest.fixture(scope="module")
+def bare_bin(folder: Path, wheel: Path) -> Path:
+    """The bin folder of a trainer's environment of gRPC, protobuf and NumPy: no torch, no numba, no pyarrow."""
     run(sys.executable, "-m", "venv", folder / "bare", cwd=folder)
     python = folder / "bare" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel, cwd=folder)
+    return python.parent
+
+
+@pytest.mark.long  # an environment of its own
+def test_every_command_of_an_install_without_extras_helps_or_names_its_extra(folder: Path, bare_bin: Path) -> None:
+    assert run(bare_bin / "packhorse", "--version", cwd=folder).stdout.startswith(f"packhorse {VERSION} (")
+    listed = run(bare_bin / "packhorse", "--help", cwd=folder).stdout
+    for name, entry in COMMANDS.items():
+        assert f"  {name} " in listed
+        done = subprocess.run([bare_bin / "packhorse", name, "--help"], cwd=folder, capture_output=True, text=True)
+        if entry.extra is None:
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.startswith(f"Usage: packhorse {name}")
+        else:
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr.endswith(f"; install it with: pip install 'packhorse[{entry.extra}]'\n")
+
+
+@pytest.mark.long  # an environment of its own
+def test_an_install_without_extras_reads_batches_of_a_server(folder: Path, bare_bin: Path, make_server) -> None:
     rng = np.random.default_rng(0)
     with MegatronWriter(folder / "tokens", vocab_size=1000) as writer:
         for length in rng.integers(1, MAX_SEQ_LEN + 1, 300):
@@ -285,5 +321,5 @@ def test_an_install_without_extras_reads_batches_of_a_server(folder: Path, wheel
         "    print(sum(int((batch['segment_ids'] > 0).sum()) for batch in batches))"
     )
     with make_server(folder / "sets", "--tokens") as server:
-        found = run(python, "-c", script, server.target, DATASET, cwd=folder)
+        found = run(bare_bin / "python", "-c", script, server.target, DATASET, cwd=folder)
     assert int(found.stdout) == manifest.own_tokens

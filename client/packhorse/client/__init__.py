@@ -54,4 +54,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ImportError(f"packhorse.client.{name} needs torch: install packhorse[client]") from None
+        raise ImportError(
+            f"packhorse.client.{name} needs torch; install it with: pip install 'packhorse[client]'"
+        ) from None

@@ -27,7 +27,10 @@ def _without_numba(plain: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         if not _warned:
             _warned.append(plain.__name__)
-            _LOG.warning("Numba is not installed, so loops run uncompiled, 10 to 100 times slower: pip install numba")
+            _LOG.warning(
+                "Numba is not installed, so loops run uncompiled, 10 to 100 times slower; install it with: "
+                "pip install 'packhorse[server]'"
+            )
         return plain(*args)
 
     return run

@@ -111,7 +111,7 @@ def command(
     if dataset is None or not (is_of_raw or Path(dataset).exists() or is_path(dataset)):
         _print_served(target, timeout_seconds, dataset, as_json=as_json)
         return
-    check_install()
+    check_install(of_raw=is_of_raw, of_text=raw.tokenizer is not None)
     if pruned:
         _prune(Path(dataset), pruned, as_json=as_json)
         return

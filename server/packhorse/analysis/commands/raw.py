@@ -121,12 +121,19 @@ class Look:
         return standard_errors(dataset) if self.share < 1 and not dataset.has_groups else {}
 
 
-def check_install() -> None:
-    """Refuses to plan without the packages of the server; a ClickException."""
-    if find_spec("numba") is None:
+def check_install(*, of_raw: bool = False, of_text: bool = False) -> None:
+    """Refuses what this installation cannot show, and names the one extra that has all of it; a ClickException.
+
+    Args:
+        of_raw: whether lengths or text are planned, which takes what `packhorse prepare` needs.
+        of_text: whether tokens are made of text.
+    """
+    missing = [name for name in ("numba", *(("tokenizers",) if of_text else ())) if find_spec(name) is None]
+    if missing:
+        kind, extra = ("lengths or text", "prepare") if of_raw else ("a folder", "server")
         raise click.ClickException(
-            "`packhorse inspect` of lengths, text or a folder needs numba; install it with: pip install "
-            "'packhorse[server]'"
+            f"`packhorse inspect` of {kind} needs {', '.join(missing)}; install it with: pip install "
+            f"'packhorse[{extra}]'"
         )
 
 
@@ -135,7 +142,6 @@ def is_raw(source: str) -> bool:
     path = Path(source)
     if not path.exists():
         return is_url(source) or has_magic(source)
-    check_install()
     from packhorse.dataset import MIXTURE_SUFFIX, is_prepared
 
     if path.is_dir():
