@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from packhorse.analysis.commands.raw import Look, RawOptions, check_install, is_raw, prepared_for_a_look
+from packhorse.cli import main
 from packhorse.cli.shared.flags import flags_of
 from packhorse.cli.shared.options import target_option
 from packhorse.cli.shared.printing import output_console, table
@@ -25,7 +26,23 @@ from packhorse.storage import replace_bytes
 from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 
 
-@click.command("inspect", context_settings={"show_default": True})
+class _Command(click.Command):
+    """The command, which knows where options of `prepare` and `tokenize` go."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            for name in ("prepare", "tokenize"):
+                other = main.get_command(ctx.find_root(), name)
+                if other is not None and any(error.option_name in option.opts for option in other.params):
+                    said = f"{error.option_name} is an option of `packhorse {name}`: it goes after `--`, at the end."
+                    raise click.UsageError(said, ctx) from None
+            raise
+
+
+@click.command("inspect", cls=_Command, context_settings={"show_default": True})
 @click.argument("dataset", required=False)
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF PREPARE]")
 @flags_of(RawOptions, "raw")
@@ -112,6 +129,10 @@ def command(
         _print_served(target, timeout_seconds, dataset, as_json=as_json)
         return
     check_install(of_raw=is_of_raw, of_text=raw.tokenizer is not None)
+    if report_path is not None and (as_json or figures["plot"] is not None):
+        raise click.UsageError("--report goes without --json and --plot: it saves a page of its own.")
+    if figures["gpu_hour_price"] is not None and figures["tokens_per_gpu_second"] is None:
+        raise click.UsageError("--gpu-hour-price needs --tokens-per-gpu-second.")
     if pruned:
         _prune(Path(dataset), pruned, as_json=as_json)
         return
@@ -155,7 +176,7 @@ def _print_folder(
         click.echo(json.dumps(report.facts(num_templates) | look.facts(report.dataset), indent=2))
     else:
         console = output_console()
-        for line in (*look.lines(report.dataset), *report_lines(report)):
+        for line in (*look.lines(report), *report_lines(report)):
             console.print(line, markup=False)
         if tokens_per_gpu_second is not None:
             console.print(look.cost_line(report, tokens_per_gpu_second, gpu_hour_price), markup=False)
@@ -163,6 +184,8 @@ def _print_folder(
             console.print(packers_table(look.packers(report.dataset)))
         for part in report_tables(report, num_templates):
             console.print(part)
+        if look.next:
+            console.print(f"next: {look.next}", markup=False, soft_wrap=True)
     if plot is not None:
         from packhorse.analysis.plots import save_plot
 

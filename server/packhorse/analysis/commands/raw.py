@@ -7,8 +7,9 @@ its flags and messages, and drawing a sample to `packhorse.tokenize`.
 import contextlib
 import io
 import re
+import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import has_magic
 from importlib.util import find_spec
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_SEQ_LEN = 4096
 _FLAG = re.compile(r"(?<![\w-])--(?!help\b)[a-z][a-z-]+")
+_RAW_SUFFIXES = (".parquet", ".arrow", ".npy", ".idx", ".bin", ".jsonl", ".json", ".csv", ".txt", ".gz", ".zst")
+_TOKENIZE = "`packhorse tokenize"
 _QUICK = ("auto", "best-fit", "first-fit", "greedy-knapsack", "length-sorted")
 _QUICK_SECONDS = 2.0
 _NAMES = {
@@ -45,7 +48,9 @@ class RawOptions:
     """How raw lengths or text are read and planned for a look."""
 
     max_seq_len: int | None = None
-    """Of raw input: a bin's capacity in tokens; by default 4096. Longer sequences are truncated, and counted."""
+    """Of raw input: a bin's capacity in tokens; by default 4096. Longer sequences are split, and counted; options after
+    `--` may say otherwise.
+    """
     length_column: str | None = None
     """Of raw input: the column of lengths in tokens, or of lists of tokens."""
     tokenizer: str | None = None
@@ -73,29 +78,48 @@ class Look:
     share: float = 1.0
     """The part of the input that was read, in (0, 1]."""
 
-    def lines(self, dataset: "PreparedDataset") -> Iterator[str]:
-        """Yields what to say before the figures: what they are of, and how far those of a sample may be off."""
+    next: str = ""
+    """The command that prepares what was looked at; empty for a folder that is prepared."""
+
+    def lines(self, report: "DatasetReport") -> Iterator[str]:
+        """Yields what to say before the figures: the answer, what it is of, and how far that of a sample may be off."""
+        if not self.is_raw:
+            return
+        packed, over = report.dataset.manifest.efficiency, report.dataset.manifest.over_length
+        ways = ", ".join(f"{_NAMES[way.way]} {_percent(way.efficiency)}" for way in report.without_packing)
+        yield f"of the tokens that a GPU computes, real are: packed {_percent(packed)}; without packing: {ways}"
+        if over.sequences:
+            done = f"{over.tokens:,} of their tokens are left out" if over.tokens else "no token is left out"
+            yield (
+                f"longer than max_seq_len: {over.sequences:,} sequences, here treated as --over-length "
+                f"{report.dataset.manifest.options.over_length}: {done}"
+            )
         yield from self.said
-        if errors := self._errors(dataset):
+        if errors := self._errors(report.dataset):
             shown = ", ".join(f"{_NAMES[name]} {100 * error:.1f}" for name, error in errors.items())
-            yield f"standard errors of efficiencies, in points of a percent, from tenths of the sample: {shown}"
+            yield (
+                f"standard errors, in points of a percent, from tenths of the sample: {shown}; all rows sort better by "
+                "length, and share bins again less, than those of a sample"
+            )
 
     def cost_line(self, report: "DatasetReport", tokens_per_gpu_second: float, gpu_hour_price: float | None) -> str:
-        """Returns what an epoch costs, padded and packed.
+        """Returns what an epoch costs, padded, sorted by length and packed.
 
         Args:
             report: figures of the folder.
             tokens_per_gpu_second: speed of the training, padding included.
             gpu_hour_price: what a GPU-hour costs; None to speak of hours only.
         """
-        padded = next(way.computed_tokens for way in report.without_packing if way.way == "padded")
-        packed = report.dataset.manifest.total_capacity
+        computed = {way.way: way.computed_tokens for way in report.without_packing}
         texts = []
-        for tokens in (padded, packed, padded - packed):
+        for tokens in (computed["padded"], computed["sorted-batches"], report.dataset.manifest.total_capacity):
             hours = tokens / self.share / tokens_per_gpu_second / 3600
-            texts.append(f"{hours:,.2f} GPU-hours" + (f" ({hours * gpu_hour_price:,.2f})" if gpu_hour_price else ""))
+            price = f" (costs {hours * gpu_hour_price:,.2f})" if gpu_hour_price else ""
+            texts.append(f"{hours:,.2f} GPU-hours{price}")
         about = "an epoch" if self.share == 1 else "an epoch of the whole, estimated,"
-        return f"cost: {about} takes {texts[0]} padded and {texts[1]} packed; packing saves {texts[2]}"
+        return (
+            f"cost: {about} takes {texts[0]} padded to max_seq_len, {texts[1]} sorted by length, and {texts[2]} packed"
+        )
 
     def facts(self, dataset: "PreparedDataset") -> dict[str, Any]:
         """Returns the same for JSON, with the packers; empty for a folder that was prepared before."""
@@ -138,15 +162,23 @@ def check_install(*, of_raw: bool = False, of_text: bool = False) -> None:
 
 
 def is_raw(source: str) -> bool:
-    """Whether a path names lengths or text, and neither a prepared folder or mixture nor a served dataset."""
+    """Whether a path names lengths or text, and neither a prepared folder or mixture nor a served dataset.
+
+    Raises:
+        ClickException: it is an empty folder.
+    """
     path = Path(source)
     if not path.exists():
-        return is_url(source) or has_magic(source)
-    from packhorse.dataset import MIXTURE_SUFFIX, is_prepared
+        return is_url(source) or has_magic(source) or path.suffix in _RAW_SUFFIXES
+    from packhorse.dataset import MIXTURE_SUFFIX, datasets_below, is_prepared
 
-    if path.is_dir():
-        return not is_prepared(path) and any(each.is_file() for each in path.iterdir())
-    return not path.name.endswith(MIXTURE_SUFFIX)
+    if not path.is_dir():
+        return not path.name.endswith(MIXTURE_SUFFIX)
+    if is_prepared(path) or datasets_below(path):
+        return False
+    if not any(each.is_file() for each in path.rglob("*")):
+        raise click.ClickException(f"the folder {source} has no files")
+    return True
 
 
 @contextlib.contextmanager
@@ -161,6 +193,8 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
     Raises:
         ClickException: an option or the input is wrong.
     """
+    if "--output" in more:
+        raise click.UsageError("`packhorse inspect` keeps nothing: --output is for `packhorse prepare`.")
     if options.sample is not None and options.tokenizer is None:
         raise click.UsageError("--sample goes with --tokenizer: lengths are read as a whole, which takes seconds.")
     with tempfile.TemporaryDirectory(prefix="packhorse-inspect-") as folder:
@@ -172,7 +206,7 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
         output = Path(folder) / "look" / name
         given = {
             "--max-seq-len": str(DEFAULT_MAX_SEQ_LEN if options.max_seq_len is None else options.max_seq_len),
-            "--over-length": "truncate",
+            "--over-length": "split",
             "--length-column": options.length_column,
             "--tokenizer": options.tokenizer,
         }
@@ -180,7 +214,7 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
         _run_prepare([*(each for name in inputs for each in ("--input", name)), *arguments, *more], output)
         if options.max_seq_len is None and "--max-seq-len" not in more:
             said.append(f"planned for max_seq_len {DEFAULT_MAX_SEQ_LEN:,}; --max-seq-len gives yours")
-        yield Look(output, True, tuple(said), share)
+        yield Look(output, True, tuple(said), share, _next(source, given, more))
 
 
 def _sample_of(source: str, num_rows: int, folder: Path) -> tuple[str, float, list[str]]:
@@ -215,9 +249,23 @@ def _run_prepare(arguments: Sequence[str], output: Path) -> None:
             contextlib.redirect_stdout(io.StringIO()),
         ):
             command.invoke(running)
-    except (ValueError, click.ClickException) as error:
+    except (ValueError, OSError, click.ClickException) as error:
         said = error.format_message() if isinstance(error, click.ClickException) else message_of(error)
+        if _TOKENIZE in said and "--tokenizer" not in arguments:
+            said = f"{said.partition(',')[0]}: give --tokenizer, the tokenizer.json or its folder"
+            raise click.ClickException(said) from error
         raise click.ClickException(_where_flags_go(in_flags(said, command.params))) from error
+
+
+def _next(source: str, given: Mapping[str, str | None], more: Sequence[str]) -> str:
+    """Returns the command that prepares what was looked at."""
+    flags = [each for flag, value in given.items() if value is not None for each in (flag, value)]
+    return f"packhorse prepare {shlex.join(['--input', source, *flags, *more])} --output DIR"
+
+
+def _percent(share: float) -> str:
+    """Returns a share with enough digits that only all is 100 %."""
+    return f"{share:.2%}" if share == 1 or share < 0.9999 else f"{share:.4%}"
 
 
 def _where_flags_go(message: str) -> str:

@@ -35,7 +35,7 @@ def lengths(tmp_path: Path) -> Path:
 
 
 def test_figures_are_those_of_the_prepared_folder(lengths: Path, tmp_path: Path) -> None:
-    prepare(lengths, max_seq_len=64, over_length="truncate", output=tmp_path / "lengths", progress=False)
+    prepare(lengths, max_seq_len=64, over_length="split", output=tmp_path / "lengths", progress=False)
     raw = facts(str(lengths), "--max-seq-len", "64", "--world-size", "2")
     own = facts(str(tmp_path / "lengths"), "--world-size", "2")
     for fact in ("stats", "templates", "context_lengths", "without_packing", "waiting", "bin_mates_again"):
@@ -59,7 +59,10 @@ def test_the_default_is_said_and_nothing_stays(lengths: Path, tmp_path: Path, mo
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     shown = run(str(lengths)).stdout
-    assert shown.startswith("planned for max_seq_len 4,096; --max-seq-len gives yours\n")
+    assert shown.startswith("of the tokens that a GPU computes, real are: packed ")
+    assert "planned for max_seq_len 4,096; --max-seq-len gives yours\n" in shown
+    assert shown.rstrip().endswith("--output DIR")
+    assert f"next: packhorse prepare --input {lengths} --max-seq-len 4096 --over-length split" in shown
     assert "auto (" in shown
     assert "packhorse serve" not in shown
     assert os.listdir(tmp_path / "temporary") == []
@@ -68,8 +71,9 @@ def test_the_default_is_said_and_nothing_stays(lengths: Path, tmp_path: Path, mo
 def test_costs(lengths: Path) -> None:
     options = ("--max-seq-len", "64", "--tokens-per-gpu-second", "10", "--gpu-hour-price", "3")
     _, line = run(str(lengths), *options).stdout.replace("\n", " ").split("cost: ")
-    hours = 500 * 64 / 10 / 3600
-    assert line.startswith(f"an epoch takes {hours:,.2f} GPU-hours ({3 * hours:,.2f}) padded")
+    rows = facts(str(lengths), "--max-seq-len", "64")["without_packing"][0]["rows"]
+    hours = rows * 64 / 10 / 3600
+    assert line.startswith(f"an epoch takes {hours:,.2f} GPU-hours (costs {3 * hours:,.2f}) padded to max_seq_len")
 
 
 def test_a_page_of_raw_lengths(lengths: Path, tmp_path: Path) -> None:
@@ -86,14 +90,14 @@ def test_text_and_a_sample_of_it(tmp_path: Path) -> None:
     more = ("--", "--no-eos")
     whole = facts(str(tmp_path / "corpus.jsonl"), *options, *more)
     part = facts(str(tmp_path / "corpus.jsonl"), *options, "--sample", "500", *more)
-    assert whole["manifest"]["n_sequences"] == 2000
+    assert whole["manifest"]["inputs"]["rows"] == 2000
     assert part["share_read"] == pytest.approx(0.25, rel=0.3)
-    assert part["manifest"]["n_sequences"] < 800
+    assert part["manifest"]["inputs"]["rows"] < 800
     for ways in (0, 2):  # padded, random order: the sample is near the whole, as its errors say
         difference = part["without_packing"][ways]["efficiency"] - whole["without_packing"][ways]["efficiency"]
         assert abs(difference) < 4 * part["standard_errors"][whole["without_packing"][ways]["way"]]
     assert (
-        "standard errors of efficiencies"
+        "standard errors, in points"
         in run(str(tmp_path / "corpus.jsonl"), *options, "--sample", "500", *more).stdout
     )
 
@@ -103,9 +107,16 @@ def test_text_and_a_sample_of_it(tmp_path: Path) -> None:
     [
         (("set", "--max-seq-len", "64"), "set is prepared"),
         (("--tokenizer", "x"), "DATASET must name them"),
-        (("no.parquet", "--max-seq-len", "8"), "there is no file no.parquet"),
+        (("no.parquet", "--max-seq-len", "8"), "no.parquet does not exist"),
         (("lengths.parquet", "--sample", "9"), "--sample goes with --tokenizer"),
-        (("nothing.parquet",), "nothing.parquet"),
+        (("nothing.parquet",), "nothing.parquet does not exist"),
+        (("lengths.parquet", "--gpu-hour-price", "3"), "--gpu-hour-price needs --tokens-per-gpu-second"),
+        (("lengths.parquet", "--report", "x.html", "--json"), "--report goes without --json"),
+        (("lengths.parquet", "--align", "8"), "it goes after `--`"),
+        (("lengths.parquet", "--misspelt"), "No such option"),
+        (("lengths.parquet", "--", "--output", "x"), "keeps nothing"),
+        (("text.jsonl",), "text.jsonl is text: give --tokenizer"),
+        (("empty",), "the folder empty has no files"),
         (("*.npz",), "npz"),
     ],
 )
@@ -115,6 +126,8 @@ def test_wrong_input_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PACKHORSE_TARGET", raising=False)
     prepare(lengths, max_seq_len=64, over_length="truncate", output=tmp_path / "set", progress=False)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "a"}) + "\n")
     result = CliRunner().invoke(main, ["inspect", *arguments, "--timeout-seconds", "0.2"])
     assert result.exit_code in (1, 2)
     assert named in result.stderr
