@@ -1,10 +1,10 @@
 """Every block of code on every page does what it is there for: it runs, or at least it parses.
 
 A page runs in a folder of its own. Pages that tokenize (`--tokenizer`) begin with raw text alone: `corpus.jsonl`,
-`chats.jsonl`, `preferences.jsonl`, and `my-model`, a tiny model of transformers with its tokenizer. On the others
-`corpus.idx`, `corpus.parquet`, `validation.idx`, `validation.parquet` and the datasets prepared from them, in
-`datasets`, stand there too. Where a page starts no server, one for these datasets stands at the address that the page
-speaks of.
+`validation.jsonl`, `chats.jsonl`, `preferences.jsonl`, and `my-model`, a tiny model of transformers with its tokenizer.
+On the others `corpus.idx`, `corpus.parquet`, `validation.idx`, `validation.parquet` and the datasets prepared from
+them, in `datasets`, stand there too. Where a page starts no server, one for these datasets stands at the address that
+the page speaks of.
 """
 
 import ast
@@ -27,6 +27,17 @@ from run_pages import Request, is_serving, line_of, wait_until_healthy
 from tests.servers import free_port
 
 PAGE_SECONDS = 240
+CODE_COLUMNS = 88
+"""What a page of the site shows of a line of code on a laptop without scrolling."""
+GENERATED = (
+    "MAP.md",
+    *(
+        f"client/guides/reference-{name}.md"
+        for name in ("client", "commands", "environment", "errors", "library", "metrics")
+    ),
+)
+"""Pages whose lines are those of the code that they are made from."""
+GUIDES = ("client/guides/", "deploy/guides/", "README.md", "deploy/README.md", "client/examples/README.md")
 FOLLOWED_FIRST = ("README.md",)
 PORTS = ("50051", "50052", "9464")
 WORDS = "a cart waits for the long one while horses carry many small loads on one road to be full".split()  # noqa: SIM905
@@ -78,6 +89,7 @@ def raw_folder(tmp_path_factory):
     prompts, answers, worse = sentences(120, 1), sentences(120, 2), sentences(120, 3)
     rows = {
         "corpus": [{"text": text, "url": f"https://example.org/{i}"} for i, text in enumerate(sentences(300, 0))],
+        "validation": [{"text": text} for text in sentences(60, 4)],
         "chats": [
             {"messages": [{"role": "user", "content": p}, {"role": "assistant", "content": a}]}
             for p, a in zip(prompts, answers, strict=True)
@@ -200,3 +212,18 @@ def test_blocks_of_a_page_parse(page):
 def test_what_is_not_run_says_why():
     reasons = [block.not_run for page in PAGES for block in blocks_of(page) if block.not_run]
     assert all(re.match(r"\w+ ", reason) for reason in reasons)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith(GUIDES) and page not in GENERATED])
+def test_lines_of_code_fit_the_page(page):
+    long = [
+        f"{page}:{block.line + i}: {len(line)} characters: {line}"
+        for block in blocks_of(page)
+        for i, line in enumerate(block.code.splitlines())
+        if len(line) > CODE_COLUMNS
+    ]
+    assert not long, "\n".join(long)
+
+
+def test_generated_pages_are_named():
+    assert set(GENERATED) <= set(PAGES)
