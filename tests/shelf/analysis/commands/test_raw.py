@@ -97,8 +97,7 @@ def test_text_and_a_sample_of_it(tmp_path: Path) -> None:
         difference = part["without_packing"][ways]["efficiency"] - whole["without_packing"][ways]["efficiency"]
         assert abs(difference) < 4 * part["standard_errors"][whole["without_packing"][ways]["way"]]
     assert (
-        "standard errors, in points"
-        in run(str(tmp_path / "corpus.jsonl"), *options, "--sample", "500", *more).stdout
+        "standard errors, in points" in run(str(tmp_path / "corpus.jsonl"), *options, "--sample", "500", *more).stdout
     )
 
 
