@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from tests.flat_words import prepare
 
 from packhorse.dataset import MixtureDataset, MixtureFile, Takedown, TakedownFile, open_prepared
 from packhorse.epoch import (
@@ -33,6 +32,7 @@ from packhorse.epoch import (
     independent_seed,
 )
 from packhorse.packing import canonical_templates, pack_histogram, seed_from_components
+from packhorse.prepare import Execution, prepare
 from packhorse.topology import RemainderPolicy, RoomRule, Skips, Topology
 
 FOLDER = Path(__file__).parent
@@ -252,7 +252,8 @@ def files() -> list[dict[str, Any]]:
         ):
             lengths_file, output = Path(folder, f"{name}.npy"), Path(folder, name)
             np.save(lengths_file, lengths)
-            prepare(lengths_file, max_seq_len=max_seq_len, output=output, progress=False, workers=1)
+            alone = Execution(workers=1, progress=False)
+            prepare(lengths_file, max_seq_len=max_seq_len, output=output, execution=alone)
             datasets[name] = open_prepared(Path(folder, name))
         rows: list[dict[str, Any]] = []
         for text in MIXTURE_FILES:

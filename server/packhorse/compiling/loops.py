@@ -22,16 +22,18 @@ else:
 _LOG = logging.getLogger(__name__)
 
 
-def _without_numba(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(plain)
+def _without_numba(function: Callable[..., Any], form: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """Returns what runs a loop's form, which is made when it first runs: it may call what its module defines later."""
+
+    @wraps(function)
     def run(*args: Any) -> Any:
         if not _warned:
-            _warned.append(plain.__name__)
+            _warned.append(function.__name__)
             _LOG.warning(
                 "Numba is not installed, so loops run uncompiled, 10 to 100 times slower; install it with: "
                 "pip install 'packhorse[server]'"
             )
-        return plain(*args)
+        return form()(*args)
 
     return run
 
@@ -56,7 +58,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     Args:
         function: takes arrays, numbers, and named tuples of them.
     """
-    return caching.compiled(function) if HAS_NUMBA else _without_numba(plain_form(function))
+    return caching.compiled(function) if HAS_NUMBA else _without_numba(function, cache(lambda: plain_form(function)))
 
 
 def kernel_or(plain: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], Any]:
@@ -74,7 +76,7 @@ def kernel_or(plain: Callable[..., Any] | None = None) -> Callable[[Callable[...
             return plain_form(function) if plain is None else wrapping(plain)
 
         if not HAS_NUMBA:
-            return _without_numba(form())
+            return _without_numba(function, form)
         compiled = caching.compiled(function)
         compile_for = compiled._compile_for_args  # called where no compiled form takes these types; returns what does
 
