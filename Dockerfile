@@ -32,8 +32,11 @@ RUN pip install --no-cache-dir --constraint /dist/constraints.txt cyclonedx-bom 
     && cyclonedx-py environment --output-reproducible --output-file /opt/packhorse/sbom.cdx.json /opt/packhorse/bin/python
 # Numba keys its cache by the processor's name and features. The build's processor is not the cluster's, so both are set, here
 # and in the runtime's environment: x86-64-v3 is every x86 server since 2013 with AVX2, and as fast as native code here. For
-# other machines: --build-arg CPU=generic (a third slower).
+# older ones: --build-arg CPU=generic (a third slower).
+# On arm64 (Graviton, Grace, Apple) that is the only choice which suits all; neoverse-n1 also runs on all of these. LLVM does
+# not know x86's names there, compiles as for a processor without floating point, and crashes; the build ends before that.
 ARG CPU=x86-64-v3
+RUN case "$(uname -m) $CPU" in aarch64\ x86*) echo "on arm64, build with --build-arg CPU=generic" >&2; exit 1 ;; esac
 RUN NUMBA_CPU_NAME=$CPU NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=/var/cache/packhorse /opt/packhorse/bin/python -c \
     "from packhorse.server.base.kernels import compile_kernels; compile_kernels()" \
     && chmod -R g=u /var/cache/packhorse
