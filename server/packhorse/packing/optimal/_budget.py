@@ -20,8 +20,8 @@ class OutOfTimeError(Exception):
 class Budget:
     """The work that a search may do, in steps of about a nanosecond, and a deadline in seconds.
 
-    Counted work ends a search at the same point on every machine, so that equal inputs give equal plans. The clock is a
-    safety net for machines that are far too slow.
+    Counted work ends a search at the same point on machines of a kind, so that equal inputs give equal plans. The clock
+    is a safety net for machines that are far too slow.
 
     Attributes:
         left: steps not spent yet.
