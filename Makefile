@@ -57,11 +57,13 @@ check: $(STAMP) ## format, lint, types, import rules, proto lint and stale stubs
 bench: $(BENCH_STAMP) ## benchmarks, side by side with the packages they are compared to
 	$(BIN)/python tests/benchmarks/run.py
 
-release: $(STAMP) ## build wheel and sdist into dist, reproducibly; with TAG=v0.1.0 only if that is the version
+release: $(STAMP) ## build wheel and sdist into dist, reproducibly; a real one with TAG=v0.1.0 REPOSITORY=https://github.com/OWNER/NAME
 	@test -z "$(TAG)" || grep -qxF 'version = "$(TAG:v%=%)"' pyproject.toml || { echo "$(TAG) is not the version in pyproject.toml"; exit 1; }
+	@test -z "$(TAG)" || test -n "$(REPOSITORY)" || { echo "a release says where it is from: add REPOSITORY=https://github.com/OWNER/NAME"; exit 1; }
 	test -z "$(TAG)" || $(BIN)/python tests/surface/record.py --check
-	rm -rf dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
+	rm -rf dist build/release
+	$(BIN)/python deploy/release_tree.py build/release --repository "$(REPOSITORY)" --tag "$(TAG)"
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist build/release
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 
