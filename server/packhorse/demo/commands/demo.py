@@ -235,6 +235,7 @@ def _demonstrate(console: Console, output: Path, documents: int, max_seq_len: in
     """Goes the whole way, and returns what is wrong."""
     started = time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
+    console.print(f"The whole way takes a few minutes on two cores. What it makes stays in {output}.", markup=False)
     summary = _tokenize(console, output, documents)
     dataset = _prepare(console, summary, output, max_seq_len)
     with DemoServer(output / "datasets", output / "server.log") as server:
