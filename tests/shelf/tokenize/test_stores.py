@@ -57,7 +57,7 @@ def test_an_object_that_changed_is_not_gone_on_with(
 ) -> None:
     url = bucket.put("a.jsonl", folder / "a.jsonl")
     with monkeypatch.context() as patched:
-        patched.setattr("packhorse.tokenize.text._refuse_nothing", _stop)
+        patched.setattr("packhorse.tokenize.text._refuse_empty_output", _stop)
         with pytest.raises(KeyboardInterrupt):
             tokenize(url, tmp_path / "out", vocab_size=300, progress=False)
     bucket.put("a.jsonl", (folder / "a.jsonl").read_bytes().replace(b"many", b"more"))
