@@ -35,6 +35,7 @@ from packhorse.prepare import READERS, DryRun, Grouping, InputColumns, Layout, R
 from packhorse.prepare import dry_run as try_out
 from packhorse.types import skipped_text
 
+_WHEN_STOPPED = "no incomplete dataset is left; the same command with --resume continues"
 _GROUP_FLAGS = {"column": "group_column", "size": "group_size", "numbers": "groups"}
 
 
@@ -129,7 +130,7 @@ def command(
     started = time.perf_counter()
     with (
         warnings.catch_warnings(record=True) as caught,
-        stopped_by_signals("no incomplete dataset is left; the same command with --resume continues"),
+        stopped_by_signals(_WHEN_STOPPED if click.get_current_context().info_name == "prepare" else "nothing is left"),
     ):
         columns = replace(columns, resources=tuple(Resource.parse(text) for text in resources))
         if tokenizer is not None:

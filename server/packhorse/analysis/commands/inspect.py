@@ -144,7 +144,7 @@ def command(
 
 
 def _why_not_raw(dataset: str) -> str:
-    return f"{dataset} is prepared" if Path(dataset).exists() else f"there is no file {dataset}"
+    return f"{dataset} is prepared, or holds what is" if Path(dataset).exists() else f"there is no file {dataset}"
 
 
 def _print_folder(

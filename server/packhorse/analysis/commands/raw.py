@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_SEQ_LEN = 4096
 _FLAG = re.compile(r"(?<![\w-])--(?!help\b)[a-z][a-z-]+")
+_WRITING = {"--output", "--overwrite", "--append", "--dry-run", "--format"}
 _RAW_SUFFIXES = (".parquet", ".arrow", ".npy", ".idx", ".bin", ".jsonl", ".json", ".csv", ".txt", ".gz", ".zst")
 _TOKENIZE = "`packhorse tokenize"
 _QUICK = ("auto", "best-fit", "first-fit", "greedy-knapsack", "length-sorted")
@@ -193,8 +194,9 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
     Raises:
         ClickException: an option or the input is wrong.
     """
-    if "--output" in more:
-        raise click.UsageError("`packhorse inspect` keeps nothing: --output is for `packhorse prepare`.")
+    typed = {each.partition("=")[0] for each in more}
+    if writing := sorted(typed & _WRITING):
+        raise click.UsageError(f"`packhorse inspect` keeps nothing: {', '.join(writing)} is for `packhorse prepare`.")
     if options.sample is not None and options.tokenizer is None:
         raise click.UsageError("--sample goes with --tokenizer: lengths are read as a whole, which takes seconds.")
     with tempfile.TemporaryDirectory(prefix="packhorse-inspect-") as folder:
@@ -203,7 +205,7 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
             text, share, inputs = _sample_of(source, options.sample, Path(folder))
             said.append(text)
         name = _UNNAMEABLE.sub("-", Path(without_secrets(source)).stem).strip("-.") or "raw"
-        output = Path(folder) / "look" / name
+        output = Path(folder) / "look" / (f"{name}-sample" if share < 1 else name)  # a page shows no more than the name
         given = {
             "--max-seq-len": str(DEFAULT_MAX_SEQ_LEN if options.max_seq_len is None else options.max_seq_len),
             "--over-length": "split",
@@ -212,7 +214,7 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
         }
         arguments = [each for flag, value in given.items() if value is not None for each in (flag, value)]
         _run_prepare([*(each for name in inputs for each in ("--input", name)), *arguments, *more], output)
-        if options.max_seq_len is None and "--max-seq-len" not in more:
+        if options.max_seq_len is None and "--max-seq-len" not in typed:
             said.append(f"planned for max_seq_len {DEFAULT_MAX_SEQ_LEN:,}; --max-seq-len gives yours")
         yield Look(output, True, tuple(said), share, _next(source, given, more))
 

@@ -109,7 +109,10 @@ def tokens_of_text(
     try:
         yield MadeTokens(f"{tokens}.idx", Grouping(size=size) if size > 1 else None)
     except BaseException:
-        click.echo(f"the tokens stay in {folder}: the same command with other options of the plan uses them", err=True)
+        if click.get_current_context().info_name == "prepare":  # `inspect` takes the folder away
+            click.echo(
+                f"the tokens stay in {folder}: the same command with other options of the plan uses them", err=True
+            )
         raise
     shutil.rmtree(folder)
 
