@@ -5,7 +5,7 @@ has to `packhorse.client.batches`, the bins and their order to the service's pla
 """
 
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -85,6 +85,7 @@ def pack_rollouts(
     shift_labels: bool = False,
     flatten: bool = False,
     prefixes: Literal["repeated"] = "repeated",
+    **rows: Any,
 ) -> list[RolloutBatch]: ...
 
 
@@ -103,6 +104,7 @@ def pack_rollouts(
     flatten: bool = False,
     prefixes: Literal["tree"],
     max_trained_tokens: int | None = None,
+    **rows: Any,
 ) -> list[TreeBatch]: ...
 
 
@@ -120,6 +122,7 @@ def pack_rollouts(
     flatten: bool = False,
     prefixes: Literal["repeated", "tree"] = "repeated",
     max_trained_tokens: int | None = None,
+    **rows: Any,
 ) -> list[RolloutBatch] | list[TreeBatch]:
     """Packs rollouts into batches, the same number for every rank.
 
@@ -148,6 +151,8 @@ def pack_rollouts(
             bin's tokens are distinct ones. A group stays together unless it is larger than a bin, or ranks would wait.
         max_trained_tokens: the most trained tokens of a tree's bin, each counted once for each rollout; None for no
             limit.
+        **rows: other options of rows, as `BatchFormat` has them, such as `total_multiple_of`. One that rollouts cannot
+            have is refused with the way out.
 
     Returns:
         Batches on the CPU; every row has rollouts, unless `packing.allow_empty` is set. With trees they are
@@ -160,7 +165,7 @@ def pack_rollouts(
         PackhorseError: there is no client, and packhorse[server] is not installed.
     """
     assembler = assembler_of(
-        max_seq_len, prefixes, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten
+        max_seq_len, prefixes, rows, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten
     )
     flat = FlatRollouts.of(rollouts, max_seq_len)
     if prefixes == "tree":

@@ -81,6 +81,7 @@ def pack_pairs(
     shift_labels: bool = False,
     flatten: bool = False,
     prefixes: Literal["repeated"] = "repeated",
+    **rows: Any,
 ) -> list[PairBatch]: ...
 
 
@@ -99,6 +100,7 @@ def pack_pairs(
     shift_labels: bool = True,
     flatten: bool = False,
     prefixes: Literal["tree"],
+    **rows: Any,
 ) -> list[TreeBatch]: ...
 
 
@@ -116,6 +118,7 @@ def pack_pairs(
     shift_labels: bool | None = None,
     flatten: bool = False,
     prefixes: Literal["repeated", "tree"] = "repeated",
+    **rows: Any,
 ) -> list[PairBatch] | list[TreeBatch]:
     """Packs preference pairs into batches, the same number for every rank. The two sequences of a pair share a row.
 
@@ -146,6 +149,8 @@ def pack_pairs(
         flatten: whether a batch's sequences are joined in one row without padding.
         prefixes: "repeated": each sequence stands in a row by itself. "tree": what sequences of a row begin with stands
             there once, and a pair takes the room of its distinct tokens.
+        **rows: other options of rows, as `BatchFormat` has them, such as `total_multiple_of`. One that pairs cannot
+            have is refused with the way out.
 
     Returns:
         Batches on the CPU; every row has pairs, unless `packing.allow_empty` is set. With trees they are `TreeBatch`es,
@@ -160,7 +165,7 @@ def pack_pairs(
         raise ValueError(f"pairs are packed without a balance, got {packing.balance}; leave it out of PackOptions")
     is_tree = prefixes == "tree"
     assembler = assembler_of(
-        max_seq_len, prefixes, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten
+        max_seq_len, prefixes, rows, pad_token_id=pad_token_id, shift_labels=shift_labels, flatten=flatten
     )
     sequences, num_prompt_tokens = _sequences(prompts, chosen, rejected)
     lengths = np.array([len(tokens) for tokens in sequences])

@@ -4,33 +4,61 @@ Owns the call of the planner, in this process or on a server, and what is asked 
 `pairs` and `tree_packs`, and the keys of batches to `pack` and `pairs`.
 """
 
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client import BatchAssembler, BinBlock, Client, RetryPolicy
+from packhorse.client.batches import RowFormat
 from packhorse.client.errors import InvalidRequestError
 from packhorse.client.options import PackOptions
 from packhorse.client.transport.embedded import EmbeddedPlanner
 from packhorse.client.transport.requests import NO_RESOURCES, Resources
 
+_REFUSED = {
+    "separators": "the tokens are trained as they are given; put separators into them",
+    "continue_positions": "no sequence is split here, so its positions begin at 0; leave it out",
+    "shared_prefix": "give prefixes='tree', so that common prefixes stand once, or leave it out",
+}
+"""Options of rows that rollouts and pairs refuse → the way out. They have every other one, as the assembler has it."""
+
 
 def assembler_of(
-    max_seq_len: int, prefixes: str, *, pad_token_id: int, shift_labels: bool | None, flatten: bool
+    max_seq_len: int,
+    prefixes: str,
+    rows: Mapping[str, Any],
+    *,
+    pad_token_id: int,
+    shift_labels: bool | None,
+    flatten: bool,
 ) -> BatchAssembler:
     """Returns what assembles batches of rollouts or pairs, and checks what they are asked for.
 
     Args:
         max_seq_len: a bin's capacity in tokens.
         prefixes: "repeated" or "tree".
+        rows: other fields of `RowFormat`, by name.
         pad_token_id: as in `RowFormat`.
         shift_labels: as in `RowFormat`; None is False for repeated prefixes.
         flatten: as in `RowFormat`.
 
     Raises:
-        ValueError: prefixes is neither, or something else is out of range or does not go with trees.
+        TypeError: a name is not of a field.
+        ValueError: prefixes is neither, or something else is out of range, refused or does not go with trees.
     """
     if prefixes not in ("repeated", "tree"):
         raise ValueError(f"prefixes must be 'repeated' or 'tree', got {prefixes!r}")
+    known = {each.name for each in fields(RowFormat)}
+    for name in rows:
+        if name not in known:
+            raise TypeError(f"unexpected keyword argument {name!r}; options of rows are {', '.join(sorted(known))}")
+        if name in _REFUSED:
+            raise ValueError(f"{name} is not for rollouts and pairs: {_REFUSED[name]}")
+    if rows.get("total_multiple_of", 1) != 1 and not flatten:
+        raise ValueError("total_multiple_of is for flat batches; give flatten=True, or leave it out")
     is_tree = prefixes == "tree"
     return BatchAssembler(
         max_seq_len,
@@ -38,6 +66,7 @@ def assembler_of(
         shift_labels=shift_labels if is_tree else bool(shift_labels),
         flatten=flatten,
         shared_prefix="tree" if is_tree else False,
+        **rows,
     )
 
 

@@ -12,4 +12,5 @@ from .packed_batch import Batch as Batch
 from .packed_batch import PackedBatch as PackedBatch
 from .packed_batch import has_shifted_labels as has_shifted_labels
 from .row_format import Media as Media
+from .row_format import RowFormat as RowFormat
 from .row_format import Separators as Separators

@@ -1,11 +1,11 @@
-"""How rows are filled: `RowFormat`, the options that `BatchAssembler` and `BatchFormat` share; `Separators`, `Media`.
+"""How rows are filled: `RowFormat`, the options that all batches share, and in it `Separators` and `Media`.
 
 Owns these options and their checks, each said here once; leaves filling rows to `batch`, images to `media`, and presets
 to `presets/registry`. The plan keeps room for separators with its `extra_tokens`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -16,6 +16,9 @@ from packhorse.client.transport.requests import shortened
 
 MAX_TOKEN_ID = 2**31 - 1
 """No vocabulary is larger; a greater number is a mistake."""
+
+_OF_TREES = ("separators", "pad_token_id", "flatten", "shift_labels", "shared_prefix")
+"""Fields of `RowFormat` that trees have; with any other, `shared_prefix="tree"` is refused."""
 
 
 def check_token_id(name: str, value: Any) -> int:
@@ -153,7 +156,11 @@ class Media:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowFormat:
-    """How the rows of a batch are filled.
+    """How the rows of a batch are filled: options of `BatchFormat`, `pack_rollouts` and `pack_pairs` alike.
+
+    Example:
+        >>> RowFormat(flatten=True, total_multiple_of=16).pad_token_id
+        0
 
     Raises:
         ValueError: a field is out of range.
@@ -201,10 +208,10 @@ class RowFormat:
         """Refuses what a tree cannot have."""
         if self.shift_labels is False:
             raise ValueError("labels of a tree are for the next token; leave out shift_labels")
-        if self.continue_positions or self.media is not None or self.total_multiple_of > 1:
-            raise ValueError(
-                "shared_prefix='tree' goes without continue_positions, media and total_multiple_of; leave them out"
-            )
+        refused = {each.name: each.default for each in fields(RowFormat) if each.name not in _OF_TREES}
+        if any(getattr(self, name) != default for name, default in refused.items()):
+            *names, last = sorted(refused)
+            raise ValueError(f"shared_prefix='tree' goes without {', '.join(names)} and {last}; leave them out")
 
     def _check_media(self, media: Media) -> None:
         if not isinstance(media, Media):
