@@ -7,8 +7,8 @@ and the order of passes to `_sort`.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,35 @@ class CountTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LengthFacts:
+    """Facts of planned sequences that are added up, each said here once: over tasks, groups, and versions.
+
+    `SequenceFacts` has the same fields. None is not known, as a later fact of a version of an earlier release.
+    """
+
+    own_tokens: int = 0
+    """Their tokens without `extra_tokens` and alignment."""
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.int64], numbers: NDArray[np.int64]) -> Self:
+        """Returns the facts of some lengths, int64 [n], each of which so many sequences or pieces have, int64 [n]."""
+        return cls(own_tokens=int(lengths @ numbers))
+
+    @classmethod
+    def of_version(cls, facts: SequenceFacts) -> Self:
+        """Returns the facts that a manifest states."""
+        return cls(**{each.name: getattr(facts, each.name) for each in fields(cls)})
+
+    def __add__(self, other: Self) -> Self:
+        """Returns the facts of both."""
+        sums: dict[str, Any] = {}
+        for name in (each.name for each in fields(self)):
+            pair = getattr(self, name), getattr(other, name)
+            sums[name] = None if None in pair else sum(pair)
+        return type(self)(**sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCounts:
     """The counts of one task."""
 
@@ -62,8 +91,8 @@ class TaskCounts:
     """Distinct rooms of what is planned, ascending: int64 [D]."""
     counts: NDArray[np.int64]
     """Sequences, or pieces, of each: int64 [D]."""
-    own_tokens: int
-    """Their tokens without `extra_tokens` and alignment."""
+    facts: LengthFacts
+    """Of them."""
     id_low: int
     """Smallest planned id; with `id_high` below it where nothing is planned."""
     id_high: int
@@ -85,6 +114,7 @@ class TaskCounts:
         """Returns it as JSON can hold it."""
         content = {field.name: getattr(self, field.name) for field in fields(self)}
         content["rooms"], content["counts"] = self.rooms.tolist(), self.counts.tolist()
+        content["facts"] = asdict(self.facts)
         content["skipped"] = [[path, rows.tolist()] for path, rows in self.skipped]
         return content
 
@@ -94,7 +124,8 @@ class TaskCounts:
         arrays = {name: np.array(content[name], dtype=np.int64) for name in ("rooms", "counts")}
         first_over = content["first_over"]
         skipped = tuple((path, np.array(rows, dtype=np.int64).reshape(-1, 2)) for path, rows in content["skipped"])
-        return cls(**{**content, **arrays, "first_over": first_over and tuple(first_over), "skipped": skipped})
+        parsed = {"facts": LengthFacts(**content["facts"]), "skipped": skipped}
+        return cls(**{**content, **arrays, **parsed, "first_over": first_over and tuple(first_over)})
 
 
 def rows_of_task(num_rows: int, options: PlanOptions, workers: int) -> int:
@@ -182,7 +213,7 @@ def count_task(task: CountTask) -> TaskCounts:
     return TaskCounts(
         rooms=rooms,
         counts=counts,
-        own_tokens=int(present @ numbers),
+        facts=LengthFacts.of(present, numbers),
         id_low=id_low,
         id_high=id_high,
         num_over=num_over,
@@ -296,17 +327,17 @@ class Counted:
             )
         rooms, counts = _merged(counts_of(before), *((part.rooms, part.counts) for part in planned))
         low, high = min(part.id_low for part in planned), max(part.id_high for part in planned)
-        own_tokens = sum(part.own_tokens for part in parts)
+        sums = sum((part.facts for part in parts), LengthFacts())
         start_dtypes = {_start_dtype(parts, options)}
         if before is not None:
             low, high = min(low, id_range(before)[0]), max(high, id_range(before)[1])
-            own_tokens += before.manifest.own_tokens
+            sums += LengthFacts.of_version(before.manifest)
             ledger += before.manifest.over_length
             start_dtypes.add(before.manifest.start_dtype)
         facts = groups or facts_of(
             rooms,
             counts,
-            own_tokens=own_tokens,
+            sums,
             id_range=(low, high),
             start_dtype="int64" if "int64" in start_dtypes else "uint32" if "uint32" in start_dtypes else None,
             over_length=ledger,
@@ -326,8 +357,8 @@ class Counted:
 def facts_of(
     rooms: NDArray[np.int64],
     counts: NDArray[np.int64],
+    sums: LengthFacts,
     *,
-    own_tokens: int,
     id_range: tuple[int, int],
     start_dtype: IdType | None = None,
     over_length: OverLengthLedger,
@@ -337,14 +368,14 @@ def facts_of(
     Args:
         rooms: distinct rooms of sequences, ascending: int64 [D].
         counts: sequences, or pieces, of each: int64 [D].
-        own_tokens: their tokens without `extra_tokens` and alignment.
+        sums: of their lengths.
         id_range: the smallest and the largest id.
         start_dtype: how first tokens are stored; None if every one is 0.
         over_length: what the over-length policy did.
     """
     return SequenceFacts(
+        **asdict(sums),
         n_sequences=int(counts.sum()),
-        own_tokens=own_tokens,
         id_dtype=stored_dtype(*id_range),
         start_dtype=start_dtype,
         over_length=over_length,

@@ -34,7 +34,7 @@ from packhorse.jobs import Progress
 from packhorse.packing import PackingPlan
 from packhorse.parameters import parameter
 from packhorse.prepare._by_room import ByRoom
-from packhorse.prepare._counting import LONGEST_SPLIT, IdType, exact_sum, facts_of, find_rows, stored_dtype
+from packhorse.prepare._counting import LONGEST_SPLIT, IdType, LengthFacts, exact_sum, facts_of, find_rows, stored_dtype
 from packhorse.prepare._merging import duplicate_error
 from packhorse.prepare._resources import GroupClasses, SizeCounts
 from packhorse.prepare.grouping import Grouping, WholeGroups, groups_of_version, whole_groups
@@ -237,7 +237,8 @@ class _Tally:
         self.called = "group"
         """What messages call what is planned."""
         self._last_id = -(2**63)
-        self.num_groups = self.num_dropped = self._own_tokens = 0
+        self.num_groups = self.num_dropped = 0
+        self._sums = LengthFacts()
         self.ids_ascend = True
         self._ids_sum = (0, 0)
         self._id_range = (2**63 - 1, -(2**63))
@@ -311,7 +312,7 @@ class _Tally:
         facts = facts_of(
             np.fromiter(counts, np.int64, len(counts)),
             np.fromiter(counts.values(), np.int64, len(counts)),
-            own_tokens=self._own_tokens,
+            self._sums,
             id_range=self._id_range,
             start_dtype=self._start_dtype(),
             over_length=self.ledger,
@@ -392,7 +393,7 @@ class _Tally:
                 ids = ids if rows.shares_prefixes else ids[first_tokens == 0]
             self._rooms.put(rooms, 1)
             self._num_members += len(members)
-            self._own_tokens += int(members[:, 1].sum())
+            self._sums += LengthFacts.of(members[:, 1], np.ones(len(members), dtype=np.int64))
             if len(ids):
                 self._id_range = (min(self._id_range[0], int(ids.min())), max(self._id_range[1], int(ids.max())))
                 self.ids_ascend &= int(ids[0]) > self._last_id and bool((ids[1:] > ids[:-1]).all())
