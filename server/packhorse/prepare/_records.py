@@ -41,7 +41,7 @@ from packhorse.jobs import Progress
 from packhorse.parameters import parameter
 from packhorse.prepare.input import Fault, Opened, changed
 from packhorse.tokens import as_token_source
-from packhorse.tokens.fingerprint import check_tokens, fingerprint_of
+from packhorse.tokens.recorded import check_tokens, fingerprint_of
 from packhorse.wire import tokens_fingerprint
 
 Source = str | os.PathLike[str]

@@ -30,9 +30,9 @@ from packhorse.client.streams.cursor import NO_POSITION, Resume, State, as_worke
 from packhorse.client.streams.sent_tokens import FromServer
 from packhorse.client.streams.stream import BinStream
 from packhorse.tokens import TokenSource, as_token_source
-from packhorse.tokens.fingerprint import check_tokens
 from packhorse.tokens.loss_mask import AUTO, loss_mask_of
 from packhorse.tokens.pieces import PieceRule
+from packhorse.tokens.recorded import check_tokens
 from packhorse.topology import Balance, StreamMode, Topology, as_choice, checked_integer
 from packhorse.types import StreamHeader
 

@@ -28,10 +28,9 @@ from packhorse.parameters import parameter
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.tokens import MixtureSource, TokenSource, as_token_source
-from packhorse.tokens.fingerprint import check_tokens
 from packhorse.tokens.loss_mask import loss_mask_of
 from packhorse.tokens.pieces import PieceRule
-from packhorse.tokens.recorded import open_recorded, recorded_path
+from packhorse.tokens.recorded import check_tokens, open_recorded, recorded_path
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
