@@ -5,13 +5,13 @@ as in training, and reading streams to `proof.epoch_audit`. Memory does not grow
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.client import BinBlock, PackedBatch, PackedDataset, TokenSource
-from packhorse.client.batches import IGNORE_INDEX
+from packhorse.client.batches import IGNORE_INDEX, RowFormat
 from packhorse.client.streams import AS_IT_IS, MASKED
 from packhorse.proof.epoch_audit import AuditReport, EpochOfStreams, named_ids
 from packhorse.tokens import TokenSourceError
@@ -21,6 +21,16 @@ from packhorse.types import Component, DatasetInfo, StreamHeader
 
 _MOST_NAMED = 10
 _PADDING = -1
+_EXPECTED = (
+    "separators",
+    "pad_token_id",
+    "flatten",
+    "total_multiple_of",
+    "shift_labels",
+    "shared_prefix",
+    "media",
+)
+"""Options of rows that this file knows; an audit of batches with another one is refused."""
 _MOST_MARKED = 1 << 28
 """Most sequences of a source whose missing ids are named: it costs a byte for each."""
 
@@ -110,10 +120,12 @@ class _Check:
         self._streams = audit.streams
         self._maker = maker = audit.dataset.maker
         form = maker.form
-        if maker.preset is not None or form.is_flat or form.shared_prefix == "tree" or form.continue_positions:
+        other = [each.name for each in fields(RowFormat) if each.name not in _EXPECTED]
+        is_other = any(getattr(form, each.name) != each.default for each in fields(RowFormat) if each.name in other)
+        if maker.preset is not None or form.is_flat or form.shared_prefix == "tree" or is_other:
             raise ValueError(
                 "a token audit compares plain batches: make its dataset without a preset, flatten, "
-                "shared_prefix='tree' and continue_positions"
+                f"shared_prefix='tree' and {' and '.join(other)}"
             )
         if maker.wants_tokens and audit.against is None:
             raise ValueError("tokens from the server are compared with files: give against=")
