@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from packhorse.dataset import Manifest, PlanOptions, PreparedDatasetError, open_prepared
+from packhorse.dataset.digest import dataset_digest
 from packhorse.dataset.manifest import EPOCH_VERSION, FORMAT_VERSION
-from packhorse.dataset.write import dataset_digest
 from packhorse.packing import counts_of_templates
 from packhorse.prepare import load_prepared
 

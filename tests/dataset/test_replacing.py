@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.dataset import PreparedDatasetError, locked, open_prepared, replacing, written_whole
-from packhorse.dataset.replacing import refuse_holding, refuse_output
+from packhorse.dataset import PreparedDatasetError, locked, open_prepared, written_whole
+from packhorse.dataset.output import replacing
+from packhorse.dataset.output.refusals import refuse_holding, refuse_output
 from packhorse.prepare import prepare
 
 MANIFEST = '{"format_version": 1, "checksums": {}, "digest": "%s"}'
@@ -102,7 +103,8 @@ def test_the_old_one_is_put_back_when_the_second_rename_fails(
 CRASHED = """
 import os, sys
 from pathlib import Path
-from packhorse.dataset import replacing, written_whole
+from packhorse.dataset import written_whole
+from packhorse.dataset.output import replacing
 
 def cannot(new, old):
     raise OSError(22, "this file system cannot")

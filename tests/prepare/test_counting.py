@@ -10,7 +10,7 @@ from packhorse.dataset import PlanOptions
 from packhorse.prepare import _counting
 from packhorse.prepare._counting import make_tasks, rows_of_task
 from packhorse.prepare.input._base import RowRange
-from packhorse.prepare.input._rows import InputColumns
+from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input.parquet import ParquetReader
 
 

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.flat_words import prepare
 
-from packhorse.dataset import open_prepared, replacing
+from packhorse.dataset import open_prepared
+from packhorse.dataset.output import replacing
 from packhorse.prepare import _counting, _merging, _sort
 from packhorse.storage import read_record, write_record
 

@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 
-from packhorse.server.datasets.memory_catalog import LazyCatalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 
 STAGED = """

@@ -17,8 +17,11 @@ ARROW = "client,arrow"
 
 
 Located = tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]
-"""Sequences in memory, S of them: the bytes that hold each [S]; where it begins there, and its length, both in tokens:
-int64 [S]."""
+"""Where each of S sequences is in memory: (buffers, starts, lengths).
+
+`buffers[i]` holds sequence i, from token `starts[i]` of the buffer on, and it has `lengths[i]` tokens: a list of S
+buffers, int64 [S], int64 [S]. Sequences of one chunk share its buffer.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The names of `packhorse.analysis`, each loaded when it is first used."""
 
+from .activity import activity_between as activity_between
 from .context_lengths import ContextLength as ContextLength
 from .context_lengths import WaitingRow as WaitingRow
 from .context_lengths import context_lengths as context_lengths
@@ -13,6 +14,7 @@ from .context_plans import price_of as price_of
 from .counts import HistogramInput as HistogramInput
 from .counts import fit as fit
 from .counts import lengths_before as lengths_before
+from .counts import options_for as options_for
 from .counts import options_of as options_of
 from .counts import read_histogram as read_histogram
 from .counts import rule_of as rule_of
@@ -21,7 +23,6 @@ from .facts import dataset_facts as dataset_facts
 from .packers import PackerComparison as PackerComparison
 from .packers import PackerResult as PackerResult
 from .packers import compare_packers as compare_packers
-from .packers import options_for as options_for
 from .page_files import html_report as html_report
 from .page_files import page_files as page_files
 from .report import DatasetReport as DatasetReport
@@ -29,7 +30,6 @@ from .report import dataset_report as dataset_report
 from .report import quality_rows as quality_rows
 from .report import version_facts as version_facts
 from .sample_errors import standard_errors as standard_errors
-from .status import activity_between as activity_between
 from .unpacked import ROWS_PER_BATCH as ROWS_PER_BATCH
 from .unpacked import Unpacked as Unpacked
 from .unpacked import concatenated as concatenated

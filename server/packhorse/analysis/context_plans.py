@@ -36,15 +36,15 @@ class SharedWork:
     """Sequences that are computed on the same number of ranks."""
 
     num_ranks: int
-    """k."""
+    """Number of ranks k."""
     tokens: int = 0
-    """Tokens of their rooms."""
+    """Tokens of the sequences' rooms."""
     cost: int = 0
-    """What they cost, over all k ranks."""
+    """Cost of the sequences, over all k ranks."""
 
     @property
     def num_received(self) -> int:
-        """Tokens that all ranks receive: each of k ranks those of the others."""
+        """Tokens that all ranks receive: each of k ranks receives those of the others."""
         return self.tokens * (self.num_ranks - 1)
 
     def __add__(self, other: "SharedWork") -> "SharedWork":
@@ -58,15 +58,15 @@ class ContextPlan:
 
     rule: ContextRule
     num_bins: int
-    """In an epoch."""
+    """Bins in an epoch."""
     efficiency: float
     """Tokens of rooms per token of capacity."""
     bandwidth: float
-    """What a rank receives of others, in GB/s; 0 where that costs nothing."""
+    """GB per second at which a rank receives from others; 0 if receiving takes no time."""
     accumulation: int
     """Micro-steps of an optimizer step."""
     shared: list[SharedWork]
-    """By number of ranks, ascending, of the bins that were laid out."""
+    """Work of the bins that were laid out, by ascending number of ranks."""
     waiting: dict[int, float | None]
     """Number of context-parallel groups → time that ranks wait at micro-steps, as a share of work and communication;
     None if the epoch has too few bins for an optimizer step."""
@@ -113,7 +113,7 @@ def price_of(bandwidth: float) -> float:
         1000.0
 
     Args:
-        bandwidth: what a rank receives, in GB/s; 0 for communication that costs nothing.
+        bandwidth: GB per second at which a rank receives from others; 0 if receiving takes no time.
     """
     return _PRICE_AT_1_GB / bandwidth if bandwidth else 0.0
 
@@ -229,20 +229,23 @@ def compare_context_plans(
 
 
 def _parts(template: Sequence[int], rule: ContextRule) -> list[SharedWork]:
-    """The parts of a bin."""
+    """Returns the parts of a bin, each with its ranks."""
     laid = ((part.num_ranks, [template[index] for index in part.indices]) for part in rule.lay_out(template))
     return [SharedWork(num_ranks=ranks, tokens=sum(rooms), cost=sum(map(rule.cost, rooms))) for ranks, rooms in laid]
 
 
 def _times(parts: Sequence[SharedWork], rule: ContextRule, price: float) -> tuple[float, float, float]:
-    """Of a bin: the work, the mean rank's time and the slowest rank's."""
+    """Returns the work of a bin, the mean rank's time and the slowest rank's."""
     times = [each.cost + price * each.num_received for each in parts]  # over all ranks of each
     slowest = max(time / each.num_ranks for time, each in zip(times, parts, strict=True))
     return float(sum(each.cost for each in parts)), sum(times) / rule.max_context_parallel, slowest
 
 
 def _waiting(bins: NDArray[np.float64], context_groups: int, accumulation: int) -> float | None:
-    """Returns the share of time that ranks wait; None if there are no bins, rows of `_times`: float64 [n, 3]."""
+    """Returns the share of time that ranks wait; None if there are no bins.
+
+    `bins` has a row of `_times` for each bin: float64 [n, 3].
+    """
     if not len(bins):
         return None
     costs, means, slowest = (column.reshape(-1, accumulation * context_groups) for column in bins.T)

@@ -1,4 +1,4 @@
-"""Counts: read from a prepared folder or a histogram, before and after an over-length policy.
+"""Counts to plan: read from a prepared folder or a histogram, before and after an over-length policy; and options.
 
 Works on histograms: O(distinct lengths), however many sequences there are. Leaves rooms to
 `packhorse.topology.RoomRule` and the sequences themselves to `packhorse.prepare`.
@@ -24,13 +24,14 @@ class HistogramInput:
     """Counts, and where they come from."""
 
     name: str
-    """Of the dataset or the file, for tables and plots."""
+    """Name of the dataset or file, for tables and plots."""
     counts: Counter[int]
     """Length in tokens → number of sequences, before the over-length policy."""
     options: PlanOptions | None
     """The options of a prepared folder's plan; None for a histogram."""
     budgets: str = ""
-    """Of a prepared folder with resources, what its plan does with them, since counts of lengths know nothing of it."""
+    """A sentence about the caps of a prepared folder's resources, which counts of lengths cannot show; empty if it has
+    none."""
 
 
 def read_histogram(path: Path) -> HistogramInput:
@@ -191,3 +192,47 @@ def lengths_before(dataset: PreparedDataset) -> Counter[int]:
     before = Counter({rule.longest_in(room): count for room, count in rooms.items() if count})
     before.update(too_long)
     return before
+
+
+def options_for(
+    source: HistogramInput,
+    *,
+    max_seq_len: int | None = None,
+    max_sequences_per_bin: int | None = None,
+    align: int | None = None,
+    extra_tokens: int | None = None,
+) -> PlanOptions:
+    """Returns the options to plan with: a prepared folder's own, or a histogram's defaults, with what is given instead.
+
+    Raises:
+        ValueError: a histogram needs max_seq_len, or the folder's rooms do not fit `align` and `extra_tokens`.
+
+    Example:
+        >>> from collections import Counter
+        >>> source = HistogramInput(name="counts", counts=Counter({3: 2}), options=None)
+        >>> options_for(source, max_seq_len=8).align
+        1
+    """
+    own = source.options
+    if own is None:
+        if max_seq_len is None:
+            raise ValueError(f"{source.name} is a histogram; give " + parameter("max_seq_len"))
+        own = PlanOptions(max_seq_len=max_seq_len)
+    options = replace(
+        own,
+        max_seq_len=max_seq_len or own.max_seq_len,
+        max_sequences_per_bin=max_sequences_per_bin or own.max_sequences_per_bin,
+        align=align or own.align,
+        extra_tokens=own.extra_tokens if extra_tokens is None else extra_tokens,
+    )
+    if own.align > 1 and (options.align % own.align or options.extra_tokens != own.extra_tokens):
+        raise ValueError(
+            f"{source.name} was prepared with "
+            + parameter("align", own.align)
+            + " and "
+            + parameter("extra_tokens", own.extra_tokens)
+            + ", and so knows rooms only: keep "
+            + parameter("extra_tokens")
+            + f", and give a multiple of {own.align} as align, or a histogram of lengths"
+        )
+    return options

@@ -20,14 +20,14 @@ LOOKED_SECONDS = 10.0
 
 _POLL_SECONDS = 0.2
 _MOST_SECONDS = 600
-"""After which the child ends, whatever has become of its parent."""
+"""How long a child may take. It ends then, whatever has become of its parent."""
 
 _CHILD = "from packhorse.analysis.figures import print_figures; print_figures()"
 _LOG = logging.getLogger(__name__)
 
 
 class Figures:
-    """Makes one dataset's figures at a time. Safe to be used by many threads.
+    """Makes one dataset's figures at a time. Many threads may use it.
 
     Args:
         root: the folder of the datasets.
@@ -41,7 +41,7 @@ class Figures:
         self._is_making = False
 
     def of(self, digest: str) -> dict[str, Any] | str | None:
-        """Returns the figures of a digest, what is the matter with them, or None if nobody looks at them."""
+        """Returns the figures of a digest, or why they are not there ("computing", "failed"); None if nobody asked."""
         with self._lock:
             return "computing" if digest in self._wanted else self._made.get(digest)
 

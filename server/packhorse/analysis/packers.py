@@ -5,7 +5,7 @@ Owns the comparison that `packhorse plan compare` prints. Leaves planning to `pa
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from packhorse.analysis.counts import HistogramInput, fit
@@ -21,7 +21,6 @@ from packhorse.packing import (
     counts_of_templates,
     pack_histogram,
 )
-from packhorse.parameters import parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ class PackerComparison:
     """Packers, and ways without packing, on the same sequences."""
 
     name: str
-    """Of the dataset or histogram."""
+    """Name of the dataset or histogram."""
     options: PlanOptions
     """What every packer planned for."""
     packers: list[PackerResult]
@@ -82,50 +81,6 @@ class PackerComparison:
         }
 
 
-def options_for(
-    source: HistogramInput,
-    *,
-    max_seq_len: int | None = None,
-    max_sequences_per_bin: int | None = None,
-    align: int | None = None,
-    extra_tokens: int | None = None,
-) -> PlanOptions:
-    """Returns the options to plan with: a prepared folder's own, or a histogram's defaults, with what is given instead.
-
-    Raises:
-        ValueError: a histogram needs max_seq_len, or the folder's rooms do not fit `align` and `extra_tokens`.
-
-    Example:
-        >>> from collections import Counter
-        >>> source = HistogramInput(name="counts", counts=Counter({3: 2}), options=None)
-        >>> options_for(source, max_seq_len=8).align
-        1
-    """
-    own = source.options
-    if own is None:
-        if max_seq_len is None:
-            raise ValueError(f"{source.name} is a histogram; give " + parameter("max_seq_len"))
-        own = PlanOptions(max_seq_len=max_seq_len)
-    options = replace(
-        own,
-        max_seq_len=max_seq_len or own.max_seq_len,
-        max_sequences_per_bin=max_sequences_per_bin or own.max_sequences_per_bin,
-        align=align or own.align,
-        extra_tokens=own.extra_tokens if extra_tokens is None else extra_tokens,
-    )
-    if own.align > 1 and (options.align % own.align or options.extra_tokens != own.extra_tokens):
-        raise ValueError(
-            f"{source.name} was prepared with "
-            + parameter("align", own.align)
-            + " and "
-            + parameter("extra_tokens", own.extra_tokens)
-            + ", and so knows rooms only: keep "
-            + parameter("extra_tokens")
-            + f", and give a multiple of {own.align} as align, or a histogram of lengths"
-        )
-    return options
-
-
 def compare_packers(
     source: HistogramInput,
     options: PlanOptions,
@@ -140,6 +95,7 @@ def compare_packers(
 
     Example:
         >>> from collections import Counter
+        >>> from packhorse.analysis import options_for
         >>> source = HistogramInput(name="counts", counts=Counter({3: 2, 5: 2}), options=None)
         >>> made = compare_packers(source, options_for(source, max_seq_len=8), algorithms=["best-fit"])
         >>> made.packers[0].bins, made.lower_bound

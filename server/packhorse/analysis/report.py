@@ -99,7 +99,8 @@ def dataset_report(
         run: the shape of a run whose waiting is measured; None for none. Where ranks share bins, its world_size counts
             all of them.
         windows: whether locality windows are compared, which reads every sequence.
-        bandwidth: what a rank receives of others with which it shares bins, in GB/s; 0 where that costs nothing.
+        bandwidth: GB per second at which a rank receives from those with which it shares bins; 0 if receiving takes no
+            time.
 
     Raises:
         ValueError: the run's ranks are not a multiple of those that share a bin.

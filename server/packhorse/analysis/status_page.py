@@ -1,7 +1,7 @@
 """The status page for people, and its JSON document.
 
 Owns the page's paths and the document made of what each process says. Leaves what a process says to
-`packhorse.server.watching.own_status`, its files to `page_files`, rates to `status`, and what takes seconds to
+`packhorse.server.watching.own_status`, its files to `page_files`, rates to `activity`, and what takes seconds to
 `figures`.
 """
 
@@ -15,9 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
 
+from packhorse.analysis.activity import activity_between
 from packhorse.analysis.figures import Figures
 from packhorse.analysis.page_files import page_files
-from packhorse.analysis.status import activity_between
 from packhorse.server.watching.own_status import DOCUMENT, Look
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION

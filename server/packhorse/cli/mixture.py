@@ -133,7 +133,7 @@ def append(
         return
     if data_root is None:
         raise click.UsageError("give --data-root DIR, where the mixture's file is, or --target HOST:PORT, a server")
-    from packhorse.server.datasets.memory_catalog import LazyCatalog
+    from packhorse.server.datasets.lazy_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures
 
     path = data_root / f"{name}{MIXTURE_SUFFIX}"
@@ -169,6 +169,7 @@ def _print_stage(
 
 
 def _weights(text: str) -> dict[str, int | Decimal]:
+    """Reads NAME=WEIGHT,…; a UsageError if it is something else."""
     weights: dict[str, int | Decimal] = {}
     for part in text.split(","):
         name, _, weight = map(str.strip, part.rpartition("="))

@@ -253,6 +253,7 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
 
 
 def _templates(output: Path, layout: Layout) -> Counter[Template]:
+    """Reads the plan that was just written, in either layout."""
     if layout == "seqpack":
         return load_seqpack_layout(output)[2]
     return open_prepared(output, check_pool=False).templates

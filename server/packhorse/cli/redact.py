@@ -142,8 +142,9 @@ def _locate(dataset: str, data_root: Path | None) -> tuple[Path, str]:
 
 
 def _opened(root: Path, name: str) -> Dataset:
+    """Opens a dataset or mixture as a server would; a ValueError if it cannot be served."""
     from packhorse.server.base.faults import ServiceError
-    from packhorse.server.datasets.memory_catalog import LazyCatalog
+    from packhorse.server.datasets.lazy_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures
 
     try:
@@ -159,7 +160,7 @@ def _counted(redaction: Redaction) -> str:
 
 
 def _check_component(component: str, served: Dataset) -> None:
-    """Refuses a component that is missing or unknown, or one where there is no mixture."""
+    """Refuses a component that is missing or unknown, or that is given for a dataset."""
     names = [each.name for each in served.datasets] if isinstance(served, MixtureDataset) else []
     if names and component not in names:
         given = f"; --component {component} is none of them" if component else ""

@@ -1,6 +1,7 @@
 """`packhorse serve`: a server of every prepared dataset below a folder."""
 
 import asyncio
+import dataclasses
 import logging
 import os
 import sys
@@ -22,9 +23,17 @@ _STDOUT_SECONDS = 1.0
 """How long a server that starts or ends waits for whoever reads its stdout."""
 
 
+_DEFAULTS = {each.name: each.default for each in dataclasses.fields(ServeConfig)}
+
+
 def _option(flag: str, **options: Any) -> Callable[..., Any]:
-    """An option of `serve` that a container can set by an environment variable, such as PACKHORSE_DATA_ROOT."""
+    """An option of `serve`, with the default of ServeConfig.
+
+    A container can set it by an environment variable, such as PACKHORSE_DATA_ROOT.
+    """
     name = flag.partition("/")[0].removeprefix("--").replace("-", "_")
+    if _DEFAULTS[name] not in (dataclasses.MISSING, None):
+        options["default"] = _DEFAULTS[name]
     return click.option(flag, envvar=f"PACKHORSE_{name.upper()}", show_envvar=True, **options)
 
 
@@ -38,20 +47,16 @@ _PATH = click.Path(path_type=Path)
     type=_PATH,
     help="Folder of prepared datasets; each is served under its folder's name.",
 )
-@_option("--listen", default="127.0.0.1:50051", help="HOST:PORT (port 0 for a free one) or unix:PATH.")
-@_option(
-    "--metrics-listen", default=None, help="HOST:PORT of /metrics for Prometheus; without it there are no metrics."
-)
+@_option("--listen", help="HOST:PORT (port 0 for a free one) or unix:PATH.")
+@_option("--metrics-listen", help="HOST:PORT of /metrics for Prometheus; without it there are no metrics.")
 @_option(
     "--status-page/--no-status-page",
-    default=True,
     help="Whether --metrics-listen also has /status, a page for people: of all processes together.",
 )
-@_option("--grace-seconds", default=30.0, help="How long open streams may take to end after SIGTERM.")
-@_option("--max-streams", default=4096, help="Streams open at once; further ones are refused with a retry delay.")
+@_option("--grace-seconds", help="How long open streams may take to end after SIGTERM.")
+@_option("--max-streams", help="Streams open at once; further ones are refused with a retry delay.")
 @_option(
     "--processes",
-    default=1,
     help="Processes that share the port, if one core cannot feed all streams. --max-streams applies to all of them "
     "together. Linux only.",
 )
@@ -78,22 +83,19 @@ _PATH = click.Path(path_type=Path)
     is_flag=True,
     help="Listen without TLS where other machines can connect: anyone who reaches the port can read everything.",
 )
-@_option("--reflection/--no-reflection", default=True, help="Whether gRPC's server reflection describes the service.")
+@_option("--reflection/--no-reflection", help="Whether gRPC's server reflection describes the service.")
 @_option(
     "--workarounds/--no-workarounds",
-    default=True,
     help="Whether the server works around known faults: of gRPC (a malformed request closes the port; a cancelled "
     "call leaks memory) and of the system (a mapped file that is cut ends the process).",
 )
 @_option(
     "--log-format",
-    default="text",
     type=click.Choice(["text", "json"]),
     help="Format of the log on stderr. With json, the lines on stdout go to the log too.",
 )
 @_option(
     "--log-level",
-    default="info",
     type=click.Choice(LEVELS),
     help="The least severe messages that are logged. At debug every call has a line.",
 )

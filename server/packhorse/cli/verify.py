@@ -147,7 +147,7 @@ class _VersionResult:
 
 
 def _folders(folder: Path, number: int | None, all_versions: bool) -> list[Path]:
-    """Returns the folders of the versions to verify; the dataset's own where no version is given."""
+    """Returns the folders of the versions to verify; the dataset's own if no version is given."""
     if number is None and not all_versions:
         return [folder]
     versions = versions_of(folder)
@@ -182,6 +182,7 @@ def _compared(
     workers: int | None,
     progress: Progress,
 ) -> LengthReport:
+    """Compares the planned lengths with those of a token source."""
     source = open_tokens(tokens, id_column)
     assert source is not None
     num_entries = min(sample or manifest.n_sequences, manifest.n_sequences)
@@ -240,6 +241,7 @@ def _other_tokens(manifest: Manifest, tokens: str) -> Iterator[str]:
 
 
 def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
+    """Prints what was compared, and what is wrong on stderr."""
     manifest, lengths = result.manifest, result.lengths
     if manifest is not None:
         version = f", version {manifest.version}" if manifest.version > 1 or result.folder.name != name else ""

@@ -1,7 +1,9 @@
 """The prepared folder: layout, checks, digest, pools."""
 
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
-from packhorse.dataset.files.changes import append_to_mixture, redact
+from packhorse.dataset.digest import PARTS, differing_parts
+from packhorse.dataset.files.appending import append_to_mixture
+from packhorse.dataset.files.mixture_digest import parts_at
 from packhorse.dataset.files.mixture_file import (
     MIXTURE_SUFFIX,
     MOST_MIXTURE_BYTES,
@@ -13,6 +15,7 @@ from packhorse.dataset.files.mixture_file import (
 )
 from packhorse.dataset.files.open_mixture import MixtureDataset
 from packhorse.dataset.files.open_takedown import MASKED, Redacted, Takedown
+from packhorse.dataset.files.redacting import redact
 from packhorse.dataset.files.takedown_file import (
     MOST_TAKEDOWN_BYTES,
     TAKEDOWN_SUFFIX,
@@ -40,12 +43,10 @@ from packhorse.dataset.layout import (
     SKIPPED,
     STARTS,
     TOKENS,
-    PreparedDatasetError,
     datasets_below,
     is_prepared,
 )
 from packhorse.dataset.load import PreparedDataset, open_prepared
-from packhorse.dataset.locked import LOCK, locked
 from packhorse.dataset.manifest import (
     FORMAT_VERSION,
     MOST_LISTED,
@@ -65,8 +66,12 @@ from packhorse.dataset.manifest import (
     SkippedRows,
     TokensRecord,
 )
+from packhorse.dataset.output.locked import LOCK, locked
+from packhorse.dataset.output.refusals import refuse_holding, refuse_output
+from packhorse.dataset.output.replacing import aside_of, left_aside, written_whole
+from packhorse.dataset.plain_files import PreparedDatasetError
 from packhorse.dataset.quality import stats_of
-from packhorse.dataset.replacing import aside_of, left_aside, refuse_holding, refuse_output, written_whole
+from packhorse.dataset.records import read_records, write_records
 from packhorse.dataset.seqpack_layout import (
     Loaded,
     is_seqpack_layout,
@@ -77,7 +82,7 @@ from packhorse.dataset.seqpack_layout import (
 )
 from packhorse.dataset.verify import Difference, LengthReport, LengthsOf, verify_files, verify_lengths
 from packhorse.dataset.versions import Version, find_version, link_tokens, link_versions, prune_version, versions_of
-from packhorse.dataset.write import PARTS, differing_parts, parts_at, read_records, seal, write_records
+from packhorse.dataset.write import seal
 
 __all__ = [
     "CLASSES",

@@ -1,9 +1,10 @@
-"""The JSON files beside the pool: counts and templates."""
+"""The JSON files beside the pool: counts and templates, written and read."""
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 
-from packhorse.packing import Template
+from packhorse.packing import Template, canonical_templates
 
 
 def parse_counts(data: bytes) -> Counter[int]:
@@ -43,3 +44,17 @@ def _parsed(data: bytes) -> object:
         return json.loads(data)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def render_counts(counts: Mapping[int, int]) -> bytes:
+    """Returns counts.json: length → count, by ascending length."""
+    return _json({str(length): int(counts[length]) for length in sorted(counts)})
+
+
+def render_templates(templates: Mapping[Template, int]) -> bytes:
+    """Returns templates.json: [[lengths], multiplicity] in canonical order."""
+    return _json([[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)])
+
+
+def _json(content: object) -> bytes:
+    return (json.dumps(content, separators=(",", ":")) + "\n").encode()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.dataset.layout import PreparedDatasetError, named, open_file
+from packhorse.dataset.plain_files import PreparedDatasetError, named, open_file
 
 HUGE_PAGE_BYTES = 1 << 21
 

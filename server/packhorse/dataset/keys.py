@@ -24,11 +24,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from packhorse.dataset.arrays import growing_array, map_array
-from packhorse.dataset.layout import KEY_ENDS, KEY_IDS, KEY_ORDER, KEYS, PreparedDatasetError, named
+from packhorse.dataset.layout import KEY_ENDS, KEY_IDS, KEY_ORDER, KEYS
 from packhorse.dataset.manifest import KeyRecord
+from packhorse.dataset.plain_files import PreparedDatasetError, named
 
 HASH_BITS = 63
-"""Of XXH3-64, the lowest: a hash is an int64 that is not negative."""
+"""Lowest bits of XXH3-64 that make a hash: an int64 that is not negative."""
 
 _KEYS_AT_ONCE = 1 << 16
 _BUCKET_KEYS = 1 << 22

@@ -1,25 +1,12 @@
-"""The prepared folder on disk: the names of its files, and reading them safely.
+"""The prepared folder on disk: the names of its files, and which folders are prepared ones.
 
-Anything may have been put into a folder: only plain files are opened, so that nothing waits for a fifo. Leaves the
-manifest to `manifest`, counts and templates to `_json_files`, arrays to `arrays`, and the folder as a whole to `load`.
+Leaves reading files safely to `plain_files`, the manifest to `manifest`, counts and templates to `_json_files`, arrays
+to `arrays`, and the folder as a whole to `load`.
 """
 
-import errno
-import hashlib
-import io
-import json
-import os
-from collections.abc import Mapping
 from pathlib import Path
 
-from packhorse.packing import Template, canonical_templates
-from packhorse.storage import open_plain
-
 MANIFEST, COUNTS, TEMPLATES, POOLS = "manifest.json", "counts.json", "templates.json", "pools.npy"
-
-
-class PreparedDatasetError(ValueError):
-    """A prepared folder is missing, truncated, altered or inconsistent; the message says what and where."""
 
 
 DATA_FILES = (COUNTS, TEMPLATES, POOLS)
@@ -29,7 +16,8 @@ STARTS, OVER_LENGTH = "starts.npy", "over_length.npy"
 GROUPS, MEMBERS, MEMBER_ORDER = "groups.npy", "members.npy", "member_order.npy"
 """Files of grouped datasets only: the groups, their members, and, where these do not ascend by id, their order."""
 DROPPED_GROUPS = "dropped_groups.npy"
-"""Of some of them: which groups were left out, so that none of them is taken for a new one when more of it comes."""
+"""A file of some grouped datasets: which groups were left out. So none of them is taken for a new one when more of it
+comes."""
 RESOURCES, CLASSES = "resources.npy", "classes.npy"
 """Files of datasets with resources only: what each member takes of each, and the sizes of each class of the plan."""
 KEYS, KEY_ENDS, KEY_ORDER, KEY_IDS = "keys.npy", "key_ends.npy", "key_order.npy", "key_ids.npy"
@@ -86,75 +74,3 @@ def datasets_below(folder: Path) -> list[Path]:
         return sorted(each for each in folder.iterdir() if each.name[0] != "." and (each / MANIFEST).is_file())
     except OSError:
         return []
-
-
-def render_counts(counts: Mapping[int, int]) -> bytes:
-    """Returns counts.json: length → count, by ascending length."""
-    return _json({str(length): int(counts[length]) for length in sorted(counts)})
-
-
-def render_templates(templates: Mapping[Template, int]) -> bytes:
-    """Returns templates.json: [[lengths], multiplicity] in canonical order."""
-    return _json([[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)])
-
-
-def _json(content: object) -> bytes:
-    return (json.dumps(content, separators=(",", ":")) + "\n").encode()
-
-
-_NO_PLAIN_FILE = (errno.EINVAL, errno.EISDIR)
-_ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
-
-
-def named(path: Path) -> str:
-    """Returns how messages name a file: with its folder's name, without the folder's path."""
-    return f"{path.parent.name}/{path.name}"
-
-
-def open_file(path: Path) -> io.BufferedReader:
-    """Opens a plain file for reading.
-
-    Raises:
-        PreparedDatasetError: it is missing, cannot be read, or is something else, such as a folder or a fifo.
-    """
-    try:
-        return open_plain(path)
-    except (FileNotFoundError, NotADirectoryError):
-        below = datasets_below(path.parent) if path.name == MANIFEST else []
-        if below:
-            raise PreparedDatasetError(
-                f"{path.parent.name} holds datasets, but is not one: name one, such as {named(below[0])}"
-            ) from None
-        raise PreparedDatasetError(f"{named(path)} is missing; prepare the dataset again") from None
-    except OSError as error:
-        if error.errno in _NO_PLAIN_FILE:
-            raise PreparedDatasetError(f"{named(path)} is not a plain file; prepare the dataset again") from None
-        if error.errno not in _ABOUT_THE_FILE:
-            raise
-        raise PreparedDatasetError(f"{named(path)} cannot be read: {error.strerror}") from None
-
-
-def read_file(path: Path, most_bytes: int) -> bytes:
-    """Reads a plain file whole; one of more than `most_bytes` is refused unread.
-
-    Raises:
-        PreparedDatasetError: see `open_file`; or it is too large.
-    """
-    with open_file(path) as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        if size_bytes > most_bytes:
-            raise PreparedDatasetError(
-                f"{named(path)} was altered: it has {size_bytes:,} bytes, and what belongs there has at most "
-                f"{most_bytes:,}"
-            )
-        return file.read(most_bytes)
-
-
-def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a plain file's bytes, in hexadecimal.
-
-    Raises:
-        PreparedDatasetError: see `open_file`.
-    """
-    with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

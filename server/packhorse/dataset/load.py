@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset._json_files import parse_counts, parse_templates
 from packhorse.dataset.arrays import map_array
+from packhorse.dataset.digest import dataset_digest
 from packhorse.dataset.files.mixture_file import MIXTURE_SUFFIX
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.layout import (
@@ -34,14 +35,11 @@ from packhorse.dataset.layout import (
     STARTS,
     TEMPLATES,
     VERSIONS,
-    PreparedDatasetError,
-    named,
-    read_file,
-    sha256_of,
 )
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
-from packhorse.dataset.replacing import aside_of
-from packhorse.dataset.write import dataset_digest, optional_files
+from packhorse.dataset.output.replacing import aside_of
+from packhorse.dataset.plain_files import PreparedDatasetError, named, read_file, sha256_of
+from packhorse.dataset.write import optional_files
 from packhorse.epoch import Budgets, EpochView, GroupedSource, Groups, PlanIndex, PoolArray, WindowedView
 from packhorse.packing import Template
 from packhorse.parameters import parameter

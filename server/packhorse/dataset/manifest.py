@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from packhorse.dataset._fields import LATER, as_object, check_fields
-from packhorse.dataset.layout import PreparedDatasetError
+from packhorse.dataset.plain_files import PreparedDatasetError
 from packhorse.parameters import parameter
 from packhorse.topology import DEFAULT_COST_CAP_PERCENT, LEAST_EXTRA_TOKENS, ContextRule, RoomRule
 

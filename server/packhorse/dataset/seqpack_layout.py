@@ -16,16 +16,9 @@ from numpy.typing import NDArray
 
 from packhorse.dataset._json_files import parse_counts, parse_templates
 from packhorse.dataset.arrays import create_array
-from packhorse.dataset.layout import (
-    COUNTS,
-    MANIFEST,
-    SEQPACK_POOLS,
-    TEMPLATES,
-    PreparedDatasetError,
-    open_file,
-    read_file,
-)
+from packhorse.dataset.layout import COUNTS, MANIFEST, SEQPACK_POOLS, TEMPLATES
 from packhorse.dataset.load import PreparedDataset, open_prepared
+from packhorse.dataset.plain_files import PreparedDatasetError, open_file, read_file
 from packhorse.epoch import PlanIndex
 from packhorse.packing import Template
 from packhorse.parameters import parameter

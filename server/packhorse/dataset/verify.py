@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset.arrays import map_array
-from packhorse.dataset.layout import CLASSES, MANIFEST, named, sha256_of
+from packhorse.dataset.layout import CLASSES, MANIFEST
 from packhorse.dataset.load import PreparedDataset, open_prepared
+from packhorse.dataset.plain_files import named, sha256_of
 from packhorse.jobs import Progress, open_engine
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int64]]
@@ -55,7 +56,7 @@ class LengthReport:
     tokens: int = 0
     """Tokens that these entries have."""
     differing: int = 0
-    """Those that differ; a lower bound where several sequences are missing."""
+    """Entries that differ; a lower bound if several sequences are missing."""
     first: list[Difference] = field(default_factory=list)
     """The first of them, each sequence once."""
 

@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packhorse.dataset.layout import FILES, MANIFEST, TOKENS, VERSIONS, PreparedDatasetError, named, read_file
+from packhorse.dataset.layout import FILES, MANIFEST, TOKENS, VERSIONS
 from packhorse.dataset.load import check_folder
-from packhorse.dataset.locked import locked
 from packhorse.dataset.manifest import MOST_MANIFEST_BYTES, Manifest
+from packhorse.dataset.output.locked import locked
+from packhorse.dataset.plain_files import PreparedDatasetError, named, read_file
 from packhorse.jobs import held_signals
 
 

@@ -61,7 +61,7 @@ class EpochCount:
     """From asking the DataLoader to its first batch, including the start of its workers."""
     seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
-    """Of the training steps."""
+    """Losses of the training steps."""
 
     def add(self, batch: Batch) -> None:
         """Counts a batch."""

@@ -9,11 +9,12 @@ from packhorse.epoch.balance import (
     waiting_of,
     waiting_of_plan,
 )
+from packhorse.epoch.bin_mates import bin_mates_again
 from packhorse.epoch.bins import Bins, PoolArray, joined
 from packhorse.epoch.compile import compile_kernels
 from packhorse.epoch.permutation import Permutation, derive_key, independent_seed
 from packhorse.epoch.plan_index import Budgets, PlanIndex
-from packhorse.epoch.shuffle_quality import ShuffleQuality, bin_mates_again, shuffle_quality
+from packhorse.epoch.shuffle_quality import ShuffleQuality, shuffle_quality
 from packhorse.epoch.sources.groups import GroupedSource, Groups
 from packhorse.epoch.sources.mixture import Chain, Mixture, first_difference
 from packhorse.epoch.sources.mixture_epoch import BinRange, MixtureEpoch

@@ -19,7 +19,7 @@ from packhorse.topology import Balance, RoomRule, Topology
 
 _FIRST_POSITION = np.zeros(1, dtype=np.int64)
 _FIRST_TOKENS = np.zeros(2, dtype=np.uint32)
-"""Of a pool of pieces. First tokens beyond 2^32, int64, are so rare that their loops are compiled when needed."""
+"""First tokens of a pool of pieces. Those beyond 2^32, int64, are so rare that their loops are compiled when needed."""
 
 
 def compile_kernels(*, wide: bool = False) -> None:

@@ -23,10 +23,10 @@ _LOOKUP_BITS = 2
 _NARROW, _WIDE = (np.int32, np.uint16), (np.int64, np.int32)
 
 Numbers = NDArray[np.int32 | np.int64]
-"""Of bins, repeats or draws: int32 where an epoch has fewer than 2^31 sequences, else int64."""
+"""Numbers of bins, repeats or draws: int32 if an epoch has fewer than 2^31 sequences, else int64."""
 
 ShortNumbers = NDArray[np.uint16 | np.int32]
-"""Of distinct lengths, or of sequences in a bin: uint16 beside int32, where both are below 2^16, else int32."""
+"""Numbers of distinct lengths, or of sequences in a bin: uint16 beside int32 if both are below 2^16, else int32."""
 
 
 class PlanTables(NamedTuple):
@@ -46,7 +46,7 @@ class PlanTables(NamedTuple):
 
 
 class BinTables(NamedTuple):
-    """Those that lead from a bin to its template: each table costs time when a kernel is called."""
+    """Tables that lead from a bin to its template; each table costs time when a kernel is called."""
 
     first_bin: Numbers
     template_size: ShortNumbers
@@ -55,7 +55,7 @@ class BinTables(NamedTuple):
 
 
 class DrawTables(NamedTuple):
-    """Those that lead from a template to its draws."""
+    """Tables that lead from a template to its draws."""
 
     lengths: NDArray[np.int32]
     first_repeat: Numbers

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from packhorse.packing.bounds import check_certificate, lower_bound
 from packhorse.packing.context import pack_context
-from packhorse.packing.lengths import (
-    checked_lengths,
-    checked_rule,
-    length_histogram_from_lengths,
-    rooms_of_lengths,
-    sort_indices_by_length,
-)
+from packhorse.packing.counts import MAX_SEQ_LEN
+from packhorse.packing.lengths import checked_lengths, length_histogram_from_lengths, sort_indices_by_length
 from packhorse.packing.list_packers import (
     greedy_pack_sequences,
     heap_pack_sequences,
@@ -22,16 +17,10 @@ from packhorse.packing.list_packers import (
     shuffle_bins,
 )
 from packhorse.packing.on_demand.sequences import PackedSequences, pack_sequences, pack_sizes
-from packhorse.packing.plan import (
-    MAX_SEQ_LEN,
-    DualCertificate,
-    PackingPlan,
-    Template,
-    canonical_templates,
-    counts_of_templates,
-)
+from packhorse.packing.plan import DualCertificate, PackingPlan, Template, canonical_templates, counts_of_templates
 from packhorse.packing.reference import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
+from packhorse.packing.rooms import checked_rule, rooms_of_lengths
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes, vector_bound
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from packhorse.packing.plan import DualCertificate, checked_counts
+from packhorse.packing.counts import checked_counts
+from packhorse.packing.plan import DualCertificate
 
 
 def lower_bound(counts: Mapping[int, int], max_seq_len: int, *, max_sequences_per_bin: int | None = None) -> int:

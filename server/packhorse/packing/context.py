@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from packhorse.packing.bounds import bound_of_pairs
-from packhorse.packing.plan import PackingPlan, Template, checked_counts
+from packhorse.packing.counts import checked_counts
+from packhorse.packing.plan import PackingPlan, Template
 from packhorse.topology import ContextRule
 
 _Content = tuple[tuple[int, int], ...]

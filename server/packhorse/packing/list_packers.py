@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packhorse.packing.counts import MAX_SEQ_LEN
 from packhorse.packing.lengths import checked_lengths, order_by_length
-from packhorse.packing.plan import MAX_SEQ_LEN
 from packhorse.topology import checked_integer
 
 
@@ -32,7 +32,8 @@ def collector_paused() -> Iterator[None]:
 
 
 ListPacker = Callable[[NDArray[np.int64], int, int], tuple[NDArray[np.int64], int]]
-"""(lengths int64 [S], capacity, limit) → each sequence's bin, int64 [S], in order of opening; number of bins."""
+"""A function of (lengths int64 [S], capacity, limit). It returns each sequence's bin, int64 [S], and the number of
+bins; bins are numbered in the order in which they are opened."""
 
 
 def first_fit(lengths: NDArray[np.int64], capacity: int, limit: int) -> tuple[NDArray[np.int64], int]:

@@ -1,15 +1,12 @@
 """Plans: templates with their multiplicities, and the facts that follow from them.
 
-Owns `PackingPlan`, the canonical order of templates and the check of counts that every packer starts with. Leaves
-choosing templates to the packers of `registry`, and bounds to `bounds`.
+Owns `PackingPlan` and the canonical order of templates. Leaves choosing templates to the packers of `registry`, the
+check of counts to `counts`, and bounds to `bounds`.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from packhorse.parameters import parameter
-from packhorse.topology import checked_integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +31,6 @@ class DualCertificate:
 
 Template = tuple[int, ...]
 """A bin's recipe: a descending tuple of lengths (tokens) with sum ≤ max_seq_len."""
-
-MAX_SEQ_LEN = 2**31 - 1
-"""Largest capacity, in tokens: lengths are int32 wherever they are stored or sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,48 +132,3 @@ def counts_of_templates(templates: Mapping[Template, int]) -> Counter[int]:
         for length in template:
             counts[length] += multiplicity
     return counts
-
-
-def checked_counts(
-    counts: Mapping[int, int], max_seq_len: int, max_sequences_per_bin: int | None, *, longest: int | None = None
-) -> tuple[list[tuple[int, int]], int]:
-    """Checks a packer's input, in which counts of 0 are ignored.
-
-    Args:
-        counts: from lengths to how many sequences have each.
-        max_seq_len: a bin's capacity in tokens.
-        max_sequences_per_bin: the most sequences in a bin; None for no limit.
-        longest: the greatest length; None for max_seq_len.
-
-    Returns:
-        (length, count) pairs by descending length, and the most sequences in a bin (max_seq_len for no limit, since
-        every sequence has a token).
-
-    Raises:
-        ValueError: max_seq_len over MAX_SEQ_LEN, a length outside [1, max_seq_len], a negative count, or anything
-            that is not an integer.
-    """
-    capacity = checked_integer("max_seq_len", max_seq_len, 1, MAX_SEQ_LEN)
-    limit = capacity
-    if max_sequences_per_bin is not None:
-        limit = min(capacity, checked_integer("max_sequences_per_bin", max_sequences_per_bin, 1))
-    if not isinstance(counts, Mapping):
-        raise ValueError(f"counts must be a dict from length to number of sequences, got {type(counts).__name__}")
-    pairs: list[tuple[int, int]] = []
-    for key, value in counts.items():
-        # Making the names takes longer than the check, so they are made only for values that may be wrong.
-        length = key if type(key) is int and key > 0 else checked_integer("every length in counts", key, 1)
-        plain = type(value) is int and value >= 0
-        count = value if plain else checked_integer(f"the count of length {length}", value, 0)
-        if length > (longest or capacity):
-            raise ValueError(
-                f"length {length} is over "
-                + parameter("max_seq_len")
-                + f" {capacity}: raise "
-                + parameter("max_seq_len")
-                + f", or drop, truncate or split the {count} sequences of it first"
-            )
-        if count:
-            pairs.append((length, count))
-    pairs.sort(reverse=True)
-    return pairs, limit

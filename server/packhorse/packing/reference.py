@@ -20,7 +20,8 @@ from packhorse.packing.best_fit import (
     opened_first,
     spread_decreasing,
 )
-from packhorse.packing.plan import Template, checked_counts
+from packhorse.packing.counts import checked_counts
+from packhorse.packing.plan import Template
 
 
 def shortest_pack_first(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:

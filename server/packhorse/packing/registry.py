@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from packhorse.packing.best_fit import balanced, best_fit_decreasing, first_plan, is_near
 from packhorse.packing.bounds import bound_of_pairs
-from packhorse.packing.lengths import checked_rule, rooms_of_counts
-from packhorse.packing.plan import Packing, PackingPlan, Template, checked_counts
+from packhorse.packing.counts import checked_counts
+from packhorse.packing.plan import Packing, PackingPlan, Template
 from packhorse.packing.reference import (
     first_fit_decreasing,
     greedy_knapsack,
@@ -21,6 +21,7 @@ from packhorse.packing.reference import (
     worst_fit_batched,
     worst_fit_decreasing,
 )
+from packhorse.packing.rooms import checked_rule, rooms_of_counts
 from packhorse.parameters import parameter
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]

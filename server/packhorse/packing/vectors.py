@@ -28,7 +28,7 @@ _WORTH_A_CHOICE = 0.005
 _CLASSES_BETWEEN_SWEEPS = 64
 
 _Content = tuple[Any, int, int] | None
-"""Of a bin: (what came before, class number, copies)."""
+"""Content of a bin, as a chain: (what came before, class number, copies)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

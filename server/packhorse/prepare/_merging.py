@@ -70,7 +70,7 @@ class Arrays:
 
     @property
     def files(self) -> list[str]:
-        """Those that there are."""
+        """Paths of the files that there are."""
         return [file for file in (self.pool, self.first_tokens, self.over) if file is not None]
 
     @classmethod
@@ -160,7 +160,7 @@ class Merged(NamedTuple):
     sums: tuple[int, int]
     """`ids_sum` of its ids and first tokens; zeros where it is not one of ids."""
     checksum: str
-    """Of the bytes written."""
+    """SHA-256 of the bytes written."""
 
     @classmethod
     def of(cls, content: list[Any]) -> "Merged":

@@ -28,7 +28,8 @@ _ROWS_KEPT = 1 << 21
 
 
 MOST_COST_OF_BIN = 2**42
-"""Of a resource: an optimizer step has up to 2^20 bins, and its costs are summed in 64 bits."""
+"""The most that the resources of a bin may cost: an optimizer step has up to 2^20 bins, and its costs are summed in 64
+bits."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,7 +72,7 @@ class SizeCounts:
         self._is_capped = np.array([each.cap is not None for each in resources], dtype=np.bool_)
         caps = [each.cap for each in resources if each.cap is not None]
         self.capacities = np.array([max_seq_len, *caps], dtype=np.int64)
-        """Of a bin: int64 [d]."""
+        """Capacities of a bin: int64 [d]."""
         self._values = np.empty((0, len(self.capacities)), dtype=np.int64)
         self._counts, self._most = np.empty((2, 0), dtype=np.int64)
         self._most_kept = _ROWS_KEPT

@@ -25,10 +25,11 @@ from packhorse.prepare._merging import (
     is_merged,
     merge_task,
 )
-from packhorse.prepare._records import gather_keys, write_inputs
 from packhorse.prepare._spills import Spill, SpillTask, write_spill
 from packhorse.prepare._work import WorkFolder, plan_content, plan_of
 from packhorse.prepare.input import Opened
+from packhorse.prepare.records.inputs import write_inputs
+from packhorse.prepare.records.keys import gather_keys
 from packhorse.storage import Records
 
 _Task = TypeVar("_Task")

@@ -43,7 +43,7 @@ class Spill:
 
     @property
     def files(self) -> list[str]:
-        """Those that there are."""
+        """Paths of the files that the spill has."""
         return [file for file in (self.ids, self.first_tokens, self.over) if file is not None]
 
     def claim(self, counted: TaskCounts, id_dtype: str, start_dtype: str | None) -> None:

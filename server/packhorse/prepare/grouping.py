@@ -51,9 +51,9 @@ class Grouping:
     `shared_prefix="tree"`. None: each sequence takes the room of all of its tokens.
     """
     ids: NDArray[np.integer] | None = field(init=False, default=None)
-    """The numbers, mapped: int [rows]."""
+    """The content of `numbers`; a file is mapped: integers [rows]."""
     file: InputFile | None = field(init=False, default=None)
-    """Their file; None in memory."""
+    """The file of `numbers`; None for an array."""
 
     def __post_init__(self) -> None:
         """Checks the fields, and maps a file of numbers."""
@@ -81,7 +81,7 @@ class Grouping:
             object.__setattr__(self, "file", InputFile(path=path, stamp=stamp, num_rows=len(ids)))
 
     def with_tokens_of(self, sources: Sequence[str]) -> "Grouping":
-        """Returns it with the path of the tokens, if those are the input's.
+        """Returns the grouping with the path of the tokens, if `share_prefixes` says that they are the input's.
 
         Args:
             sources: of the input; empty for lengths in memory.
@@ -109,7 +109,7 @@ class Grouping:
         return reader.read
 
     def check_rows(self, num_rows: int) -> None:
-        """Refuses an input of another number of rows than this one tells the groups of; a ValueError."""
+        """Refuses an input whose number of rows does not fit the groups; a ValueError."""
         if self.ids is not None and len(self.ids) != num_rows:
             raise ValueError(
                 parameter("groups") + f" has {len(self.ids):,} entries for {num_rows:,} rows: give one for each row"
@@ -142,37 +142,37 @@ class WholeGroups:
     """Some rows, in order, with nothing but whole groups."""
 
     keys: NDArray[np.int64]
-    """Of every group: int64 [G]."""
+    """Number of each group, as its column or file says: int64 [G]."""
     starts: NDArray[np.int64]
-    """Where each group begins below: int64 [G]."""
+    """The first row of each group, an index into the fields below: int64 [G]."""
     lengths: NDArray[np.int64]
-    """int64 [n]."""
+    """Length of each row in tokens: int64 [n]."""
     ids: NDArray[np.int64]
-    """int64 [n]."""
+    """Id of each row: int64 [n]."""
     first: int
     """Number of the first row over all files."""
     resources: NDArray[np.int64]
-    """Of each row: int64 [n, k], of k resources."""
+    """Amount of each of k resources that each row takes: int64 [n, k]."""
     first_tokens: NDArray[np.int64] | None = None
     """Where each row begins in its sequence: int64 [n]; None if each begins at 0."""
     shares_prefixes: bool = False
-    """Whether what is before stands in another row of the group, so that each row is a sequence."""
+    """Whether another row of the group holds the tokens before a row's first, so that each row is a sequence."""
 
     @property
     def source_lengths(self) -> NDArray[np.int64]:
-        """Tokens of each row with those that stand in another one of its group: int64 [n]."""
+        """Tokens of each row, with those before its first that another row of its group holds: int64 [n]."""
         if self.first_tokens is None or not self.shares_prefixes:
             return self.lengths
         return self.lengths + self.first_tokens
 
     def row(self, index: int) -> int:
-        """Returns the number over all files of the row that one of these is, or is a piece of."""
+        """Returns the number, over all files, of a row's input row; a piece has that of its sequence."""
         if self.first_tokens is None or self.shares_prefixes:
             return self.first + index
         return self.first + int((self.first_tokens[:index] == 0).sum())
 
     def sharing_prefixes(self, tokens: Callable[[int], NDArray[np.integer]]) -> "WholeGroups":
-        """Returns the rows without what each shares with others of its group, which stands in one of them.
+        """Returns the rows without the prefix that each shares with another of its group: one of them keeps it.
 
         A row keeps at least its last token.
 

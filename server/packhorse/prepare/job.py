@@ -1,7 +1,7 @@
 """A job: the arguments of `prepare`, checked, with its input found.
 
-Owns what the arguments must fulfil, alone and together. Leaves what names an input to `_records`, and doing the job to
-`pipeline`.
+Owns what the arguments must fulfil, alone and together. Leaves what names an input to `records/names`, and doing the
+job to `pipeline`.
 """
 
 import os
@@ -26,11 +26,11 @@ from packhorse.packing import DEFAULT_TIME_LIMIT_SECONDS, PACKERS, checked_rule
 from packhorse.parameters import parameter
 from packhorse.prepare._append import continued, refuse_growth, refuse_other_options
 from packhorse.prepare._groups import gather_groups
-from packhorse.prepare._records import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.prepare._sort import Sort
 from packhorse.prepare._work import record_of
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import Found, InputColumns, Opened, find_inputs, open_held
+from packhorse.prepare.records.names import Source, joined_names, name_of_inputs, paths_of_inputs
 from packhorse.storage import JobRecord, refuse_url
 from packhorse.topology import ContextRule, checked_integer
 

@@ -31,18 +31,19 @@ from packhorse.dataset import (
 from packhorse.jobs import Execution
 from packhorse.packing import PackingStats
 from packhorse.parameters import parameter
-from packhorse.prepare._append import refuse_rewritten
-from packhorse.prepare._records import Source, write_inputs
+from packhorse.prepare._rewritten import refuse_rewritten
 from packhorse.prepare._work import working
 from packhorse.prepare.grouping import Grouping
 from packhorse.prepare.input import InputColumns, changed
 from packhorse.prepare.job import Job, Layout, checked_job, plan_and_columns
+from packhorse.prepare.records.inputs import write_inputs
+from packhorse.prepare.records.names import Source
 
 _OURS = ".packhorse"
 _LARGE_ALIGN = 16
 """The least that FP8 asks for."""
 _MUCH_PADDING = 0.02
-"""Of the sequences' own tokens."""
+"""Share of the sequences' own tokens that is much padding."""
 
 
 def prepare(
@@ -260,7 +261,7 @@ _Arguments = ParamSpec("_Arguments")
 
 _TEMPLATE_BYTES, _LENGTH_BYTES, _OTHER_BYTES = 16, 6, 1 << 14
 _KEY_BYTES = 24
-"""Of a key, beside its own."""
+"""Bytes of a key in the table, beside its own."""
 _CHECKSUM_BYTES_PER_SECOND = 1 << 29
 
 

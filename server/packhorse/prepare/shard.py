@@ -31,11 +31,12 @@ from packhorse.formats.arrow import nulls_of, values_of
 from packhorse.formats.extras import require
 from packhorse.jobs import Execution, Progress, open_engine, show_progress
 from packhorse.parameters import parameter
-from packhorse.prepare._records import gather_keys, name_of_inputs, paths_of_inputs
 from packhorse.prepare._work import record_of, working
 from packhorse.prepare.input import Found, InputColumns, KeyColumn, Opened, arrow, find_inputs, open_held, parquet
 from packhorse.prepare.job import Job, default_workers, plan_and_columns
 from packhorse.prepare.pipeline import write_job
+from packhorse.prepare.records.keys import gather_keys
+from packhorse.prepare.records.names import name_of_inputs, paths_of_inputs
 from packhorse.storage import Records, hold_lock, refuse_url, replace_bytes
 from packhorse.topology import checked_integer
 
@@ -193,11 +194,11 @@ class _Cutting:
     kind: str
     """Kind of the corpus."""
     columns: InputColumns
-    """Of the corpus."""
+    """Columns of the corpus."""
     source: str
     options: PlanOptions
     execution: Execution
-    """Of each shard."""
+    """How each shard is prepared."""
     overwrite: bool
     digests: Records[str]
     """By number, of every shard that was begun; empty until it is whole."""

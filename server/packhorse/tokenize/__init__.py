@@ -4,22 +4,18 @@ Only re-exports. Start with `tokenize` for text and `tokenize_fine_tuning` for r
 """
 
 from packhorse.jobs import Execution
-from packhorse.tokenize._ledger import recorded_lines, unused_lines
-from packhorse.tokenize._rows import OnBadRow, Skipped, Undecodable
-from packhorse.tokenize.columns import ChatColumns, PairColumns, PreferenceColumns
+from packhorse.tokenize._left_out_lines import recorded_lines, unused_lines
+from packhorse.tokenize.columns import ChatColumns, PairColumns, PreferenceColumns, columns_of
 from packhorse.tokenize.documents import DocumentOptions, Split, iterate_documents
-from packhorse.tokenize.fine_tuning import (
-    FineTuningSummary,
-    NoTargets,
-    columns_of,
-    tokenize_fine_tuning,
-)
+from packhorse.tokenize.encoding.encoder import SpecialTokens
+from packhorse.tokenize.encoding.training import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, train_tokenizer
+from packhorse.tokenize.fine_tuning import FineTuningSummary, NoTargets, tokenize_fine_tuning
+from packhorse.tokenize.input.skipped import OnBadRow, Skipped, Undecodable
 from packhorse.tokenize.joining import JoinSummary, is_token_file, join_token_files
 from packhorse.tokenize.origins import TracedSequence, trace_sequence
 from packhorse.tokenize.preview import preview_fine_tuning, preview_text
 from packhorse.tokenize.sampling import RowSample, sample_rows
 from packhorse.tokenize.text import TokenizeSummary, tokenize, tokenize_documents
-from packhorse.tokenize.tokenizers import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, SpecialTokens, train_tokenizer
 
 __all__ = [
     "DEFAULT_EOS",

@@ -10,154 +10,19 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
-from packhorse.formats import megatron_paths
 from packhorse.formats.files import FileStamp, absolute, as_path
-from packhorse.formats.keys import keys_path
-from packhorse.formats.left_out import unused_path
-from packhorse.formats.megatron_writer import masked_paths
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, Progress, open_engine
 from packhorse.parameters import parameter
-from packhorse.storage import JobRecord, LockHeldError, Records, hold_lock, refuse_url
-from packhorse.tokenize._parts import FileRange, Part, Weighed
-from packhorse.tokenize._rows import MOST_NAMED, Skipped
-
-
-def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Returns the `.bin` and the `.idx` of a prefix; a ValueError if it is a folder or ends like one."""
-    if not isinstance(output, str | os.PathLike):
-        raise ValueError(
-            parameter("output") + f" must be the path of the files to write, without a suffix, got {output!r:.60}"
-        )
-    refuse_url(output, "output")
-    paths = megatron_paths(output)
-    is_folder = os.path.isdir(output)
-    if is_folder or paths[1].name == ".idx":
-        folder = Path(output) if is_folder else paths[1].parent
-        raise ValueError(
-            parameter("output") + f" {output} is a folder; name the files in it too, e.g. {folder / 'corpus'}"
-        )
-    return paths
-
-
-def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
-    """Returns the path of the tokenizer beside token files `X.bin`, `X.idx`."""
-    return megatron_paths(output)[1].with_suffix(".tokenizer.json")
-
-
-def is_saved(local: Path, saved: Path) -> bool:
-    """Says whether a tokenizer is the very file in which it would be saved."""
-    return saved.exists() and local.samefile(saved)
-
-
-def remove_stale(output: str | os.PathLike[str], *, keeps_mask: bool = False, keeps_keys: bool = False) -> None:
-    """Removes what an earlier output of the same prefix left and the new one has not: its loss mask, its keys.
-
-    Called after the new files appeared: tokens beside a mask of other lengths are refused, and tokens that lost their
-    mask would be trained on as a whole.
-    """
-    rows = megatron_paths(output)[1].with_suffix(".rows.json")
-    stale = [] if keeps_mask else [unused_path(output), rows, *masked_paths(output)[:2]]
-    for path in [*reversed(stale), *([] if keeps_keys else [keys_path(output)])]:
-        path.unlink(missing_ok=True)
-
-
-_SUMMED = (
-    "sequences",
-    "tokens",
-    "empty",
-    "undecodable",
-    "bad",
-    "own_ends",
-    "special_ids",
-    "unknown",
-    "cut_sequences",
-    "cut_tokens",
-    "dropped",
-    "too_long",
-    "open_turns",
-)
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts of some documents or rows."""
-
-    sequences: int = 0
-    tokens: int = 0
-    longest: int = 0
-    """The longest sequence, in tokens."""
-    empty: int = 0
-    undecodable: int = 0
-    undecodable_named: list[str] = field(default_factory=list)
-    bad: int = 0
-    bad_named: list[str] = field(default_factory=list)
-    special: dict[str, int] = field(default_factory=dict)
-    """Special token → how often texts spell it."""
-    special_ids: int = 0
-    """Special tokens that texts became."""
-    own_ends: int = 0
-    """Beginnings and ends of a sequence that texts had already."""
-    unknown: int = 0
-    """Characters that the tokenizer does not know, dropped or written as its unknown token."""
-    cut_sequences: int = 0
-    cut_tokens: int = 0
-    dropped: int = 0
-    """Sequences without a token to train on, left out."""
-    dropped_named: list[str] = field(default_factory=list)
-    too_long: int = 0
-    """Sequences that the cutoff could not make fit, left out."""
-    too_long_named: list[str] = field(default_factory=list)
-    open_turns: int = 0
-    """Trained turns that no special token ends."""
-    open_named: list[str] = field(default_factory=list)
-    unused: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Field → rows, values, and the first row of which something is not in the tokens."""
-    seen: list[str] = field(default_factory=list)
-    """Optional columns that some line has."""
-
-    def skip(self, skipped: Skipped) -> None:
-        """Adds what a pass over the documents left out."""
-        self.empty += skipped.empty
-        self.undecodable += skipped.undecodable
-        self.undecodable_named = [*self.undecodable_named, *skipped.undecodable_named][:MOST_NAMED]
-        self.bad += skipped.bad
-        self.bad_named = [*self.bad_named, *skipped.bad_named][:MOST_NAMED]
-
-    def drop(self, origin: object, sequences: int = 1) -> None:
-        """Counts the sequences of a row without a token to train on."""
-        self.dropped += sequences
-        if len(self.dropped_named) < MOST_NAMED:
-            self.dropped_named.append(str(origin))
-
-    def note_unused(self, name: str, rows: int, values: int, first: str) -> None:
-        """Counts rows of which a field, or some of it, is not in the tokens."""
-        entry = self.unused.setdefault(name, {"rows": 0, "values": 0, "first": first})
-        entry["rows"] += rows
-        entry["values"] += values
-
-    def add(self, other: Self) -> None:
-        """Adds the counts of later ones."""
-        for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.longest = max(self.longest, other.longest)
-        self.seen = sorted({*self.seen, *other.seen})
-        self.undecodable_named = [*self.undecodable_named, *other.undecodable_named][:MOST_NAMED]
-        self.too_long_named = [*self.too_long_named, *other.too_long_named][:MOST_NAMED]
-        self.open_named = [*self.open_named, *other.open_named][:MOST_NAMED]
-        for name, entry in other.unused.items():
-            self.note_unused(name, **entry)
-        self.bad_named = [*self.bad_named, *other.bad_named][:MOST_NAMED]
-        self.special = {
-            text: self.special.get(text, 0) + other.special.get(text, 0)
-            for text in sorted({*self.special, *other.special})
-        }
-        self.dropped_named = [*self.dropped_named, *other.dropped_named][:MOST_NAMED]
-
+from packhorse.storage import JobRecord, LockHeldError, Records, hold_lock
+from packhorse.tokenize._output import prefix_paths
+from packhorse.tokenize.input.parts import Part, Weighed
+from packhorse.tokenize.input.ranges import FileRange
+from packhorse.tokenize.tally import Tally
 
 _JOB, _PARTS, _LOCK = "job", "parts", "lock"
 _START_OVER = "start over with " + parameter("overwrite", True) + " and without " + parameter("resume", True)
@@ -331,7 +196,7 @@ class _Task:
     ranges: Sequence[FileRange]
     prefix: Path
     threads: int | None
-    """Of the tokenizers library in a process of its own; None in this process."""
+    """Threads of the tokenizers library in a process of its own; None in this process."""
 
 
 def _run(task: _Task) -> Tally:

@@ -1,32 +1,22 @@
-"""The rows of fine-tuning: conversations, prompts and responses, or preferences, and how each becomes sequences.
+"""The columns of fine-tuning rows: conversations, prompts and responses, or preferences.
 
-Owns which columns each form has and what their cells must be. Leaves reading rows to `_rows`, and encoding to
-`packhorse.sft`.
+Owns each form's options, and finding a form by its columns' standard names. How a row becomes sequences is in
+`_row_encoder`.
 """
 
-import json
+import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from packhorse.parameters import parameter
-from packhorse.sft import (
-    ChatEncoder,
-    ChatTokenizer,
-    EncodedSequence,
-    ExplainedSequence,
-    NoTargetsError,
-    PairEncoder,
-    Stretch,
-)
 from packhorse.sft.chat import TurnEnd
 from packhorse.sft.cutting import Cutoff
-from packhorse.sft.messages import FLAGS, Turns, as_messages, called, json_fault
-from packhorse.sft.pairs import check_pair, common_prompt, pair_messages
-from packhorse.tokenize._special_texts import UnknownCharacters, special_pattern
-from packhorse.tokenize.tokenizers import end_of_sequence, load_tokenizer
+from packhorse.sft.messages import Turns
+from packhorse.tokenize.input.files import find_inputs, listed
+from packhorse.tokenize.input.parts import whole_files
+from packhorse.tokenize.input.rows import first_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +92,6 @@ class PreferenceColumns(TemplateColumns):
 
 
 AnyColumns = ChatColumns | PairColumns | PreferenceColumns
-_Cells = Mapping[str, Any]
-"""Cells of a row, by what they are; None for missing ones."""
-
-
-class _TextPair(NamedTuple):
-    """The item of a prompt and a response that are text."""
-
-    prompt: str
-    response: str
-    names: tuple[str, str]
-    """The columns of the two."""
-    unused: list[str]
-    """What of the row is for messages only."""
 
 
 def standard_columns(names: Collection[str]) -> AnyColumns | None:
@@ -152,343 +129,24 @@ def standard_columns(names: Collection[str]) -> AnyColumns | None:
     return found[0] if found else None
 
 
-class RowEncoder:
-    """Encodes rows of one form.
+def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> AnyColumns | None:
+    """Returns the columns of files of rows by their standard names; None if they are none of chats, pairs, preferences.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "sums.jsonl")
+        ...     _ = file.write_text('{"prompt": "2 + 2 =", "completion": " 4"}')
+        ...     columns_of(file).response
+        'completion'
 
     Args:
-        columns: of the rows.
-        tokenizer: made ready for chats.
-        path: its `tokenizer.json`.
-        cutoff_len: longer sequences are cut to it; None cuts nothing.
+        inputs: as those of `tokenize_fine_tuning`; the first file tells.
+
+    Raises:
+        FileNotFoundError: an input is not there.
+        ValueError: the names are those of several forms.
     """
-
-    def __init__(
-        self,
-        columns: AnyColumns,
-        tokenizer: ChatTokenizer,
-        path: Path,
-        cutoff_len: int | None,
-        *,
-        own: Mapping[str, str | None],
-        standard: Collection[str] = (),
-    ) -> None:
-        """`own` are the form's columns by what they are; `standard` are further ones, read if they are there."""
-        self._columns = columns
-        self._tokenizer = tokenizer
-        self._path = path
-        self._cutoff_len = cutoff_len
-        self._own = {kind: column for kind, column in own.items() if column is not None}
-        named = {"tools": columns.tools} if columns.tools else {}
-        kinds = [*_STANDARD, *_VERDICTS, *standard]
-        self._more = named | {
-            kind: kind
-            for kind in kinds
-            if kind not in named and kind not in self._own.values() and kind not in columns.ignore
-        }
-        self.required = list(self._own.values())
-        """Columns that every row has."""
-        self.optional = list(self._more.values())
-        """Columns that are read if they are there."""
-        self.named = list(named.values())
-        """Those of them that the user named."""
-
-    def read(self, *values: Any) -> list[Any]:
-        """Returns one item to encode for each sequence of a row, from its required and then its optional cells.
-
-        Raises:
-            NoTargetsError: the row teaches nothing.
-            ValueError: a cell is not what it must be.
-        """
-        cells = dict(zip([*self._own, *self._more], values, strict=True))
-        found = {kind: cells.get(kind) for kind in _VERDICTS if cells.get(kind) not in (None, "", [])}
-        for kind, value in found.items():
-            _check_verdict(kind, value)
-        unread = [f"column {kind}" for kind, value in found.items() if not isinstance(value, bool | int | float)]
-        items = self._items(cells)
-        return [_with_unused(item, unread) for item in items] if unread else items
-
-    def unused(self, items: Sequence[Any], others: Sequence[str]) -> dict[str, int]:
-        """Returns fields of which something is not in the text of a row's items → how many values of each.
-
-        `others` are columns with a value that nobody reads.
-
-        Raises:
-            ValueError: there is one, and `strict` refuses it.
-        """
-        ignored = {field.removeprefix("column ") for field in self._columns.ignore}
-        found: dict[str, int] = {f"column {name}": 1 for name in others if name not in ignored}
-        for item in items:
-            unused = dict.fromkeys(item.unused, 1) if isinstance(item, _TextPair) else item.unused
-            for name, count in unused.items():
-                if name.partition(",")[0].removeprefix("column ") not in ignored:
-                    found[name] = max(count, found.get(name, 0))
-        if found and self._columns.strict:
-            raise ValueError(
-                f"{', '.join(found)} would not be in the tokens; use a template that writes it, take it out of the "
-                "data, or ignore it by name"
-            )
-        return found
-
-    def special_texts(self, items: Sequence[Any]) -> list[str]:
-        """Returns the special tokens that the texts of a row spell, each as often as it stands there.
-
-        Raises:
-            ValueError: there is one, and `special_in_text` refuses it.
-        """
-        texts = self._tokenizer.special_texts
-        if not texts:
-            return []
-        own = [text for item in items for text in (item[:2] if isinstance(item, _TextPair) else item.own_texts())]
-        found = [text for each in own for text in special_pattern(texts).findall(each)]
-        if found and self._columns.special_in_text == "error":
-            raise ValueError(
-                f"the row spells the special token {found[0]!r}; take it out, or write it as the token with "
-                + parameter("special_in_text", "keep")
-            )
-        return found
-
-    def _items(self, cells: _Cells) -> list[Any]:
-        raise NotImplementedError
-
-    def encode(self, items: Sequence[Any]) -> list[EncodedSequence]:
-        """Encodes the items of some rows, many at once, also those without a token to train on."""
-        pairs = [(item.prompt, item.response) for item in items if isinstance(item, _TextPair)]
-        chats = [item for item in items if not isinstance(item, _TextPair)]
-        of_pairs = iter(self.pairs.encode(pairs) if pairs else ())
-        of_chats = iter(self.chats.encode(chats) if chats else ())
-        return [next(of_pairs if isinstance(item, _TextPair) else of_chats) for item in items]
-
-    def num_unknown(self, items: Sequence[Any], sequences: Sequence[EncodedSequence]) -> int:
-        """Returns how many characters of a row the tokenizer does not know, or its unknown tokens."""
-        if self._unknown.known is not None:  # a chat with such a character is refused
-            pairs = [item for item in items if isinstance(item, _TextPair)]
-            return sum(len(self._tokenizer.dropped_in(text)) for pair in pairs for text in pair[:2])
-        number = self._unknown.unknown_id
-        return 0 if number is None else sum(int((each.input_ids == number).sum()) for each in sequences)
-
-    @cached_property
-    def _unknown(self) -> UnknownCharacters:
-        return UnknownCharacters.of(self._tokenizer.model)
-
-    def explain(self, *cells: Any) -> list[ExplainedSequence]:
-        """Returns the sequences of a row, with the origin of each stretch; arguments and errors are those of `read`."""
-        return [
-            self._explained_pair(item) if isinstance(item, _TextPair) else self.chats.explain_rendered(item)
-            for item in self.read(*cells)
-        ]
-
-    def _explained_pair(self, pair: _TextPair) -> ExplainedSequence:
-        """Returns a pair's sequence; what stays of its prompt is not trained on, and the rest is."""
-        (encoded,) = self.pairs.encode([(pair.prompt, pair.response)])
-        ids = encoded.input_ids.tolist()
-        cut = len(ids) - int(encoded.loss_mask.sum())
-        begin = self.pairs.num_opening(ids)
-        end = len(ids) - self.pairs.num_closing(ids)
-        edges = ((0, begin, FROM_TOKENIZER), (begin, cut, pair.names[0]), (cut, end, pair.names[1]))
-        stretches = [
-            Stretch(
-                first=first,
-                end=last,
-                text=str(self._tokenizer.model.decode(ids[first:last], skip_special_tokens=False)),
-                is_trained=first >= cut,
-                message=None,
-                field=field,
-            )
-            for first, last, field in (*edges, (end, len(ids), FROM_TOKENIZER))
-            if first < last
-        ]
-        return ExplainedSequence(
-            text=pair.prompt + pair.response,
-            input_ids=encoded.input_ids,
-            loss_mask=encoded.loss_mask,
-            stretches=tuple(stretches),
-            unused=tuple(pair.unused),
-        )
-
-    @cached_property
-    def chats(self) -> ChatEncoder:
-        """Encodes messages."""
-        is_chat = isinstance(self._columns, ChatColumns)
-        return ChatEncoder(
-            self._tokenizer,
-            chat_template=self._columns.chat_template,
-            max_tokens=self._cutoff_len,
-            cutoff=self._columns.cutoff,
-            train_turns=self._columns.train_turns if isinstance(self._columns, ChatColumns) else "all",
-            template_options=self._columns.template_options,
-            turn_end=self._columns.turn_end,
-            eos=self._columns.eos if is_chat and isinstance(self._columns.eos, str) else None,
-            ignore=self._columns.ignore,
-        )
-
-    @cached_property
-    def pairs(self) -> PairEncoder:
-        """Encodes prompts and responses that are text."""
-        assert not isinstance(self._columns, ChatColumns)
-        eos = self._columns.eos
-        if eos is True:
-            eos = end_of_sequence(load_tokenizer(self._path), self._path, none="eos")
-        return PairEncoder(self._tokenizer, max_tokens=self._cutoff_len, cutoff=self._columns.cutoff, eos=eos)
-
-    def _rendered(self, messages: Any, cells: _Cells) -> Any:
-        """Returns the item of a conversation, with what else its row says of it."""
-        messages = as_messages(messages)
-        for role in ("developer", "system"):
-            said = cells.get(role)
-            if said is None or (isinstance(said, str) and not said.strip()):
-                continue
-            if not isinstance(said, str) or not isinstance(messages, Sequence):
-                raise ValueError(f"the column {role} holds {called(said)}, not text")
-            first = messages[0] if messages and isinstance(messages[0], Mapping) else {}
-            if first.get("role") == role and first.get("content") != said:
-                raise ValueError(f"the column {role} and the first message, of the {role}, differ; keep one of them")
-            messages = messages if first.get("role") == role else [{"role": role, "content": said}, *messages]
-        options = _parsed("chat_template_kwargs", cells.get("chat_template_kwargs"))
-        if options is not None and not isinstance(options, Mapping):
-            raise ValueError(
-                f"chat_template_kwargs is {called(options)}; it is an object, such as {{'thinking': true}}"
-            )
-        return self.chats.render(messages, _parsed("tools", cells.get("tools")) or None, options=options)
-
-    def _answered(self, prompt: Any, response: Any, cells: _Cells, names: tuple[str, str]) -> Any:
-        """Returns the item of a prompt and one response to it."""
-        assert not isinstance(self._columns, ChatColumns)
-        is_chat = [not isinstance(cell, str) for cell in (prompt, response)]
-        if is_chat == [False, False]:
-            if self._columns.is_templated:
-                raise ValueError(
-                    f"the {names[0]} is text, but "
-                    + parameter("chat_template")
-                    + ", "
-                    + parameter("template_options")
-                    + ", "
-                    + parameter("turn_end")
-                    + " and "
-                    + parameter("tools_column")
-                    + " are for lists of messages; leave them out"
-                )
-            self.pairs  # noqa: B018 - fails here if nothing ends a sequence
-            unused = [f"column {kind}" for kind in _STANDARD if cells.get(kind)]
-            return _TextPair(
-                *check_pair(prompt, response), (self._columns_of(names[0]), self._columns_of(names[1])), unused
-            )
-        if is_chat != [True, True] or not all(isinstance(cell, list) for cell in (prompt, response)):
-            kinds = [called(cell) for cell in (prompt, response)]
-            raise ValueError(
-                f"the {names[0]} is {kinds[0]} and the {names[1]} is {kinds[1]}; both are text, or both lists of "
-                "messages"
-            )
-        if self._columns.eos is not True:
-            raise ValueError("the chat template ends the turns of messages; leave out eos")
-        return self._rendered(pair_messages(prompt, response), cells)
-
-    def _columns_of(self, name: str) -> str:
-        """The columns that a part of a pair is from."""
-        return self._own.get(name.removesuffix(" answer"), name)
-
-
-FROM_TOKENIZER = "tokenizer"
-"""The origin of what the tokenizer puts around a text."""
-
-_STANDARD = ("tools", "system", "developer", "chat_template_kwargs")
-"""Columns that belong to a conversation, by their standard names."""
-
-
-_LABELS = ("label", "kto_tag")
-_VERDICTS = (*_LABELS, *FLAGS)
-"""Columns that say of a whole row whether a model should learn it."""
-
-
-def _check_verdict(name: str, value: Any) -> None:
-    """Refuses a row that a sequence would not be true to: none keeps a label, a weight, or that it is left out."""
-    if not isinstance(value, bool | int | float):
-        return
-    if name in _LABELS:
-        raise ValueError(
-            f"the row has a {name}, by which KTO tells good answers from bad ones, and a sequence keeps none; leave "
-            f"out the rows with false and then the column, or ignore {name} by name"
-        )
-    if value not in (0, 1) or bool(value) != FLAGS[name]:
-        raise ValueError(
-            f"the row has {name}: {json.dumps(value)}, and a sequence keeps none; leave the row out, weigh its dataset "
-            f"in a mixture, or ignore {name} by name"
-        )
-
-
-def _with_unused(item: Any, names: Sequence[str]) -> Any:
-    """An item of which more is not used."""
-    if isinstance(item, _TextPair):
-        return item._replace(unused=[*item.unused, *names])
-    return replace(item, unused={**item.unused, **dict.fromkeys(names, 1)})
-
-
-class Chats(RowEncoder):
-    """Rows of conversations."""
-
-    def __init__(self, columns: ChatColumns, *args: Any) -> None:
-        super().__init__(columns, *args, own={"messages": columns.messages})
-        self.chats  # noqa: B018 - a wrong template fails before any work
-
-    def _items(self, cells: _Cells) -> list[Any]:
-        messages = _parsed("messages", cells["messages"])
-        if not isinstance(messages, list):
-            raise ValueError(f"the messages are {called(messages)}, not a list of messages")
-        return [self._rendered(messages, cells)]
-
-
-class Pairs(RowEncoder):
-    """Rows of prompts and responses."""
-
-    def __init__(self, columns: PairColumns, *args: Any) -> None:
-        is_alpaca = columns.prompt == "instruction"
-        own = {"prompt": columns.prompt, "response": columns.response}
-        super().__init__(columns, *args, own=own, standard=("input",) if is_alpaca else ())
-
-    def _items(self, cells: _Cells) -> list[Any]:
-        prompt, more = cells["prompt"], cells.get("input")
-        if isinstance(more, str) and more.strip() and isinstance(prompt, str):
-            prompt = f"{prompt}\n{more}"
-        return [self._answered(prompt, cells["response"], cells, ("prompt", "response"))]
-
-
-class Preferences(RowEncoder):
-    """Rows of a chosen and a rejected answer; each is two sequences."""
-
-    def __init__(self, columns: PreferenceColumns, *args: Any) -> None:
-        own = {"chosen": columns.chosen, "rejected": columns.rejected, "prompt": columns.prompt}
-        super().__init__(columns, *args, own=own, standard=() if columns.prompt else ("prompt",))
-
-    def _items(self, cells: _Cells) -> list[Any]:
-        assert isinstance(self._columns, PreferenceColumns)
-        chosen, rejected, prompt = cells["chosen"], cells["rejected"], cells.get("prompt")
-        if chosen == rejected:
-            raise NoTargetsError("chosen and rejected are the same answer, which prefers nothing")
-        holds_prompt = isinstance(chosen, list) and (isinstance(prompt, str) or chosen[: len(prompt or ())] == prompt)
-        if prompt is not None and holds_prompt and self._columns.prompt is not None:
-            raise ValueError("the chosen answer holds its prompt already; name no column of prompts")
-        if prompt is None or holds_prompt:
-            is_text = isinstance(chosen, str) and isinstance(rejected, str)
-            prompt, chosen, rejected = (self.pairs.common_prompt if is_text else common_prompt)(chosen, rejected)
-        return [
-            self._answered(prompt, chosen, cells, ("prompt", "chosen answer")),
-            self._answered(prompt, rejected, cells, ("prompt", "rejected answer")),
-        ]
-
-
-def row_encoder(columns: AnyColumns, tokenizer: ChatTokenizer, path: Path, cutoff_len: int | None) -> RowEncoder:
-    """Returns the encoder for rows of these columns; the arguments are those of `RowEncoder`."""
-    if isinstance(columns, ChatColumns):
-        return Chats(columns, tokenizer, path, cutoff_len)
-    if isinstance(columns, PairColumns):
-        return Pairs(columns, tokenizer, path, cutoff_len)
-    return Preferences(columns, tokenizer, path, cutoff_len)
-
-
-def _parsed(name: str, value: Any) -> Any:
-    """Decodes nested values that a table keeps as JSON text, so that not every row gets the columns of all others."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the {name} are text that is not JSON: {json_fault(error)}") from None
+    found = find_inputs(listed(inputs))
+    rows = [file for file in found.files if file[1] not in ("text", "folder")]
+    return standard_columns(first_names(whole_files(rows[:1])[0].range)) if rows else None

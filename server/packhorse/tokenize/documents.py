@@ -1,6 +1,6 @@
 """Documents, with their keys, out of text files, files of rows, and folders of either.
 
-Owns cutting files into documents. Leaves finding files to `_parts`, rows to `_rows` and tokenizing to `text`.
+Owns cutting files into documents. Leaves finding and reading files to `input`, and tokenizing to `text`.
 """
 
 import os
@@ -13,18 +13,15 @@ from packhorse.formats.keys import check_key
 from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import message_of, parameter
 from packhorse.sft.messages import called
-from packhorse.tokenize._parts import Cut, FileRange, Found, Kind, Line, find_inputs, lines_of, whole_files, whole_of
-from packhorse.tokenize._rows import (
-    OnBadRow,
-    Skipped,
-    TextCheck,
-    Undecodable,
-    foreign_encoding,
-    json_rows,
-    table_rows,
-)
-from packhorse.tokenize._special_texts import SpecialTexts
-from packhorse.tokenize.tokenizers import KeyedText
+from packhorse.tokenize.encoding.keys_file import KeyedText
+from packhorse.tokenize.encoding.special_texts import SpecialTexts
+from packhorse.tokenize.input.files import Found, Kind, find_inputs
+from packhorse.tokenize.input.json_rows import json_rows
+from packhorse.tokenize.input.parts import Cut, whole_files
+from packhorse.tokenize.input.ranges import FileRange, Line, lines_of, whole_of
+from packhorse.tokenize.input.skipped import OnBadRow, Skipped, Undecodable
+from packhorse.tokenize.input.table_rows import table_rows
+from packhorse.tokenize.input.text_check import TextCheck, foreign_encoding
 
 Split = Literal["file", "line", "paragraph"]
 """What is one document of a text file: the whole file, a line, or a paragraph between blank lines."""

@@ -1,7 +1,7 @@
 """Chats, prompt/response pairs and preferences to token files with a loss mask.
 
-Owns the way from rows to files and its summary. Leaves reading rows to `_rows`, their forms to `columns`, and the files
-to `packhorse.sft`.
+Owns the way from rows to files and its summary. Leaves reading rows to `input/rows`, their forms to `columns`, and the
+files to `packhorse.sft`.
 """
 
 import os
@@ -25,34 +25,11 @@ from packhorse.sft import (
 )
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._ledger import join_ledgers, open_ledger, write_unused
-from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, find_inputs, listed, whole_files
-from packhorse.tokenize._rows import (
-    MOST_NAMED,
-    OnBadRow,
-    Row,
-    Skipped,
-    TextCheck,
-    Undecodable,
-    first_names,
-    row_files,
-    rows_of,
-)
-from packhorse.tokenize._work import (
-    Job,
-    Tally,
-    check_execution,
-    is_saved,
-    may_replace,
-    open_work,
-    paths_of,
-    prefix_paths,
-    remove_stale,
-    saved_tokenizer_path,
-)
-from packhorse.tokenize.columns import AnyColumns, PreferenceColumns, RowEncoder, row_encoder, standard_columns
-from packhorse.tokenize.origins import write_rows
-from packhorse.tokenize.tokenizers import (
+from packhorse.tokenize._output import is_saved, prefix_paths, remove_stale, saved_tokenizer_path
+from packhorse.tokenize._row_encoder import RowEncoder, row_encoder
+from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of
+from packhorse.tokenize.columns import AnyColumns, PreferenceColumns
+from packhorse.tokenize.encoding.tokenizers import (
     checksum_of,
     content_to_save,
     find_eos,
@@ -62,6 +39,15 @@ from packhorse.tokenize.tokenizers import (
     settings_path,
     tokenizer_files,
 )
+from packhorse.tokenize.input.files import Found, listed
+from packhorse.tokenize.input.parts import cut_into_parts, whole_files
+from packhorse.tokenize.input.ranges import FileRange
+from packhorse.tokenize.input.rows import Row, row_files, rows_of
+from packhorse.tokenize.input.skipped import MOST_NAMED, OnBadRow, Skipped, Undecodable
+from packhorse.tokenize.input.text_check import TextCheck
+from packhorse.tokenize.ledger import join_ledgers, open_ledger, write_unused
+from packhorse.tokenize.origins import write_rows
+from packhorse.tokenize.tally import Tally
 
 NoTargets = Literal["error", "drop"]
 """What happens to a sequence that has no token to train on."""
@@ -135,29 +121,6 @@ class FineTuningSummary:
     """The tokenizer that was used, saved beside the output."""
     skipped_path: Path | None
     """What was left out, row by row; None if nothing was."""
-
-
-def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> AnyColumns | None:
-    """Returns the columns of files of rows by their standard names; None if they are none of chats, pairs, preferences.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder, "sums.jsonl")
-        ...     _ = file.write_text('{"prompt": "2 + 2 =", "completion": " 4"}')
-        ...     columns_of(file).response
-        'completion'
-
-    Args:
-        inputs: as those of `tokenize_fine_tuning`; the first file tells.
-
-    Raises:
-        FileNotFoundError: an input is not there.
-        ValueError: the names are those of several forms.
-    """
-    found = find_inputs(listed(inputs))
-    rows = [file for file in found.files if file[1] not in ("text", "folder")]
-    return standard_columns(first_names(whole_files(rows[:1])[0].range)) if rows else None
 
 
 def tokenize_fine_tuning(

@@ -22,9 +22,10 @@ from packhorse.formats.mapping import MappedTokens
 from packhorse.formats.megatron_writer import masked_paths, write_index
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.storage import AtomicFiles, refuse_existing
-from packhorse.tokenize._parts import expand_inputs, listed
-from packhorse.tokenize._work import prefix_paths, remove_stale, saved_tokenizer_path
-from packhorse.tokenize.tokenizers import KeysFile, checksum_of, settings_path, tokenizer_files
+from packhorse.tokenize._output import prefix_paths, remove_stale, saved_tokenizer_path
+from packhorse.tokenize.encoding.keys_file import KeysFile
+from packhorse.tokenize.encoding.tokenizers import checksum_of, settings_path, tokenizer_files
+from packhorse.tokenize.input.files import expand_inputs, listed
 
 _BOUNDARIES = ".boundaries"
 _MASK_INDEX = f"{LOSS_MASK_SUFFIX}.idx"

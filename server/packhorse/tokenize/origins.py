@@ -1,7 +1,7 @@
 """Where a tokenized sequence came from: its row, what it was made of, and the origin of each part.
 
-Owns `X.rows.json` beside the output, which says how rows became sequences. Leaves reading rows to `_rows`, and encoding
-to `columns`.
+Owns `X.rows.json` beside the output, which says how rows became sequences. Leaves reading rows to `input/rows`, and
+encoding to `_row_encoder`.
 """
 
 import json
@@ -17,9 +17,12 @@ from packhorse.formats.left_out import skipped_path
 from packhorse.sft import ExplainedSequence, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import AtomicFiles
-from packhorse.tokenize._parts import whole_files
-from packhorse.tokenize._rows import Row, Skipped, TextCheck, row_files, rows_of
-from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns, row_encoder
+from packhorse.tokenize._row_encoder import row_encoder
+from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
+from packhorse.tokenize.input.parts import whole_files
+from packhorse.tokenize.input.rows import Row, row_files, rows_of
+from packhorse.tokenize.input.skipped import Skipped
+from packhorse.tokenize.input.text_check import TextCheck
 
 _FORMS = {form.__name__: form for form in (ChatColumns, PairColumns, PreferenceColumns)}
 

@@ -1,6 +1,6 @@
 """The first rows as they would be tokenized: what is trained, and where each part comes from. Writes nothing.
 
-Owns both kinds of rows. Leaves encoding to `columns` and `tokenizers`, and printing to whoever prints.
+Owns both kinds of rows. Leaves encoding to `_row_encoder` and `encoder`, and printing to whoever prints.
 """
 
 import os
@@ -13,11 +13,15 @@ import numpy as np
 from packhorse.parameters import message_of
 from packhorse.sft import ExplainedSequence, Stretch, load_chat_tokenizer
 from packhorse.sft.tokenizer import tokenizer_json_path
-from packhorse.tokenize._parts import listed, whole_files
-from packhorse.tokenize._rows import Skipped, TextCheck, row_files, rows_of
-from packhorse.tokenize.columns import FROM_TOKENIZER, AnyColumns, row_encoder
+from packhorse.tokenize._row_encoder import FROM_TOKENIZER, row_encoder
+from packhorse.tokenize.columns import AnyColumns
 from packhorse.tokenize.documents import DocumentOptions, documents_of, files_of
-from packhorse.tokenize.tokenizers import Encoder, SpecialTokens
+from packhorse.tokenize.encoding.encoder import Encoder, SpecialTokens
+from packhorse.tokenize.input.files import listed
+from packhorse.tokenize.input.parts import whole_files
+from packhorse.tokenize.input.rows import row_files, rows_of
+from packhorse.tokenize.input.skipped import Skipped
+from packhorse.tokenize.input.text_check import TextCheck
 
 
 def preview_fine_tuning(

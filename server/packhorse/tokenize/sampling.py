@@ -1,7 +1,7 @@
 """A sample of rows of text: blocks of neighbouring rows, drawn from all over the inputs.
 
 Owns where blocks lie and copying their rows. Every row is as likely as any other to be in the sample, because blocks
-have a length in bytes and not in rows. Leaves finding files and cutting them at lines to `_parts`, and what a sample is
+have a length in bytes and not in rows. Leaves finding files and cutting them at lines to `input`, and what a sample is
 good for to whoever asks.
 """
 
@@ -15,17 +15,9 @@ from pathlib import Path
 from packhorse.formats import require
 from packhorse.formats.files import open_binary
 from packhorse.parameters import parameter
-from packhorse.tokenize._parts import (
-    FileRange,
-    Weighed,
-    compression_of,
-    find_inputs,
-    lines_of,
-    listed,
-    next_cut,
-    open_parquet,
-    whole_files,
-)
+from packhorse.tokenize.input.files import compression_of, find_inputs, listed
+from packhorse.tokenize.input.parts import Weighed, next_cut, whole_files
+from packhorse.tokenize.input.ranges import FileRange, lines_of, open_parquet
 
 _BLOCKS = 64
 _PROBED_FILES, _PROBED_LINES = 8, 1000

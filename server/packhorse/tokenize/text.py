@@ -20,28 +20,12 @@ from packhorse.jobs import Execution, Progress, show_progress
 from packhorse.parameters import parameter
 from packhorse.sft.tokenizer import tokenizer_json_path
 from packhorse.storage import refuse_existing
-from packhorse.tokenize._ledger import join_ledgers, open_ledger
-from packhorse.tokenize._parts import FileRange, Found, cut_into_parts, listed, whole_files
-from packhorse.tokenize._rows import Skipped
-from packhorse.tokenize._work import (
-    Job,
-    Tally,
-    check_execution,
-    is_saved,
-    may_replace,
-    open_work,
-    paths_of,
-    prefix_paths,
-    remove_stale,
-    saved_tokenizer_path,
-)
+from packhorse.tokenize._output import is_saved, prefix_paths, remove_stale, saved_tokenizer_path
+from packhorse.tokenize._work import Job, check_execution, may_replace, open_work, paths_of
 from packhorse.tokenize.documents import DocumentOptions, cut_for, documents_of, files_of
-from packhorse.tokenize.tokenizers import (
-    DEFAULT_EOS,
-    DEFAULT_VOCAB_SIZE,
-    Encoder,
-    KeysFile,
-    SpecialTokens,
+from packhorse.tokenize.encoding.encoder import Encoder, SpecialTokens
+from packhorse.tokenize.encoding.keys_file import KeysFile
+from packhorse.tokenize.encoding.tokenizers import (
     checksum_of,
     content_to_save,
     find_eos,
@@ -49,8 +33,14 @@ from packhorse.tokenize.tokenizers import (
     settings_path,
     splits_special_tokens,
     tokenizer_files,
-    train_tokenizer,
 )
+from packhorse.tokenize.encoding.training import DEFAULT_EOS, DEFAULT_VOCAB_SIZE, train_tokenizer
+from packhorse.tokenize.input.files import Found, listed
+from packhorse.tokenize.input.parts import cut_into_parts, whole_files
+from packhorse.tokenize.input.ranges import FileRange
+from packhorse.tokenize.input.skipped import Skipped
+from packhorse.tokenize.ledger import join_ledgers, open_ledger
+from packhorse.tokenize.tally import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +76,7 @@ class TokenizeSummary:
     special_kept: int
     """How many of those became tokens."""
     own_ends: int
-    """Beginnings and ends of sequences that documents had already, not put there twice."""
+    """Tokens that begin or end a sequence and that the document's text spelled already; they are not added again."""
     unknown_characters: int
     """Characters that the tokenizer does not know: dropped, or its unknown token."""
     files_read: Mapping[str, int]
@@ -253,7 +243,7 @@ class _Target:
     local: Path | None
     """The tokenizer's file; None if one is trained."""
     vocab_size: int
-    """Of one that is trained."""
+    """Tokens of a tokenizer that is trained."""
 
     @classmethod
     def checked(

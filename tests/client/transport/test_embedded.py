@@ -14,7 +14,7 @@ from packhorse.dataset import POOLS
 from packhorse.dataset import load as load_module
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets import catalog as catalog_module
-from packhorse.server.datasets.memory_catalog import LazyCatalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 
 
 @pytest.fixture

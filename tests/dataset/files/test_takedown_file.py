@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from packhorse.dataset import Redaction, TakedownError, TakedownFile, parse_ids, redact
-from packhorse.dataset.files.changes import _with_redaction
+from packhorse.dataset.files.redacting import _with_redaction
 
 FILE = """# what legal asked for
 [[redact]]

@@ -14,9 +14,9 @@ from tests.packing.exhaustive import small_problems
 
 from packhorse.packing import pack_histogram
 from packhorse.packing.best_fit import first_plan
+from packhorse.packing.counts import checked_counts
 from packhorse.packing.optimal._budget import Budget, OutOfWorkError
 from packhorse.packing.optimal.repacking import Repacking
-from packhorse.packing.plan import checked_counts
 
 ORLIB = Path(__file__).parents[4] / "shared" / "data" / "orlib"
 """Files of Beasley's OR-Library, beside the repository where somebody has put them."""

@@ -17,7 +17,7 @@ from packhorse.cli.prepare import command
 from packhorse.dataset import PreparedDatasetError, open_prepared
 from packhorse.formats import write_flat_tokens
 from packhorse.prepare import _sort, load_prepared
-from packhorse.prepare.input import _tables, parquet
+from packhorse.prepare.input import _arrow_rows, parquet
 
 
 def run(source: Any, output: Path, **options: Any) -> dict[int, list[int]]:
@@ -272,7 +272,7 @@ def test_lists_are_decoded_in_batches_of_bounded_size(tmp_path: Path, monkeypatc
     monkeypatch.setattr(parquet, "_BATCH_BYTES", 1 << 16)
     monkeypatch.setattr(parquet, "list_column", lambda file, column: None)  # as for lists that only pyarrow reads
     seen: list[int] = []
-    rows_of = _tables.arrow_rows
+    rows_of = _arrow_rows.arrow_rows
 
     def watched(lengths: Any, ids: Any, is_list: bool) -> Any:
         seen.append(len(lengths))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
-from packhorse.prepare.input._rows import InputColumns
 from packhorse.prepare.input.parquet import ParquetReader
 from packhorse.prepare.kernels import unpack_snappy
 

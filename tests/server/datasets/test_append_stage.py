@@ -15,7 +15,7 @@ from packhorse.client.errors import (
     PositionPassedError,
 )
 from packhorse.server.access.tokens import Grant, hash_of, new_token
-from packhorse.server.datasets.mixtures import RunProgress, make_shared_table
+from packhorse.server.datasets.run_progress import RunProgress, make_shared_table
 
 ONCE = RetryPolicy(deadline_seconds=0)
 

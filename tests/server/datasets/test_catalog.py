@@ -340,7 +340,7 @@ def test_reading_a_mapped_file_beyond_its_new_end_gives_zeros(tmp_path):
     script = """
 import os, sys, threading
 import numpy as np
-from packhorse.server.base.workarounds import survive_shrinking_files
+from packhorse.server.base.shrinking_files import survive_shrinking_files
 assert survive_shrinking_files()
 np.ones(1_000_000, dtype=np.uint32).tofile(sys.argv[1])
 mapped = np.memmap(sys.argv[1], dtype=np.uint32, mode="r")

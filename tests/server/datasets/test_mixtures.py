@@ -14,7 +14,7 @@ from packhorse.client.errors import DatasetCorruptError, DatasetNotFoundError, I
 from packhorse.dataset import StageEntry, append_to_mixture
 from packhorse.dataset.files import open_mixture as _kept_epochs
 from packhorse.epoch import SkipSource, derive_key
-from packhorse.server.datasets.memory_catalog import LazyCatalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 
 ONCE = RetryPolicy(deadline_seconds=0)

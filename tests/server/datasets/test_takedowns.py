@@ -14,7 +14,7 @@ from packhorse.client.errors import DatasetCorruptError
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.catalog import Catalog
-from packhorse.server.datasets.memory_catalog import LazyCatalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
 from packhorse.v1 import packing_pb2 as pb

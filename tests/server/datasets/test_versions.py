@@ -13,7 +13,7 @@ from packhorse.client.transport.grpc_channels import exception_of
 from packhorse.client.transport.requests import topology_message
 from packhorse.prepare import Resource
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.datasets.memory_catalog import LazyCatalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
 from packhorse.topology import Topology

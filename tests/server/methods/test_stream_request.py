@@ -10,7 +10,7 @@ from tests.server.mixtures import make_root
 import packhorse.server.datasets.takedowns
 from packhorse.client.transport.requests import topology_message
 from packhorse.server.base.faults import ServiceError
-from packhorse.server.datasets.memory_catalog import LazyCatalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods import stream_request as stream_request
 from packhorse.server.methods.stream_request import MOST_BYTES, Epochs, StreamRequest

@@ -8,8 +8,8 @@ import pytest
 
 from packhorse.server.base.machine import available_cores
 from packhorse.server.service.lanes import Lanes
-from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES, PackingServicer
+from packhorse.server.service.stream_limit import StreamLimit
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION

@@ -10,13 +10,13 @@ import grpc
 import packhorse.server
 from packhorse.client.transport.requests import topology_message
 from packhorse.epoch import Assignment
-from packhorse.server.datasets.memory_catalog import LazyCatalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
 from packhorse.server.service.interceptor import Interceptor
 from packhorse.server.service.lanes import Lanes
-from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import PackingServicer
+from packhorse.server.service.stream_limit import StreamLimit
 from packhorse.server.watching.calls import CallMetrics
 from packhorse.server.watching.metrics import Metrics
 from packhorse.topology import Topology

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from tests.waiting import some_turns
 
-from packhorse.server.service.limits import MemoryBudget, OutOfMemoryBudgetError, StreamLimit, make_shared_limit
+from packhorse.server.service.memory_budget import MemoryBudget, OutOfMemoryBudgetError
+from packhorse.server.service.stream_limit import StreamLimit, make_shared_limit
 
 
 def test_shares_grow_shrink_and_end():

@@ -12,11 +12,11 @@ from tests.faulty_server import Faults
 from packhorse.client import PackhorseError, StreamInterruptedError, connect
 from packhorse.client.errors import EXCEPTION_OF_REASON, ServerFaultError, TooManyStreamsError
 from packhorse.formats.retry_policy import RetryPolicy
-from packhorse.server.base.faults import ServiceError
+from packhorse.server.base.faults import ServiceError, reason_name
 from packhorse.server.service.lanes import Lanes
-from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import PackingServicer
-from packhorse.server.service.status import STATUS_OF_REASON, reason_name
+from packhorse.server.service.status import STATUS_OF_REASON
+from packhorse.server.service.stream_limit import StreamLimit
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc

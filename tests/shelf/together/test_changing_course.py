@@ -16,7 +16,7 @@ from packhorse.cli import main
 from packhorse.client import PackedDataset, Topology, as_token_source, connect
 from packhorse.formats import MegatronWriter
 from packhorse.proof import EpochOfStreams, TokenAudit
-from packhorse.server.datasets.memory_catalog import LazyCatalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 from packhorse.server.datasets.mixtures import Mixtures
 
 DAY = 96

@@ -12,7 +12,7 @@ from packhorse.dataset import StageEntry, append_to_mixture
 from packhorse.losses import per_component_metrics
 from packhorse.pictures import explain_step
 from packhorse.proof import EpochOfStreams, TokenAudit
-from packhorse.server.datasets.memory_catalog import LazyCatalog
+from packhorse.server.datasets.lazy_catalog import LazyCatalog
 
 LENGTHS = {"web": 300, "code": 200, "chat": 90}
 """Sequences of each; `code` is split at 48 tokens, and ids of `chat` are names."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from packhorse.tokenize._cells import cells_of
+from packhorse.tokenize.input._cells import cells_of
 
 
 def call(**arguments: Any) -> dict[str, Any]:

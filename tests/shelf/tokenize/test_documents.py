@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packhorse.formats import extras
 from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents
-from packhorse.tokenize._parts import expand_inputs
+from packhorse.tokenize.input.files import expand_inputs
 
 
 def documents(*inputs: Path, **options: object) -> tuple[list[str], Skipped]:

@@ -13,8 +13,8 @@ from tests.flat_words import tokenize
 from tests.shelf.tokenize.made import sequences
 
 from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents
-from packhorse.tokenize import _rows as json_module
 from packhorse.tokenize.commands.tokenize import command
+from packhorse.tokenize.input import json_rows as json_module
 
 TEXTS = [f"document {number}, é" for number in range(100)]
 ROWS = [{"text": text, "n": 1} for text in TEXTS]

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packhorse.tokenize import DocumentOptions, Skipped, iterate_documents
-from packhorse.tokenize import _parts as module
-from packhorse.tokenize._parts import Part, cut_into_parts, whole_files
 from packhorse.tokenize.documents import cut_for, documents_of, files_of
+from packhorse.tokenize.input import parts as module
+from packhorse.tokenize.input.parts import Part, cut_into_parts, whole_files
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.flat_words import tokenize, tokenize_fine_tuning
 
-from packhorse.tokenize import PairColumns, _parts, train_tokenizer
+from packhorse.tokenize import PairColumns, train_tokenizer
+from packhorse.tokenize.input import parts as _parts
 
 TEXTS = [f"text {number} of many, each a line of some words" for number in range(500)]
 

@@ -53,8 +53,8 @@ def test_training_is_reproducible(corpus: Path, tmp_path: Path) -> None:
 def test_batches_change_nothing(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenize(corpus, tmp_path / "x", vocab_size=300)
     for documents, characters in ((7, 1 << 20), (1024, 50), (1, 1)):
-        monkeypatch.setattr("packhorse.tokenize.tokenizers._BATCH_DOCUMENTS", documents)
-        monkeypatch.setattr("packhorse.tokenize.tokenizers._BATCH_CHARACTERS", characters)
+        monkeypatch.setattr("packhorse.tokenize.encoding.encoder._BATCH_DOCUMENTS", documents)
+        monkeypatch.setattr("packhorse.tokenize.encoding.encoder._BATCH_CHARACTERS", characters)
         tokenize(corpus, tmp_path / "y", vocab_size=300, overwrite=True)
         assert (tmp_path / "y.bin").read_bytes() == (tmp_path / "x.bin").read_bytes()
         assert (tmp_path / "y.idx").read_bytes() == (tmp_path / "x.idx").read_bytes()

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from packhorse.sft.messages import _ROLES, FLAGS, REASONING
 from packhorse.sft.unused import _WIRING
-from packhorse.tokenize.columns import _STANDARD, _VERDICTS
+from packhorse.tokenize._row_encoder import _STANDARD, _VERDICTS
 from packhorse.tokenize.commands.tokenize import command
 
 GUIDE = Path(__file__).parents[3] / "client" / "guides" / "what-tokenizing-leaves-out.md"

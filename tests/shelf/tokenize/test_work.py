@@ -11,7 +11,8 @@ from tests.flat_words import tokenize, tokenize_fine_tuning
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from packhorse.storage import hold_lock
-from packhorse.tokenize import ChatColumns, PairColumns, _parts, _work
+from packhorse.tokenize import ChatColumns, PairColumns, _work
+from packhorse.tokenize.input import parts as _parts
 
 ROWS = [{"text": "a b " * (i % 7 + 1), "q": "a " * (i % 5 + 1), "r": "b " * (i % 3 + 1)} for i in range(120)]
 SUFFIXES = (".bin", ".idx", ".tokenizer.json")

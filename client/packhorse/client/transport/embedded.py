@@ -229,7 +229,7 @@ class EmbeddedTransport(_InThisProcess):
             from packhorse.server.base import kernels
             from packhorse.server.base.faults import ServiceError
             from packhorse.server.datasets.corpora import Corpora
-            from packhorse.server.datasets.memory_catalog import LazyCatalog
+            from packhorse.server.datasets.lazy_catalog import LazyCatalog
             from packhorse.server.datasets.mixtures import Mixtures
             from packhorse.server.methods.backend import Backend
         except ModuleNotFoundError as error:

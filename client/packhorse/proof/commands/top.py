@@ -1,4 +1,4 @@
-"""`packhorse top`: the activity of servers, as a live view or as JSON. Leaves rates to `analysis.status`."""
+"""`packhorse top`: the activity of servers, as a live view or as JSON. Leaves rates to `analysis.activity`."""
 
 import json
 import time

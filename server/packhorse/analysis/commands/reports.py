@@ -17,7 +17,8 @@ from packhorse.analysis import (
     options_of,
     price_of,
 )
-from packhorse.analysis.commands.sentences import advice, items_of, percent
+from packhorse.analysis.commands.sentences import items_of, percent
+from packhorse.analysis.commands.waiting_advice import advice
 from packhorse.cli.shared.printing import table
 from packhorse.epoch import ShuffleQuality
 from packhorse.topology import Balance, Topology

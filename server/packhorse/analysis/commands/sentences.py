@@ -1,22 +1,17 @@
-"""Sentences and advice that `inspect` and `plan` print.
+"""Sentences that `inspect` and `plan` print.
 
-Owns the wording. Leaves every figure to `packhorse.analysis`, tables to `reports`, and what `prepare` prints too to
-`packhorse.cli.shared.sentences`.
+Owns the wording. Leaves every figure to `packhorse.analysis`, tables to `reports`, advice to `waiting_advice`, and what
+`prepare` prints too to `packhorse.cli.shared.sentences`.
 """
 
 from collections.abc import Iterator
 
-from packhorse.analysis.context_lengths import WaitingRow
 from packhorse.analysis.counts import rule_of
 from packhorse.analysis.report import DatasetReport
 from packhorse.cli.shared.sentences import CUT_OFF, groups_line, keys_text, real_tokens, resource_lines
 from packhorse.dataset import Inputs, Manifest, Version, versions_of
 from packhorse.formats.left_out import left_out_text
-from packhorse.topology import Balance, Topology
 from packhorse.types import skipped_text
-
-_WORTH_SAYING = 0.001
-"""Ranks that wait for a smaller share of their time need no advice."""
 
 
 def report_lines(report: DatasetReport) -> Iterator[str]:
@@ -90,31 +85,6 @@ def _read_text(inputs: Inputs) -> str:
 def items_of(report: DatasetReport) -> str:
     """Returns what the plan of a dataset is over: sequences, or groups."""
     return "groups" if report.dataset.has_groups else "sequences"
-
-
-def advice(row: WaitingRow, topology: Topology) -> str:
-    """Returns what a run of this topology can do about waiting, in plain sentences."""
-    accumulation = topology.accumulation
-    if row.waiting is None:
-        bins = accumulation * topology.bins_per_step
-        return f"An epoch has fewer bins than one optimizer step of this run, which takes {bins:,}."
-    at_steps = _advice_where("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
-    if accumulation == 1:
-        return f"{at_steps} A larger --accumulation reduces it further, because more bins can be exchanged."
-    once = _advice_where(f"once in {accumulation} steps (DDP)", row, Balance.OPTIMIZER_STEP, at_steps=False)
-    return f"{at_steps} {once}"
-
-
-def _advice_where(where: str, row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
-    before, after = row.idle(Balance.NONE, at_steps=at_steps), row.idle(balance, at_steps=at_steps)
-    assert before is not None
-    assert after is not None
-    if before < _WORTH_SAYING:
-        return f"Where ranks wait {where}, they lose less than 0.1% of GPU time, so no balance is needed."
-    return (
-        f"Where ranks wait {where}, {percent(before)} of GPU time is lost to waiting; "
-        f"--balance {balance.value} leaves {percent(after)}."
-    )
 
 
 def version_line(version: Version) -> str:

@@ -15,7 +15,9 @@ import click
 from packhorse.cli import in_flags
 from packhorse.parameters import message_of
 
-_METAVARS = {int: "N", float: "SECONDS"}
+_METAVARS = {int: "N", float: "NUMBER"}
+_METAVARS_OF_NAMES = {"_column": "NAME", "_seconds": "SECONDS"}
+"""End of a flag's name → what it takes."""
 
 
 def field_texts(kind: type) -> dict[str, str]:
@@ -104,13 +106,17 @@ def _option(
         required=default is MISSING,
         default=None if default is MISSING else default,
         show_default=default not in (MISSING, None),
-        metavar=_of_choices(choices)
-        if choices
-        else _METAVARS.get(hint, "NAME" if flag.endswith("_column") else "VALUE"),
-        help=f"{text} One of {', '.join(choices)}." if choices and _of_choices(choices) else text,
+        metavar=_short_metavar(choices) if choices else _metavar(flag, hint),
+        help=f"{text} One of {', '.join(choices)}." if choices and _short_metavar(choices) else text,
     )
 
 
-def _of_choices(choices: list[str]) -> str | None:
+def _metavar(flag: str, hint: Any) -> str:
+    """Returns what a flag takes, in a word: by the end of its name, or else by its type."""
+    by_name = (word for end, word in _METAVARS_OF_NAMES.items() if flag.endswith(end))
+    return next(by_name, _METAVARS.get(hint, "VALUE"))
+
+
+def _short_metavar(choices: list[str]) -> str | None:
     """Returns a short metavar for many choices, which click would write into one line; None if they fit."""
     return None if len("|".join(choices)) <= 60 else f"[{choices[0]}|{choices[1]}|…]"

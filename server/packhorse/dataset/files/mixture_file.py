@@ -1,6 +1,6 @@
 """`NAME.mixture.toml`: a mixture as its user writes it.
 
-Owns the file's fields and the refusal of wrong ones. Leaves changes of its text to `changes`, and datasets, and the
+Owns the file's fields and the refusal of wrong ones. Leaves changes of its text to `appending`, and datasets, and the
 positions at which stages end, to `open_mixture`.
 """
 
@@ -22,7 +22,7 @@ from packhorse.dataset.files.toml_files import (
     no_field,
     table_header,
 )
-from packhorse.dataset.layout import PreparedDatasetError
+from packhorse.dataset.plain_files import PreparedDatasetError
 from packhorse.epoch import MAX_WINDOWS, WeightsBy, WhenOut
 from packhorse.parameters import parameter
 from packhorse.topology import checked_integer
@@ -73,7 +73,7 @@ class Until:
     count: int
     """At least 1."""
     unit: Unit = Unit.BINS
-    """Of what."""
+    """What the number counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

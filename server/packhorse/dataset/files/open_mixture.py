@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from math import ceil
 
+from packhorse.dataset.files.mixture_digest import mixture_digest
 from packhorse.dataset.files.mixture_file import (
     MIXTURE_SUFFIX,
     ComponentEntry,
@@ -21,7 +22,6 @@ from packhorse.dataset.files.mixture_file import (
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.load import PreparedDataset
 from packhorse.dataset.manifest import Manifest, OverLengthLedger, PlanOptions, ResourceRecord
-from packhorse.dataset.write import mixture_digest
 from packhorse.epoch import (
     MAX_ROWS,
     Chain,

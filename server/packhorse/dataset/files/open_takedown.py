@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset.digest import fingerprint
 from packhorse.dataset.files.takedown_file import Redaction, SkipEntry, TakedownError, TakedownFile
-from packhorse.dataset.write import fingerprint
 from packhorse.epoch import Bins, PoolArray
 from packhorse.topology import ADDED, Skips
 
@@ -76,9 +76,9 @@ class Takedown:
     file: TakedownFile = field(default_factory=TakedownFile)
     """Its own file, whose skips count positions of the dataset's, or the mixture's, own epochs."""
     redactions: tuple[Redaction, ...] = ()
-    """Those of a mixture's components, then its own, each with its component."""
+    """Redactions of a mixture's components, then its own, each with its component."""
     digests: tuple[str, ...] = ()
-    """Of each redaction, with those before it in its file."""
+    """Digest of each redaction, with those before it in its file."""
     _named: Mapping[int, _Named] = field(default_factory=dict)
 
     @classmethod

@@ -1,7 +1,7 @@
 """`NAME.takedown.toml`: redactions and skips of a dataset or a mixture, as its user writes them.
 
 Owns the file's fields, the refusal of wrong ones by field and line, and the ids of keys. Leaves adding a redaction to
-`changes`, and taking sequences away from bins to `open_takedown`.
+`redacting`, and taking sequences away from bins to `open_takedown`.
 """
 
 import tomllib
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packhorse.dataset.digest import fingerprint
 from packhorse.dataset.files._long_lists import loads_with_lists
 from packhorse.dataset.files.toml_files import FieldError, array_header, checked_field, line_of, no_field, text_of
 from packhorse.dataset.keys import Keys
-from packhorse.dataset.layout import PreparedDatasetError
-from packhorse.dataset.write import fingerprint
+from packhorse.dataset.plain_files import PreparedDatasetError
 from packhorse.formats.keys import check_key, ids_and_keys, shown_key
 from packhorse.topology import Skips, checked_integer
 
@@ -59,19 +59,19 @@ class Redaction:
     """
 
     ids: NDArray[np.int64]
-    """Of the sequences: int64 [n], ascending, distinct."""
+    """Ids of the sequences: int64 [n], ascending, distinct."""
     keys: tuple[str, ...] = ()
-    """Of further sequences, in a dataset with keys: ascending, distinct; see `resolved`."""
+    """Keys of further sequences, in a dataset with keys: ascending, distinct; see `resolved`."""
     token: int | None = None
-    """What replaces each of their tokens; None to mask them only."""
+    """The token that replaces each of their tokens; None to mask them only."""
     component: str = ""
-    """In a mixture, their component."""
+    """Their component in a mixture; empty in a dataset."""
     seed: int | None = None
-    """Of a run that had trained on them before `from_position`; None for no such run."""
+    """Seed of a run that had trained on them before `from_position`; None for no such run."""
     from_position: int = 0
-    """A position of that run, epoch · num_bins + position; its bins before it stay as they were."""
+    """Position of that run, epoch · num_bins + position, from which the redaction applies."""
     reason: str = ""
-    """Why."""
+    """Reason, for people."""
 
     @property
     def action(self) -> Action:
@@ -84,7 +84,7 @@ class Redaction:
         return fingerprint([after, self.component, ids, self.token, self.seed, self.from_position, *self.keys])
 
     def resolved(self, table: Keys | None) -> tuple["Redaction", list[str]]:
-        """Returns the same with ids alone, and the unknown keys.
+        """Returns the same redaction with ids only, and the keys that are unknown.
 
         Args:
             table: the keys of its dataset or component; None for one without keys.
@@ -110,13 +110,13 @@ class SkipEntry:
     """Positions that are left out."""
 
     positions: Skips
-    """Of the whole epoch."""
+    """Ranges of positions of an epoch."""
     epoch: int | None = None
-    """None for every epoch."""
+    """Number of the epoch; None for every epoch."""
     seed: int | None = None
-    """Of a run; None for every run."""
+    """Seed of the run; None for every run."""
     reason: str = ""
-    """Why."""
+    """Reason, for people."""
 
 
 ReadIds = Callable[[str], str]
@@ -134,9 +134,9 @@ class TakedownFile:
     """
 
     redactions: tuple[Redaction, ...] = ()
-    """In order. If two name an id, the later one applies."""
+    """Redactions in the file's order. If two name an id, the later one applies."""
     skips: tuple[SkipEntry, ...] = ()
-    """In order."""
+    """Skips in the file's order."""
     ids_files: tuple[str, ...] = ()
     """Names of the files of ids."""
 
@@ -158,7 +158,7 @@ class TakedownFile:
         )
 
     def resolved(self, tables: Mapping[str, Keys | None]) -> "TakedownFile":
-        """Returns the same with ids alone. An unknown key takes nothing away, like an unknown id.
+        """Returns the same file with ids only. An unknown key takes nothing away, like an unknown id.
 
         Args:
             tables: keys by component; "" for a dataset.

@@ -147,7 +147,7 @@ class UnfilledBins:
     num_bins: int
     """Number of bins."""
     dtypes: Dtypes
-    """Of the columns that they have."""
+    """Types of the columns that they have."""
     have_templates: bool
     """Whether any bin has a template."""
 

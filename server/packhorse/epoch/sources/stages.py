@@ -91,9 +91,9 @@ class WeightsBy(StrEnum):
     """Whether weights are shares of bins or of tokens."""
 
     BINS = "bins"
-    """Of the mixture's bins."""
+    """Weights are shares of the mixture's bins."""
     TOKENS = "tokens"
-    """Of the tokens in these bins."""
+    """Weights are shares of the tokens in these bins."""
 
 
 class WhenOut(StrEnum):

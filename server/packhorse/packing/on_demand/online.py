@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from packhorse.compiling import kernel
 from packhorse.packing.best_fit import best_fit_decreasing
+from packhorse.packing.counts import MAX_SEQ_LEN
 from packhorse.packing.on_demand.sequences import pack_sizes
 from packhorse.packing.optimal.subset_sum import fullest_subset
-from packhorse.packing.plan import MAX_SEQ_LEN, canonical_templates
+from packhorse.packing.plan import canonical_templates
 from packhorse.parameters import parameter
 from packhorse.topology import LEAST_EXTRA_TOKENS, RoomRule, checked_integer
 

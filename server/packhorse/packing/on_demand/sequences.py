@@ -11,12 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.lengths import (
-    checked_lengths,
-    checked_rule,
-    rooms_of_lengths,
-    sorted_by_value,
-)
+from packhorse.packing.lengths import checked_lengths, sorted_by_value
 from packhorse.packing.list_packers import collector_paused, first_fit, in_bins, next_fit, split_bins
 from packhorse.packing.plan import Template, canonical_templates
 from packhorse.packing.registry import (
@@ -26,6 +21,7 @@ from packhorse.packing.registry import (
     checked_algorithm,
     packer,
 )
+from packhorse.packing.rooms import checked_rule, rooms_of_lengths
 from packhorse.packing.stats import PackingStats
 from packhorse.packing.vectors import SizeClasses, distinct_rows, pack_classes
 from packhorse.topology import checked_integer

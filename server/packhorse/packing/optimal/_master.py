@@ -35,7 +35,7 @@ Column = tuple[Repeat, ...]
 """A bin, by ascending index."""
 
 _STEPS_PER_ROW = 50
-"""Of the budget, that an iteration of the simplex method costs for each row."""
+"""Steps of the budget that an iteration of the simplex method costs for each row."""
 _PRIMAL_SIMPLEX = 4
 _DUAL_SIMPLEX = 1
 _MOST_ITERATIONS = 2**31 - 1

@@ -23,19 +23,19 @@ _STEPS_PER_CALL = 50_000_000
 class Pricing:
     """What a bin can be worth at given prices, and which bins are worth most.
 
-    The last of `tables` has at c the greatest worth of c tokens beside one more sequence.
+    The last of `tables` holds the greatest worth of c tokens that share a bin with one more sequence.
     """
 
     lengths: NDArray[np.int64]
-    """[n], descending, in tokens."""
+    """Lengths in tokens: [n], descending."""
     prices: NDArray[np.int64]
-    """[n], at least 0."""
+    """Price of each length, at least 0: [n]."""
     capacity: int
     """A bin's capacity in tokens."""
     tables: list[tuple[int, NDArray[np.int64]]]
     """(most sequences, [C + 1] greatest worth of c tokens); one pair with 0 for no limit of sequences."""
     worth_with: NDArray[np.int64]
-    """[n]: the greatest worth of a bin that holds this length."""
+    """Greatest worth of a bin that holds each length: [n]."""
 
     @property
     def best_worth(self) -> int:
@@ -108,7 +108,7 @@ def price(lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, 
 def _unlimited(
     lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, budget: Budget
 ) -> NDArray[np.int64]:
-    """[C + 1]: the greatest worth of c tokens. The last length's own capacity needs no more than C - min(lengths)."""
+    """Returns the greatest worth of c tokens, for c up to C - min(lengths): no more fit beside one more sequence."""
     table = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
     chunk = max(1, _STEPS_PER_CALL // len(table))
     priced = np.flatnonzero((prices > 0) & (lengths < len(table)))
@@ -122,7 +122,7 @@ def _unlimited(
 def _limited(
     lengths: NDArray[np.int64], prices: NDArray[np.int64], capacity: int, most: int, budget: Budget
 ) -> list[tuple[int, NDArray[np.int64]]]:
-    """Tables for 1, …, `most` sequences, each from the one before by doubling it or by one sequence more."""
+    """Returns tables for 1, …, `most` sequences, each made from the one before by doubling or by one sequence more."""
     single = np.zeros(capacity + 1 - int(lengths[-1]), dtype=np.int64)
     fitting = lengths < len(single)
     single[lengths[fitting]] = prices[fitting]
@@ -137,7 +137,7 @@ def _limited(
 
 
 def _joined(left: NDArray[np.int64], right: NDArray[np.int64], budget: Budget) -> NDArray[np.int64]:
-    """[C + 1]: the greatest left[c - j] + right[j]; both start with 0 and never fall."""
+    """Returns, for each c, the greatest left[c - j] + right[j]; both tables start with 0 and never fall."""
     table = np.maximum(left, right)
     steps = np.flatnonzero(right[1:] > right[:-1]) + 1  # between two steps a larger j only leaves less for the left
     chunk = max(1, _STEPS_PER_CALL // len(table))
@@ -177,7 +177,7 @@ def _join_steps(
 def _read_unlimited(
     table: NDArray[np.int64], lengths: NDArray[np.int64], prices: NDArray[np.int64], rest: int
 ) -> NDArray[np.int64]:
-    """The sequences of a bin of worth table[rest], longest first."""
+    """Returns the sequences of a bin of worth table[rest], longest first."""
     content = np.empty(rest // lengths[-1] + 1, dtype=np.int64)
     size = 0
     first = 0

@@ -1,7 +1,7 @@
 """From fractions of bins to whole ones.
 
 Owns the ways to round a solution of the master problem: down with best-fit for the rest, by diving, and exactly
-where few enough bins are possible. Leaves the solution itself to `_master`.
+if few enough bins are possible. Leaves the solution itself to `_master`.
 """
 
 from collections import Counter
@@ -19,9 +19,9 @@ from packhorse.packing.plan import Template
 _NEARLY_WHOLE = 0.75
 """A dive rounds up what is at least this far to the next whole bin."""
 _STEPS_PER_LENGTH = 100
-"""Of the budget, that filling up a bin costs for each length."""
+"""Steps of the budget that filling up a bin costs for each length."""
 _MOST_NODES = 2_000
-"""Of the tree that branch and bound searches; its work cannot be limited otherwise."""
+"""Nodes of the tree that branch and bound searches; its work cannot be limited otherwise."""
 _MOST_LENGTHS_TRIED = 500
 """How many lengths `enumerate_bins` takes: it goes as deep as there are lengths."""
 _MOST_BINS_TRIED = 20_000
@@ -104,10 +104,10 @@ def round_down(packed: Packed, columns: Sequence[Column], uses: Sequence[float],
 
 
 def dive(master: Master, packed: Packed, budget: Budget) -> None:
-    """Rounds and solves again for the sequences that are left, until none is.
+    """Rounds the solution and solves again for the sequences that are left, until none is.
 
-    Every step packs the whole parts and the uses that are nearly whole, or else the one nearest to it; the rest of the
-    problem is then solved again.
+    Every step packs the whole parts of all uses, and the uses that are nearly whole. If there are none of either, it
+    rounds up the use that is nearest to a whole one.
 
     Raises:
         OutOfWorkError: the budget is spent; `packed` is valid.
@@ -135,7 +135,7 @@ def dive(master: Master, packed: Packed, budget: Budget) -> None:
 
 
 def _round_trimmed(packed: Packed, columns: Sequence[Column], uses: Sequence[float], scale: int) -> int:
-    """As `round_down`, for bins without the lengths that have run out."""
+    """Rounds down as `round_down` does, and leaves out of each bin the lengths that have run out."""
     return sum(
         packed.use_trimmed(column, floor(use * scale)) for column, use in zip(columns, uses, strict=True) if use > 0
     )

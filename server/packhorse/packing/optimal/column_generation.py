@@ -38,18 +38,18 @@ _LARGEST_CAPACITY = 2**24
 _STEPS = 40 * 10**9
 """The work that a search may do: about half a minute of one core."""
 _CLASSES = (128, 512)
-"""Of neighbouring lengths, for coarse problems: a few tenths of a second, and a few seconds."""
+"""Classes of neighbouring lengths in coarse problems, which take a few tenths of a second and a few seconds."""
 _FAR_GAP = 5e-3
 """How far above the bound a plan must be for coarse problems to pay."""
 _NEAR_GAP = 1e-3
 """How near it a plan must be for finer ones to be left out."""
 _SHARE_FOR_COARSE = 0.15
-"""Of the work, for each coarse problem."""
+"""Share of the work for each coarse problem."""
 _SHARE_FOR_ROUNDING = 0.15
-"""Of that, left for rounding when the master problem is not solved before."""
+"""Share of that work that is left for rounding if the master problem is not solved before."""
 _SHARE_FOR_REPACKING = 0.025
-"""Of the work, the most for repacking before the master problem is solved, and at most as many steps as the cube of the
-number of lengths: a tenth of what that takes."""
+"""Share of the work for repacking before the master problem is solved. It takes at most as many steps as the cube of
+the number of lengths: a tenth of what the master problem takes."""
 _STEPS_AFTER = 16 * 10**9
 """The most work for repacking afterwards, less than 10 s; what it solves at all seldom takes 2 s."""
 _LARGEST_WHOLE_COUNT = 10**6
@@ -256,7 +256,10 @@ def _run(search: _Search, budget: Budget) -> None:
 
 
 def _master(search: _Search) -> Master:
-    """With the plan's own bins, and one full of each length: so each is covered, and no price exceeds 1."""
+    """Returns the master problem with the plan's own bins, and a bin full of each length.
+
+    So each length is covered, and no price exceeds 1.
+    """
     index_of = {length: index for index, (length, _) in enumerate(search.pairs)}
     columns = [tuple(sorted(Counter(index_of[length] for length in template).items())) for template in search.best]
     columns += [((i, min(search.limit, search.capacity // n)),) for i, n in enumerate(search.lengths)]

@@ -1,10 +1,12 @@
 """Input: files, folders, URLs and Python objects as ranges of rows with a length and an id each."""
 
 from packhorse.prepare.input._base import InputFile, Opened, Reader, RowRange, changed, cut
-from packhorse.prepare.input._rows import MOST_RESOURCE, Batch, Fault, InputColumns, OnBadRow, RawRows, Resource
-from packhorse.prepare.input._tables import KeyColumn
+from packhorse.prepare.input._columns import MOST_RESOURCE, InputColumns, OnBadRow, Resource
+from packhorse.prepare.input._key_columns import KeyColumn
+from packhorse.prepare.input._rows import Batch, Fault, RawRows
 from packhorse.prepare.input.find import READERS, Found, find_inputs
-from packhorse.prepare.input.npy import load_npy, map_array, open_held
+from packhorse.prepare.input.held import open_held
+from packhorse.prepare.input.npy import load_npy, map_array
 
 __all__ = [
     "MOST_RESOURCE",

@@ -1,7 +1,7 @@
 """The interface of a reader: an input as ranges of rows, each checked as it is read.
 
-Owns the protocol, and what becomes of rows that fail, whatever they were read from. Leaves what rows are, and what may
-be wrong with them, to `_rows`, and files to the readers, a file each.
+Owns the protocol, its plain answers for files that a path names, and what becomes of rows that fail, whatever they were
+read from. Leaves what rows are, and what may be wrong with them, to `_rows`, and files to the readers, a file each.
 """
 
 from abc import ABC, abstractmethod
@@ -12,11 +12,12 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from packhorse.formats import require
-from packhorse.formats.files import FileStamp
+from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import parameter
-from packhorse.prepare.input._rows import MOST_RESOURCE, Batch, Fault, InputColumns, RawRows, as_int64, faults_of
-from packhorse.prepare.input._tables import KeyColumn
+from packhorse.prepare.input._columns import MOST_RESOURCE, InputColumns
+from packhorse.prepare.input._key_columns import KeyColumn
+from packhorse.prepare.input._rows import Batch, Fault, RawRows, as_int64, faults_of
 
 BATCH_ROWS = 1 << 17
 RANGE_ROWS = 1 << 20
@@ -73,7 +74,7 @@ class RowRange(ABC):
     path: str
     """The file, the URL of an object, or what messages call something in memory."""
     stamp: FileStamp | None
-    """Of the file when it was found; None in memory."""
+    """Stamp of the file when it was found; None in memory."""
     first_row: int
     """Row of the file, 0-based, that the range begins with."""
     first_index: int
@@ -249,3 +250,36 @@ def cut(num_rows: int, size: int = RANGE_ROWS) -> Iterator[tuple[int, int]]:
     """Yields (first row, number of rows) of ranges of at most `size` rows."""
     for first in range(0, num_rows, size):
         yield first, min(size, num_rows - first)
+
+
+class WholeFiles:
+    """The plain answers of a reader whose input is the files that a path names."""
+
+    is_alone = False
+    suffixes: tuple[str, ...] = ()
+    """Suffixes of its files; a folder is searched for the first."""
+    magic: bytes | None = None
+    """First bytes of its files, whatever their names."""
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        if without_secrets(path).endswith(self.suffixes):
+            return not is_folder(path)
+        return bool(self.magic and first_bytes(path, len(self.magic)) == self.magic)
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        return named_files(source, self.suffixes[0])
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        return []
+
+
+def first_bytes(path: str, size: int) -> bytes:
+    """Returns what a file or an object begins with; nothing of a folder or of what cannot be read."""
+    try:
+        with open_binary(path) as file:
+            return file.read(size)
+    except OSError:
+        return b""

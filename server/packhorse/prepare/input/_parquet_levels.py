@@ -28,9 +28,9 @@ class _Page(NamedTuple):
     kind: int
     num_values: int
     begin: int
-    """Of its body, in the file."""
+    """Where its body begins in the file."""
     size_bytes: int
-    """Of its body, compressed."""
+    """Size of its body, compressed."""
     unpacked_bytes: int
     levels: tuple[int, int] | None
     """Bytes of repetition and definition levels, which then are not compressed; None if they say so themselves."""

@@ -12,10 +12,12 @@ from packhorse.formats.arrow import column_type, open_arrow, read_arrow, record_
 from packhorse.formats.arrow_folders import SAVED_STATE, SUFFIXES, arrow_files, arrow_objects, saved_splits
 from packhorse.formats.files import FileStamp, is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
-from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, is_wide
-from packhorse.prepare.input._rows import InputColumns, RawRows
-from packhorse.prepare.input._tables import arrow_rows, chosen_columns, refuse_other_ids
-from packhorse.prepare.input._whole_files import WholeFiles, keys_of_files
+from packhorse.prepare.input._arrow_rows import arrow_rows
+from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, WholeFiles, is_wide
+from packhorse.prepare.input._columns import InputColumns
+from packhorse.prepare.input._key_columns import keys_of_files
+from packhorse.prepare.input._rows import RawRows
+from packhorse.prepare.input._tables import chosen_columns, refuse_other_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Finding the reader for an input, and the files that it names.
 
-Owns the list of readers, and those of what other commands take: text and histograms. Leaves reading to a file for each
-kind of input, such as `parquet`.
+Owns the list of readers. Leaves reading to a file for each kind of input, such as `parquet`, and what is not read here
+to `_refused_kinds`.
 """
 
 import glob
@@ -15,66 +15,14 @@ from packhorse.formats.files import exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._base import Opened, Reader
-from packhorse.prepare.input._rows import InputColumns
-from packhorse.prepare.input._stored import FlatReader, MdsReader, MegatronReader
-from packhorse.prepare.input._whole_files import WholeFiles, first_bytes
+from packhorse.prepare.input._columns import InputColumns
+from packhorse.prepare.input._mds import MdsReader
+from packhorse.prepare.input._refused_kinds import HistogramReader, TextReader
+from packhorse.prepare.input._token_files import FlatReader, MegatronReader
 from packhorse.prepare.input.arrow import ArrowReader
 from packhorse.prepare.input.npy import NpyReader, SeqpackReader
 from packhorse.prepare.input.parquet import ParquetReader
 from packhorse.storage import check_plain
-
-_LOOK_BYTES = 1 << 12
-
-
-class TextReader(WholeFiles):
-    """Text has no lengths before it is tokenized, and a trainer needs the tokens too."""
-
-    kind = "text"
-    takes = "not read here, because tokens are needed to train from as well: `packhorse tokenize` first"
-    suffixes = tuple(
-        suffix + packed
-        for suffix in (".jsonl", ".ndjson", ".json", ".txt", ".md", ".csv", ".tsv")
-        for packed in ("", ".gz", ".zst")
-        if (suffix, packed) != (".json", "")  # which may be a histogram
-    )
-
-    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """Says what to do instead."""
-        where = without_secrets(paths[0])
-        name = shlex.quote(os.path.basename(where).partition(".")[0])
-        if columns.length is not None:
-            raise ValueError(
-                f"{where} is text, which has no columns: write its rows as Parquet, for example by `duckdb -c "
-                f"\"copy '{where}' to '{name}.parquet'\"`, or give lengths from Python, prepare(lengths=…)"
-            )
-        raise ValueError(
-            f"{where} is text, whose lengths are known when it is tokenized: run `packhorse tokenize --input "
-            f"{shlex.quote(where)} --output {name}`, then prepare {name}.idx"
-        )
-
-
-class HistogramReader(WholeFiles):
-    """A histogram has lengths but no ids, and ids are what a server serves."""
-
-    kind = "histogram"
-    takes = "not read here, because it has no ids: `packhorse plan compare` plans it"
-    suffixes = ("counts.json",)
-
-    def recognises(self, path: str) -> bool:
-        """See `Reader`."""
-        return super().recognises(path) or (
-            path.endswith(".json") and first_bytes(path, _LOOK_BYTES).lstrip()[:1] in (b"{", b"[")
-        )
-
-    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """Says what to do instead."""
-        where = without_secrets(paths[0])
-        raise ValueError(
-            f"{where} is JSON: a histogram has no ids, and a prepared dataset serves ids. `packhorse plan compare "
-            f"{shlex.quote(where)} --max-seq-len N` plans it; to serve it, prepare from the lengths. Rows of "
-            "text are for `packhorse tokenize`"
-        )
-
 
 READERS: tuple[Reader, ...] = (
     MdsReader(),
@@ -87,7 +35,7 @@ READERS: tuple[Reader, ...] = (
     HistogramReader(),
     TextReader(),
 )
-"""In the order in which an input is shown to them."""
+"""All readers, in the order in which an input is shown to them."""
 
 _MOST_NAMED = 3
 _TABLES = (".parquet", ".arrow")
@@ -96,11 +44,11 @@ _TABLES = (".parquet", ".arrow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The files that inputs name, and who reads them."""
+    """The files that inputs name, and their reader."""
 
     reader: Reader
     paths: list[str]
-    """In the order that numbers their rows: those of the first input, sorted, then those of the next."""
+    """Paths in the order that numbers their rows: those of the first input, sorted, then those of the next."""
 
     def open(self, columns: InputColumns) -> Opened:
         """Cuts the files into ranges; see `Reader`."""
@@ -191,7 +139,7 @@ def _reader_for(source: str) -> Reader:
 
 
 def _example_in(folder: str) -> str:
-    """Returns the folder, where an index in it says what it is, or else one of its files."""
+    """Returns the folder if an index in it says what it is, or else one of its files."""
     if any(reader.recognises(folder) for reader in READERS):
         return folder
     found: dict[str, str] = {}

@@ -12,18 +12,13 @@ from packhorse.formats import require
 from packhorse.formats.arrow import column_type
 from packhorse.formats.files import FileStamp
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, object_file, without_secrets
-from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, cut, is_wide
+from packhorse.prepare.input._arrow_rows import arrow_rows, with_integers
+from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, cut, is_wide
+from packhorse.prepare.input._columns import InputColumns
+from packhorse.prepare.input._key_columns import keys_of_files
 from packhorse.prepare.input._parquet_levels import UnknownPageError, list_column, list_lengths
-from packhorse.prepare.input._rows import InputColumns, RawRows
-from packhorse.prepare.input._tables import (
-    LARGEST_TOKEN,
-    arrow_rows,
-    chosen_columns,
-    is_tokens,
-    refuse_other_ids,
-    with_integers,
-)
-from packhorse.prepare.input._whole_files import WholeFiles, keys_of_files
+from packhorse.prepare.input._rows import RawRows
+from packhorse.prepare.input._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
 
 _WIDE = ("int64", "uint64", "uint32")
 """Types whose values may be no token ids."""

@@ -44,9 +44,11 @@ class ServeConfig:
     tls_client_ca: Path | None = None
     """CAs of clients' certificates, without which nobody connects; None if clients need none."""
     tokens: tuple[str, ...] = ()
-    """Where the tokens of datasets are that streams may bring; see `Corpora.parse`. Empty for none."""
+    """Where token ids of datasets are, which streams may send: training data. Empty if streams send sequences' ids
+    only. See `Corpora.parse`; not the bearer tokens of `token_file`."""
     token_file: Path | None = None
-    """Bearer tokens, one of which every call then needs; see `access.tokens`. None if calls need none."""
+    """File of bearer tokens, one of which every call needs: access. None if calls need none. See `access.tokens`; not
+    the token ids of `tokens`."""
     insecure: bool = False
     """Whether plain text may leave the machine."""
     reflection: bool = True
@@ -54,9 +56,9 @@ class ServeConfig:
     workarounds: bool = True
     """Whether faults of gRPC and the operating system are worked around; see `base.workarounds`."""
     log_format: str = "text"
-    """Of log lines: text or json."""
+    """Format of log lines: text or json."""
     log_level: str = "info"
-    """The least that is logged, one of `logs.LEVELS`."""
+    """Least severe level that is logged, one of `logs.LEVELS`."""
     otlp_endpoint: str | None = None
     """URL of the collector that traces are sent to; None for no traces."""
     processes: int = 1

@@ -32,8 +32,8 @@ PREFIX = "packhorse_"
 """What every token begins with, so that programs that look for leaked secrets can find it."""
 
 METRICS, REFLECTION, TOKENS = "Metrics", "Reflection", "Tokens"
-"""Beside the service's methods in a scope: scraping the metrics' port, gRPC's server reflection, and the text itself as
-tokens, in streams and answers."""
+"""What a scope may name beside the service's methods: scraping the metrics' port, gRPC's server reflection, and the
+text itself as tokens, in streams and answers."""
 
 METHODS = (*pb.DESCRIPTOR.services_by_name["PackingService"].methods_by_name, METRICS, REFLECTION, TOKENS)
 """Everything that a token may be for."""
@@ -45,7 +45,8 @@ MOST_TOKENS = 1000
 """In a file: each request is compared with all of them."""
 
 MOST_BYTES = 1 << 20
-"""Of a file: a thousand long lines. A larger one is no token file, and reading it would hold up every call."""
+"""Bytes of a token file: a thousand long lines. A larger one is no token file, and reading it would hold up every
+call."""
 
 GONE_SECONDS = 10.0
 """A file that has been gone or without tokens for this long withdraws all of them. Editors, and `>` of shells, leave
@@ -72,7 +73,7 @@ class Grant:
     """
 
     name: str
-    """Of its holder, for people and the log."""
+    """Name of its holder, for people and the log."""
     hash: str
     """`sha256:` and the hexadecimal hash of the token."""
     datasets: tuple[str, ...] = ("*",)
@@ -318,7 +319,7 @@ class Client:
     """Whoever made a call to a server without tokens: may read everything and change nothing."""
 
     name = ""
-    """Of the token, for people and the log."""
+    """Name of the token, for people and the log."""
 
     def check_request(self, request: Message) -> None:
         """Raises a ServiceError if the request is about a dataset that the client may not read."""

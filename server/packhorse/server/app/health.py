@@ -1,4 +1,4 @@
-"""Whether this server can serve, and the errors of the files that it watches.
+"""Whether this server can serve, and why not.
 
 Owns the reasons for which health is NOT_SERVING, and the two loops that look for them: whether lanes answer and blocks
 are made, and whether there is a dataset. Leaves gRPC's health service itself to `running`.
@@ -13,8 +13,6 @@ from functools import partial
 
 from grpc_health.v1 import health, health_pb2
 
-from packhorse.server.access.tls import Certificates
-from packhorse.server.access.tokens import TokenFile
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.corpora import Corpora
@@ -22,7 +20,7 @@ from packhorse.server.datasets.mixtures import Mixtures
 from packhorse.server.methods.backend import Backend
 from packhorse.server.service.lanes import Lane
 from packhorse.server.watching.calls import SERVICE
-from packhorse.server.watching.metrics import EXPIRY, UNUSABLE_FILES, Metrics, Values
+from packhorse.server.watching.metrics import Metrics
 from packhorse.storage import within
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
@@ -207,20 +205,3 @@ def why_nothing_is_served(mixtures: Mixtures) -> str:
     """Returns why no dataset can be served."""
     reasons = list(dict.fromkeys(mixtures.troubles().values()))
     return f"no dataset below {mixtures.root} can be served: {'; '.join(reasons) or 'there is none'}"
-
-
-def file_values(
-    mixtures: Mixtures, corpora: Corpora, tokens: TokenFile | None, certificates: Certificates | None
-) -> dict[str, Callable[[], Values]]:
-    """Returns what computes the values of `metrics.FILE_GAUGES`."""
-
-    def unusable() -> Values:
-        kinds = (("tokens", tokens), ("certificates", certificates))
-        others = [(kind, "") for kind, files in kinds if files is not None and files.trouble]
-        return dict.fromkeys([*mixtures.troubles(), *corpora.troubles(), *others], 1)
-
-    def expiries() -> Values:
-        kinds = (("token", tokens), ("certificate", certificates))
-        return {(kind, name): end for kind, files in kinds if files is not None for name, end in files.ends().items()}
-
-    return {UNUSABLE_FILES: unusable, EXPIRY: expiries}

@@ -34,10 +34,11 @@ from packhorse.server.access.tokens import TokenFile
 from packhorse.server.app.sibling import METRICS, REACHED, SERVING, STATUS, STREAMS, ProcessSettings, Sibling
 from packhorse.server.base.logs import set_up_logging
 from packhorse.server.base.output import never_wait_for_stderr
-from packhorse.server.datasets.mixtures import make_shared_table
-from packhorse.server.service.limits import make_shared_limit
-from packhorse.server.watching.metrics_port import SumOfProcesses, listen_for_metrics
+from packhorse.server.datasets.run_progress import make_shared_table
+from packhorse.server.service.stream_limit import make_shared_limit
+from packhorse.server.watching.metrics_port import listen_for_metrics
 from packhorse.server.watching.own_status import Look, open_page
+from packhorse.server.watching.sum_of_processes import SumOfProcesses
 from packhorse.storage import never_wait_for_files
 
 _LOG = logging.getLogger("packhorse.server.app.processes")  # a process of several runs this file as __main__

@@ -24,26 +24,28 @@ from packhorse.parameters import parameter
 from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
-from packhorse.server.app.health import NO_BLOCKS, Blocks, Condition, file_values, probe, watch, why_nothing_is_served
+from packhorse.server.app.health import NO_BLOCKS, Blocks, Condition, probe, watch, why_nothing_is_served
 from packhorse.server.app.sibling import Sibling
 from packhorse.server.base import kernels
-from packhorse.server.base.faults import ServiceError
-from packhorse.server.base.logs import GRPC_LOGGER, Sparing
+from packhorse.server.base.log_limit import Sparing
+from packhorse.server.base.logs import GRPC_LOGGER
 from packhorse.server.base.machine import allow_descriptors, most_connections
-from packhorse.server.base.workarounds import Accepting, Listening, survive_shrinking_files
+from packhorse.server.base.shrinking_files import survive_shrinking_files
+from packhorse.server.base.workarounds import Accepting, Listening
 from packhorse.server.datasets.catalog import Catalog
 from packhorse.server.datasets.corpora import Corpora
-from packhorse.server.datasets.mixtures import Mixtures, RunProgress
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.datasets.run_progress import RunProgress
 from packhorse.server.methods.backend import Backend, installed_version
 from packhorse.server.methods.sizes import MAX_MESSAGE_BYTES
 from packhorse.server.service.interceptor import Interceptor
 from packhorse.server.service.lanes import Lanes
-from packhorse.server.service.limits import StreamLimit
 from packhorse.server.service.servicer import PackingServicer
-from packhorse.server.service.status import reason_name
+from packhorse.server.service.stream_limit import StreamLimit
 from packhorse.server.watching.activity import Activity
 from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Tracing, Watcher
 from packhorse.server.watching.connections import Connections, Measuring
+from packhorse.server.watching.file_values import file_values
 from packhorse.server.watching.metrics import UNUSABLE_FILES, Metrics
 from packhorse.server.watching.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
 from packhorse.server.watching.own_status import OwnStatus, open_page
@@ -136,7 +138,9 @@ class Server:
         ]
         if self.tracing is not None:
             watchers.append(self.tracing)
-        self.interceptor = Interceptor(watchers, self.tokens, self._refused, writes_to_end=config.workarounds)
+        self.interceptor = Interceptor(
+            watchers, self.tokens, self.metrics.count_refusal, writes_to_end=config.workarounds
+        )
 
     def bound(self, address: str) -> tuple[grpc.aio.Server, str]:
         """Returns a gRPC server of our services that is bound to an address and not started, and the real address."""
@@ -191,9 +195,6 @@ class Server:
         await stopped
         for waiting in enough:
             waiting.cancel()
-
-    def _refused(self, error: ServiceError) -> None:
-        self.metrics.errors.labels(reason_name(error.reason)).inc()
 
 
 async def serve(

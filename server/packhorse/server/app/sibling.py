@@ -16,8 +16,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from packhorse.server.access.config import ServeConfig
-from packhorse.server.datasets.mixtures import RunProgress
-from packhorse.server.service.limits import StreamLimit
+from packhorse.server.datasets.run_progress import RunProgress
+from packhorse.server.service.stream_limit import StreamLimit
 from packhorse.server.watching.own_status import OwnStatus
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class ProcessSettings:
     """What one process of several needs to serve."""
 
     config: ServeConfig
-    """Of the whole server, with the real port."""
+    """Options of the whole server, with the real port."""
     slot: int
     """Its number, in [0, config.processes). A process that replaces one that died has the same."""
     folder: Path

@@ -1,7 +1,7 @@
 """The refusals and failures of the service, with the reason that travels to clients.
 
-Owns `ServiceError` and its few constructors. Leaves canonical statuses to `service.status`, so that an embedded client
-needs no gRPC here.
+Owns `ServiceError`, its few constructors and the names of reasons. Leaves canonical statuses to `service.status`, so
+that an embedded client needs no gRPC here.
 """
 
 import errno
@@ -42,6 +42,11 @@ class ServiceError(Exception):
         self.metadata = {name: _cut(fact, FACT_BYTES) for name, fact in facts}
         super().__init__(self.message)
         self.retry_after_seconds = retry_after_seconds
+
+
+def reason_name(reason: "pb.ErrorReason") -> str:
+    """Returns a reason as it travels in ErrorInfo, and as it is counted."""
+    return pb.ErrorReason.Name(reason).removeprefix("ERROR_REASON_")
 
 
 def invalid_field(field: str, message: str) -> ServiceError:

@@ -1,6 +1,6 @@
-"""The format of the log, and a limit on lines that strangers can cause.
+"""The format of the log, as text or JSON, and its level.
 
-Owns its two formats, its level, and the limit of lines about calls that break.
+Owns both formats. The limit on lines about calls that break is in `log_limit`.
 
 A line may have fields beside its message:
 
@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +19,7 @@ from packhorse.server.base.output import STDERR, LineHandler
 GRPC_LOGGER = "grpc._cython.cygrpc"
 
 LEVELS = ("debug", "info", "warning", "error")
-"""Of --log-level. At debug there is a line for every single call."""
+"""Levels for --log-level. At debug there is a line for every single call."""
 
 _FIELDS = "packhorse_fields"
 _LONGEST = 300
@@ -69,44 +68,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
-
-
-class Sparing(logging.Filter):
-    """Passes few records, each in one line, and counts the others in the next line.
-
-    gRPC logs a traceback for every call that breaks; clients can break thousands a second.
-
-    Args:
-        most_lines: in every period.
-        period_seconds: how long that is.
-    """
-
-    def __init__(self, most_lines: int = 5, period_seconds: float = 60.0) -> None:
-        super().__init__()
-        self._most_lines = most_lines
-        self._period_seconds = period_seconds
-        self._period_end = 0.0
-        self._num_lines = 0
-        self._num_left_out = 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether the record is logged, and makes it a single line."""
-        now = time.monotonic()
-        if now >= self._period_end:
-            self._period_end, self._num_lines = now + self._period_seconds, 0
-        if self._num_lines == self._most_lines:
-            self._num_left_out += 1
-            return False
-        self._num_lines += 1
-        line = record.getMessage().partition("\n")[0]
-        if record.exc_info and record.exc_info[1] is not None:
-            cause = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}".partition("\n")[0]
-            line = f"{line} ({cause})"
-        if self._num_left_out:
-            line = f"{line} ({self._num_left_out} similar lines left out before)"
-            self._num_left_out = 0
-        record.msg, record.args, record.exc_info, record.exc_text = line, (), None, None
-        return True
 
 
 def _number(level: str) -> int:

@@ -115,7 +115,8 @@ class Resources:
     memory_bytes: int = 0
     """Its own memory. Mapped files, such as pools, do not count: the kernel drops them when memory is short."""
     memory_limit_bytes: int = 0
-    """Of its container, or of the machine: beyond it the kernel ends a process. Others may take from it as well."""
+    """Memory of its container, or of the machine: beyond it the kernel ends a process. Others may take from it as
+    well."""
     open_files: int = 0
     """Files and connections."""
     most_open_files: int = 0

@@ -1,22 +1,18 @@
-"""Workarounds for faults of gRPC and of the operating system; the option `workarounds` turns all of them off.
+"""Workarounds for faults of gRPC; the option `workarounds` turns all of them off.
 
-Owns the task factory that keeps gRPC's memory alive, listening again after gRPC's accepting loop has ended, and the
-handler of SIGBUS. DESIGN.md says who would notice the absence of each.
+Owns the task factory that keeps gRPC's memory alive, and listening again after gRPC's accepting loop has ended. Files
+that shrink are in `shrinking_files`. DESIGN.md says who would notice the absence of each.
 """
 
 import asyncio
-import ctypes
 import logging
-import mmap
-import signal
-import sys
 import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeAlias
 
 import grpc
 
-from packhorse.server.base.logs import Sparing
+from packhorse.server.base.log_limit import Sparing
 
 _LOG = logging.getLogger(__name__)
 
@@ -202,56 +198,3 @@ class Listening:
 
         self._older[server] = asyncio.ensure_future(server.wait_for_termination())
         self._older[server].add_done_callback(forget)
-
-
-_MAP_FIXED, _SA_SIGINFO, _SA_RESTART = 0x10, 4, 0x10000000
-_ADDRESS = 2  # si_addr is the third 64-bit word of siginfo_t
-
-
-class _Sigaction(ctypes.Structure):
-    """struct sigaction of 64-bit Linux, as the C library takes it."""
-
-    _fields_ = (
-        ("handler", ctypes.c_void_p),
-        ("mask", ctypes.c_ulong * 16),
-        ("flags", ctypes.c_int),
-        ("restorer", ctypes.c_void_p),
-    )
-
-
-_HANDLERS: list[Any] = []
-"""Keeps the compiled handler alive for as long as the process."""
-
-
-def survive_shrinking_files() -> bool:
-    """Makes this process outlive reads of mapped files that were cut; returns whether it can here (64-bit Linux).
-
-    Reading a mapped file beyond its new end raises SIGBUS, which would end the process. The handler maps a page of
-    zeros there, and the read continues. The bins are then discarded, because the catalog compares the files' sizes
-    before anything is sent. The handler is compiled, since it runs in whatever thread reads, without Python's lock, and
-    it calls nothing but mmap.
-    """
-    if sys.platform != "linux" or sys.maxsize < 2**32:
-        return False
-    if _HANDLERS:
-        return True
-    from numba import carray, cfunc, types  # type: ignore[attr-defined]
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    map_pages = libc.mmap
-    map_pages.restype = ctypes.c_uint64
-    map_pages.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-    page, mask = mmap.PAGESIZE, ~(mmap.PAGESIZE - 1) & (2**64 - 1)
-    readable, over_it = mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-
-    def on_bus(number: Any, info: Any, context: Any) -> None:
-        address = carray(info, (_ADDRESS + 1,))[_ADDRESS]
-        map_pages(address & mask, page, readable, over_it, -1, 0)
-
-    word = types.CPointer(types.uint64)  # type: ignore[no-untyped-call]
-    handler = cfunc(types.void(types.int32, word, word))(on_bus)
-    action = _Sigaction(handler=handler.address, flags=_SA_SIGINFO | _SA_RESTART)
-    if libc.sigaction(int(signal.SIGBUS), ctypes.byref(action), None) != 0:
-        return False
-    _HANDLERS.append(handler)
-    return True

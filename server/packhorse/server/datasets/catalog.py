@@ -41,7 +41,7 @@ CHECK_AT_ONCE_BYTES = 1 << 30
 are served, so that a server of a huge corpus starts at once, and are withdrawn if they were altered."""
 
 TRY_AGAIN_SECONDS = 10.0
-"""After which a folder that the system failed to read is tried again."""
+"""Time after which a folder that the system failed to read is tried again."""
 
 _OF_THE_FILE_SYSTEM = "lost+found"
 """A folder at the top of many volumes, which only its owner may read."""

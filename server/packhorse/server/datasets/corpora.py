@@ -36,7 +36,7 @@ from packhorse.v1 import packing_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 60.0
-"""After which a corpus that was withdrawn is opened again, if somebody asks for it."""
+"""Time after which a corpus that was withdrawn is opened again, if somebody asks for it."""
 
 CHECKED_BINS = 4096
 """How many bins' lengths are compared at once by the check of a whole corpus."""
@@ -58,7 +58,7 @@ class BinTokens(NamedTuple):
     sizes: NDArray[np.int64] | None
     """How many each entry has: int64 [S]; None if each is a whole sequence that fills its room."""
     whole_sizes: NDArray[np.int64] | None
-    """Of each entry's whole sequence: int64 [S]; None with `sizes`."""
+    """Tokens of each entry's whole sequence: int64 [S]; None with `sizes`."""
     loss_mask: NDArray[np.bool_] | None
     """Which tokens are predicted: bool [T]; None for all."""
 

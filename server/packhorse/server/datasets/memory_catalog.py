@@ -1,13 +1,14 @@
-"""Catalogs of an embedded client: datasets opened on first use, and datasets planned from lengths in memory.
+"""The catalog of datasets that are planned from lengths in memory, for an embedded client.
 
-Owns the way from lengths to an open dataset: it is that of `packhorse prepare`, so the bins are the same.
+Owns the way from lengths to an open dataset: it is that of `packhorse prepare`, so the bins are the same. Datasets in
+folders are in `lazy_catalog`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,8 @@ from numpy.typing import NDArray
 from packhorse.dataset import PreparedDataset, StageEntry, Takedown, open_prepared
 from packhorse.formats.megatron_writer import write_index
 from packhorse.prepare import Execution, Grouping, PlanOptions, prepare
-from packhorse.server.datasets.catalog import Catalog, no_dataset, no_mixture
+from packhorse.server.datasets.catalog import no_dataset, no_mixture
 from packhorse.server.datasets.protocols import Dataset, StreamProgress
-from packhorse.server.datasets.stamps import Stamps
 from packhorse.server.datasets.takedowns import NOTHING
 
 
@@ -99,64 +99,3 @@ def _held(mapped: NDArray[Any]) -> NDArray[Any]:
     held = np.array(mapped)
     held.flags.writeable = False  # as mapped arrays are: groups' are a type of their own to the compiler
     return held
-
-
-_OPEN: dict[Path, tuple[Stamps, PreparedDataset]] = {}
-"""The dataset that this process opened last in each folder, and the stamps that its files had."""
-
-
-class Checked(Protocol):
-    """A set of texts, which processes may share."""
-
-    def add(self, text: str, /) -> None:
-        """Adds a text."""
-        ...
-
-    def __contains__(self, text: str, /) -> bool:
-        """Whether it was added."""
-        ...
-
-
-class LazyCatalog(Catalog):
-    """A catalog that opens a dataset on first use, and compares no checksums twice.
-
-    Args:
-        root: as of a Catalog.
-        checked: folders, with their files' stamps, whose arrays matched their checksums. They are not compared again;
-            others are added.
-
-    Raises:
-        PreparedDatasetError: there is no dataset.
-    """
-
-    def __init__(self, root: Path | str, checked: Checked) -> None:
-        self._checked = checked
-        super().__init__(root)
-
-    def _open_first(self) -> None:
-        pass
-
-    def refuse_link(self, path: Path, name: str) -> None:
-        """Refuses nothing: this process has the rights of its user."""
-
-    def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
-        is_checked = _key(folder, stamps) in self._checked
-        known_stamps, dataset = _OPEN.get(folder, ((), None))
-        if dataset is None or known_stamps != stamps:
-            if is_checked:
-                dataset = open_prepared(folder, check_pool=False)
-            else:
-                dataset, is_checked = super()._load(folder, stamps)
-            _OPEN[folder] = (stamps, dataset)
-        if is_checked:
-            self._checked.add(_key(folder, stamps))
-        return dataset, is_checked
-
-    def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
-        super()._check_beside_serving(dataset, stamps)
-        if self._current.get(dataset.name) is not None:  # it was not withdrawn
-            self._checked.add(_key(dataset.path, stamps))
-
-
-def _key(folder: Path, stamps: Stamps) -> str:
-    return f"{folder} {stamps}"

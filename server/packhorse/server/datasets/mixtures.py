@@ -1,17 +1,14 @@
 """The mixtures that are served beside a catalog's datasets: every `NAME.mixture.toml` below its root.
 
-Owns reading their files, again when they change, putting them together from the catalog's datasets, and how far their
-runs have come. Leaves what a file says to `packhorse.dataset`, and the datasets to `catalog`.
+Owns reading their files, again when they change, and putting them together from the catalog's datasets. Leaves what a
+file says to `packhorse.dataset`, the datasets to `catalog`, and how far runs have come to `run_progress`.
 """
 
 import logging
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from packhorse.dataset import (
     MIXTURE_SUFFIX,
@@ -299,51 +296,3 @@ class Mixtures:
             return path if path.is_file() and not has_manifest(root / name) else None
         except OSError:  # no file can have such a name
             return None
-
-
-_ROWS = 4096
-"""Mixtures that share a row share the furthest position: at worst, a change that was possible is refused."""
-
-
-class RunProgress:
-    """The furthest position of the run that was sent of each mixture. Safe to be used by many threads.
-
-    Each process writes its own column, and reads all of them; no lock between processes is needed.
-
-    Example:
-        >>> reached = RunProgress()
-        >>> reached.note("web-and-code", 700)
-        >>> reached.note("web-and-code", 300)
-        >>> reached.of("web-and-code"), reached.of("another")
-        (700, 0)
-
-    Args:
-        path: the file that several processes share, as `make_shared_table` made it; None for one process.
-        slot: the index of this process's column. If it dies, its successor continues with that.
-    """
-
-    def __init__(self, path: Path | None = None, slot: int = 0) -> None:
-        columns = np.zeros(_ROWS, np.int64) if path is None else np.memmap(path, np.int64, mode="r+")
-        self._table = columns.reshape(-1, _ROWS)
-        self._slot = slot
-        self._lock = threading.Lock()
-
-    def note(self, name: str, position: int) -> None:
-        """Notes that bins before a position of the run have been sent."""
-        row = _row(name)
-        with self._lock:
-            if position > self._table[self._slot, row]:
-                self._table[self._slot, row] = position
-
-    def of(self, name: str) -> int:
-        """Returns the end, exclusive, of the positions that were sent; 0 if there are none."""
-        return int(self._table[:, _row(name)].max())
-
-
-def make_shared_table(path: Path, num_processes: int) -> None:
-    """Writes the file that processes share."""
-    path.write_bytes(bytes(8 * _ROWS * num_processes))
-
-
-def _row(name: str) -> int:
-    return zlib.crc32(name.encode()) % _ROWS

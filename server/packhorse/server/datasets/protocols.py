@@ -16,13 +16,13 @@ class StreamProgress:
     """How far an open stream has come."""
 
     name: str
-    """Of its dataset."""
+    """Name of its dataset."""
     epoch: int
-    """0-based."""
+    """Number of the epoch, from 0."""
     seed: int
-    """Of its run."""
+    """Seed of its run."""
     num_bins: int
-    """Of the whole epoch."""
+    """Bins of the whole epoch."""
     position: int = 0
     """Bins before this position of the whole epoch have left."""
 

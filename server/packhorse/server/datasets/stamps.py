@@ -92,7 +92,7 @@ class OpenDataset:
     dataset: PreparedDataset
     arrays: ArrayStamps
     stamps: Stamps
-    """Of its folder's files when it was opened."""
+    """Stamps of its folder's files when it was opened."""
 
 
 class OlderVersion:
@@ -128,7 +128,7 @@ class RefusedFolder:
 
     reason: str
     stamps: Stamps
-    """Of its files when it was refused: it is tried again when they change."""
+    """Stamps of its files when it was refused: it is tried again when they change."""
     until: float = math.inf
     """When it is tried again in any case, by `time.monotonic`."""
     lacks_files: bool = False

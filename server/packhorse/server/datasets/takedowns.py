@@ -55,15 +55,15 @@ class _Read:
     """A file as it was last read."""
 
     file: TakedownFile | None = None
-    """The content in force; None if it was never right."""
+    """The content in force; None if no content was ever right."""
     stamps: Stamps = ()
-    """Of the file and the files of ids that it names, when it came into force."""
+    """Stamps of the content in force: those of the file, and of the files of ids that it names."""
     refused: Stamps = ()
-    """Of them when they were refused; they are not read again before they change."""
+    """Stamps of the content that was refused last. The same content is not read again."""
     logged: Stamps = ()
-    """Of them when the log said why."""
+    """Stamps of the content about which the log has a line."""
     why: str = ""
-    """What is wrong with them now; empty if nothing is."""
+    """What is wrong with the content now; empty if nothing is."""
 
     def refuse(self, stamps: Stamps, why: str, name: str) -> None:
         """Leaves the content in force as it was, and logs once why; without any, the dataset is not served."""

@@ -15,21 +15,23 @@ from packhorse.epoch import joined
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.datasets.corpora import Corpora
-from packhorse.server.datasets.mixtures import RunProgress
 from packhorse.server.datasets.protocols import Dataset, Datasets
+from packhorse.server.datasets.run_progress import RunProgress
 from packhorse.server.methods import datasets, pack, requests, sizes, versions
-from packhorse.server.methods.dataset_messages import ID_TYPES, dataset_message, takedown_message
+from packhorse.server.methods.dataset_messages import ID_TYPES, dataset_message
 from packhorse.server.methods.locate import locate_in_slices
 from packhorse.server.methods.messages import as_declared, components_in, encode, encode_tokens
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.methods.pack_stream import PackSession
+from packhorse.server.methods.stage_request import stage_of
 from packhorse.server.methods.stream_request import Epochs, StreamRequest
+from packhorse.server.methods.takedown_messages import takedown_message
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import get_bins_context
 
 _COPIES = 3
-"""Of an answer while it is made: in arrays, in the message and in the bytes that are sent."""
+"""How often an answer is in memory while it is made: in arrays, in the message and in the bytes that are sent."""
 
 
 class Backend:
@@ -178,7 +180,7 @@ class Backend:
                     {"dataset": request.dataset, "position": str(request.from_position), "reached": str(reached)},
                 )
 
-        stage, replace = requests.stage(request), request.replace
+        stage, replace = stage_of(request), request.replace
         self._catalog.append_stage(request.dataset, stage, request.from_position, check, replace=replace)
         return pb.AppendStageResponse(dataset=self._described(request.dataset))
 

@@ -17,14 +17,15 @@ from packhorse.topology import Balance, Topology
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_MULTIPLE = 1 << 16
-"""Of `num_bins_multiple_of`, because fewer bins than that are split off one by one, and of the bins in a round."""
+"""The most that `num_bins_multiple_of` may be, because fewer bins than that are split off one by one; and the most bins
+in a round."""
 
 
 WAITS_MUCH = 1.05
 """What the slowest rank takes, in means, before one more round of bins is tried."""
 
 MOST_COST = 1 << 62
-"""Of all sequences that are balanced together."""
+"""The most that all sequences that are balanced together may cost."""
 
 
 def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:

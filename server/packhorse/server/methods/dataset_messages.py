@@ -1,9 +1,12 @@
-"""Datasets, mixtures and takedowns as messages."""
+"""Datasets and mixtures as messages.
+
+Takedowns are in `takedown_messages`.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 
-from packhorse.dataset import Manifest, MixtureDataset, SkippedRows, Takedown
+from packhorse.dataset import Manifest, MixtureDataset, SkippedRows
 from packhorse.epoch import MixtureEpoch
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.v1 import packing_pb2 as pb
@@ -101,26 +104,3 @@ def stages_of(mixture: Dataset) -> Iterator[pb.Stage]:
                 shares=map(str, shares),
                 bins_per_draw=per_draw if per_draw > 1 else 0,
             )
-
-
-def takedown_message(takedown: Takedown) -> pb.Takedown:
-    """Returns the redactions and skips of a takedown."""
-    message = pb.Takedown(digest=takedown.digest)
-    for redaction, digest in zip(takedown.redactions, takedown.digests, strict=True):
-        message.redactions.append(
-            pb.Redaction(
-                component=redaction.component,
-                num_ids=len(redaction.ids),
-                token=redaction.token,
-                reason=redaction.reason,
-                seed=redaction.seed,
-                from_position=redaction.from_position,
-                digest=digest,
-            )
-        )
-    for entry in takedown.skips:
-        for first, end in entry.positions.ranges:
-            message.skips.append(
-                pb.TakedownSkip(first=first, end=end, epoch=entry.epoch, seed=entry.seed, reason=entry.reason)
-            )
-    return message

@@ -38,7 +38,7 @@ MAX_LOCATE_ARRANGED = 1 << 28
 
 
 _ARRANGED_AT_ONCE = 1 << 17
-"""Of these, at once: some 20 ms."""
+"""Bins that are arranged in one call: about 20 ms."""
 
 
 MAX_LOCATIONS = 500_000
@@ -46,7 +46,7 @@ MAX_LOCATIONS = 500_000
 
 
 _BYTES_PER_LOCATION = 320
-"""Of one SequenceLocation, as a message and in the bytes that are sent."""
+"""Bytes of one SequenceLocation, as a message and in what is sent."""
 
 
 def locate_in_slices(

@@ -39,8 +39,8 @@ then nobody knows how fast the client is, and blocks stay as small as LEAST_BLOC
 
 
 STREAMS_BYTES = 16 << 20
-"""Of one block of every stream, together. A stream holds some four times its block: as a message, as bytes on their
-way, twice, and the next one; if its client waits for that, one more."""
+"""Bytes of one block of every stream, all together. A stream holds some four times its block: as a message, as bytes on
+their way, twice, and the next one; if its client waits for that, one more."""
 
 
 GROWTH = 4

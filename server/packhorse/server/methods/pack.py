@@ -48,7 +48,7 @@ MAX_PACK_LENGTHS = 1 << 17
 some 100 MB together. Those that go through the sequences in their order have no such limit."""
 
 MAX_BUDGETS = 4
-"""Of one PackSequences."""
+"""The most budgets of one PackSequences."""
 
 MAX_KINDS = 1 << 10
 """Distinct numbers in `separate_by`: each is packed by itself, in a millisecond or more."""

@@ -24,8 +24,8 @@ MAX_STREAM_SEQUENCES = 100_000
 """Sequences in one message of a PackStream."""
 
 MAX_STREAM_SECONDS = 120.0
-"""Of a processor, for one message of a PackStream. Each sequence may make a bin leave, and a bin takes up to 25 ms
-where the look-ahead is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
+"""Seconds of a processor that one message of a PackStream may take. Each sequence may make a bin leave, and a bin takes
+up to 25 ms where the look-ahead is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
 
 _BYTES_PER_STREAMED = 200
 """What a sequence of a message, or of a round that is not full, takes until the response has left."""

@@ -1,18 +1,17 @@
 """From protocol messages to the epoch's own types, and which fields are out of range.
 
-Owns the checks of topologies, epochs and stages. Leaves which dataset a request is about to `datasets`, sizes of
-answers to `sizes`, versions of the wire to `versions`, packing on demand to `pack` and `pack_stream`, and answering to
-`backend`.
+Owns the checks of topologies and epochs. Leaves which dataset a request is about to `datasets`, stages to
+`stage_request`, sizes of answers to `sizes`, versions of the wire to `versions`, packing on demand to `pack` and
+`pack_stream`, and answering to `backend`.
 """
 
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import lru_cache
 from typing import TypeVar
 
-from packhorse.dataset import MixtureDataset, StageEntry
-from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP, Source, WeightsBy
+from packhorse.dataset import MixtureDataset
+from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP, Source
 from packhorse.server.base.faults import invalid_field, too_large
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.topology import (
@@ -36,8 +35,6 @@ MAX_BATCH_PHASES = 1000
 _KEPT_TOPOLOGIES, _KEPT_TOPOLOGY_BYTES = 64, 1 << 10
 """Checked topologies that are kept, because all ranks and workers of a run send the same one, and the longest message
 of these: strangers choose what is in it."""
-
-"""Precede, in a digest, the skipped ranges and the digest of the redactions."""
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -153,29 +150,3 @@ def _check_cost(shape: Topology, max_seq_len: int) -> None:
         return
     most = (1 << 62) // max(1, shape.bins_per_optimizer_step * max_seq_len) - max_seq_len
     integer("topology.cost_linear", shape.cost_linear, 0, max(most, 0))
-
-
-def stage(request: pb.AppendStageRequest) -> StageEntry | None:
-    """Returns the stage to append, with checked weights; None if stages are only taken back."""
-    if request.replace and not request.weights:
-        return None
-    try:
-        by = WeightsBy(request.by or WeightsBy.BINS)
-    except ValueError:
-        raise invalid_field("by", f"by must be one of {', '.join(WeightsBy)}, got {request.by[:80]!r}") from None
-    weights: dict[str, int | Decimal] = {}
-    for each in request.weights:
-        if each.component in weights:
-            raise invalid_field("weights", f"weights name {each.component[:80]!r} twice; give each component one")
-        try:
-            weights[each.component] = Decimal(each.weight)
-        except InvalidOperation:
-            raise invalid_field(
-                "weights", f"weights: that of {each.component[:80]!r} is not a number: {each.weight[:80]!r}"
-            ) from None
-    if not weights:
-        raise invalid_field("weights", "weights must give components numbers, e.g. web 60 and code 40")
-    try:
-        return StageEntry(weights=weights, by=by)
-    except ValueError as error:
-        raise invalid_field("weights", str(error)) from None

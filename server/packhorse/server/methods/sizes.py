@@ -11,12 +11,12 @@ MAX_MESSAGE_BYTES = 64 << 20
 """No response may be larger; clients accept as much."""
 BYTES_PER_LENGTH = 4
 BYTES_PER_BIN = 16
-"""Of a bin in a message beside its sequences: its template's number, twice if it is defined there, the template's size,
-and the bin's position."""
+"""Bytes of a bin in a message, beside its sequences: its template's number, twice if it is defined there, the
+template's size, and the bin's position."""
 BYTES_PER_TOKEN = 4.125
-"""Of a token, at most: 4 bytes, and a bit of the loss mask."""
+"""Bytes of a token at most: 4, and a bit of the loss mask."""
 _BYTES_PER_GROUP = 8
-"""Of a sequence's group in a message of bins."""
+"""Bytes of a sequence's group in a message of bins."""
 
 
 def bytes_per_sequence(dataset: Dataset) -> int:

@@ -23,7 +23,7 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import HeaderChecksums
 
 MOST_BYTES = 64 << 20
-"""Of the epochs that are kept: their parameters, a few words for each distinct length."""
+"""Memory of the epochs that are kept: their parameters are a few words for each distinct length."""
 
 _LEAST_BYTES = 4096
 """Counted for an epoch beside its parameters."""
@@ -104,7 +104,7 @@ class _Run:
     header: pb.StreamHeader
     """Without its checksum, which covers rank and worker too."""
     checksums: HeaderChecksums
-    """Of the header, for every stream."""
+    """Checksums of the header, for every stream."""
 
     @classmethod
     def of(cls, request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown, epochs: Epochs) -> "_Run":

@@ -22,7 +22,7 @@ from grpc_health.v1 import health
 from packhorse.server.access.tokens import CLIENT, REFLECTION, TokenFile, TokenHolder
 from packhorse.server.base.faults import ServiceError, invalid_field, too_many_requests
 from packhorse.server.base.workarounds import CLIENT_LEFT, write_to_its_end
-from packhorse.server.service.limits import DECODED_BYTES_PER_BYTE, MemoryBudget, OutOfMemoryBudgetError
+from packhorse.server.service.memory_budget import DECODED_BYTES_PER_BYTE, MemoryBudget, OutOfMemoryBudgetError
 from packhorse.server.service.status import abort
 from packhorse.server.watching.calls import SERVICE, Call, Watcher
 

@@ -24,8 +24,9 @@ from packhorse.server.methods.pack import SEARCHING
 from packhorse.server.methods.stream_request import LONG_REQUEST_BYTES
 from packhorse.server.methods.versions import check_wire_version
 from packhorse.server.service.lanes import Lane, Lanes
-from packhorse.server.service.limits import DECODED_BYTES_PER_BYTE, MemoryBudget, MemoryShare, StreamLimit
-from packhorse.server.service.status import abort, reason_name, refusal_of
+from packhorse.server.service.memory_budget import DECODED_BYTES_PER_BYTE, MemoryBudget, MemoryShare
+from packhorse.server.service.status import abort, refusal_of
+from packhorse.server.service.stream_limit import StreamLimit
 from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
@@ -307,7 +308,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             yield memory
         except Exception as error:
             refusal = CLIENT.get().visible_error(refusal_of(error))
-            self._metrics.errors.labels(reason_name(refusal.reason)).inc()
+            self._metrics.count_refusal(refusal)
             try:
                 await abort(context, refusal)
             except grpc.aio.AbortError as aborted:

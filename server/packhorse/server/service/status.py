@@ -14,9 +14,9 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
-from packhorse.server.base.faults import ServiceError, lacks_files, no_file_left, too_many_requests
+from packhorse.server.base.faults import ServiceError, lacks_files, no_file_left, reason_name, too_many_requests
 from packhorse.server.service.lanes import LaneFullError
-from packhorse.server.service.limits import OutOfMemoryBudgetError
+from packhorse.server.service.memory_budget import OutOfMemoryBudgetError
 from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -41,11 +41,6 @@ STATUS_OF_REASON = {
     pb.ERROR_REASON_INTERNAL: grpc.StatusCode.INTERNAL,
 }
 """Every reason's canonical status."""
-
-
-def reason_name(reason: "pb.ErrorReason") -> str:
-    """The reason as it travels in ErrorInfo."""
-    return pb.ErrorReason.Name(reason).removeprefix("ERROR_REASON_")
 
 
 def refusal_of(error: Exception) -> ServiceError:

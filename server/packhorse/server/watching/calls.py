@@ -16,7 +16,8 @@ import grpc
 from google.protobuf.message import Message
 
 from packhorse.formats import require
-from packhorse.server.base.logs import Sparing, fields
+from packhorse.server.base.log_limit import Sparing
+from packhorse.server.base.logs import fields
 from packhorse.server.watching.metrics import STREAMS, Metrics
 from packhorse.v1 import packing_pb2 as pb
 
@@ -68,7 +69,7 @@ class Call:
     ended: float | None = None
     status: grpc.StatusCode = grpc.StatusCode.OK
     message: str = ""
-    """Of the status: empty if it is OK."""
+    """Message of the status; empty if it is OK."""
 
     @property
     def is_ours(self) -> bool:

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Set
 from contextlib import suppress
 from urllib.parse import quote
 
-from packhorse.server.base.logs import Sparing, fields
+from packhorse.server.base.log_limit import Sparing
+from packhorse.server.base.logs import fields
 from packhorse.server.base.machine import Resources, open_descriptors
 from packhorse.server.base.output import STDERR
 from packhorse.server.watching.calls import Call, Watcher
@@ -30,13 +31,13 @@ FLOOD_BYTES_PER_SECOND = 2 << 20
 acknowledgements of what they read, is a hundredth of that."""
 
 CROWDED_SHARE = 0.75
-"""Of the connections that gRPC admits. If more are open, those that stay without a call are ended: gRPC would turn new
-clients and probes away, for as long as idle ones stay."""
+"""Share of the connections that gRPC admits. If more are open, those that stay without a call are ended: gRPC would
+turn new clients and probes away, for as long as idle ones stay."""
 
 _EVERY_SECONDS = 2.0
 
 _SHARE = 0.01
-"""Of the time, at most, goes into looking: thousands of connections take tens of milliseconds."""
+"""Share of the time that looking may take: thousands of connections take tens of milliseconds."""
 
 UNIX_PEER = "unix:"
 """The peer of every connection to a unix socket."""

@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from packhorse.dataset import MixtureDataset, PreparedDataset
 from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP, Waiting, idle_share, waiting_of, waiting_of_plan
+from packhorse.server.base.faults import ServiceError, reason_name
 from packhorse.server.datasets.protocols import Dataset
 from packhorse.topology import Topology
 
@@ -36,7 +37,7 @@ Values: TypeAlias = Mapping[tuple[str, str], float]
 """(kind, name) → value."""
 
 GAP_GAUGE = "packhorse_dataset_lower_bound_gap_ratio"
-"""Of datasets only: a mixture's bins are those of its components."""
+"""A gauge of datasets only: a mixture's bins are those of its components."""
 
 DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset | MixtureDataset], float]]] = {
     "packhorse_dataset_packing_efficiency_ratio": (
@@ -220,6 +221,10 @@ class Metrics:
         )
         self.processor_seconds = self._counter("packhorse_processor_seconds", "Processor time, in seconds")
 
+    def count_refusal(self, error: ServiceError) -> None:
+        """Counts a request that ended in an error: refused on its way in, or by its method."""
+        self.errors.labels(reason_name(error.reason)).inc()
+
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(name, meaning, labels, registry=self.registry)
 
@@ -292,7 +297,7 @@ class _Run:
     dataset: "weakref.ref[PreparedDataset | MixtureDataset]"
     """Weak: a gauge keeps no dataset open that the catalog has let go of."""
     topology: Topology
-    """With one batch size."""
+    """A topology with one batch size."""
     is_measured: bool = False
     waiting: Waiting | None = None
 

@@ -9,15 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from socket import AF_INET6, SHUT_RDWR, socket
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
-from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.samples import Sample
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from packhorse.parameters import parameter
 from packhorse.server.access.config import ServeConfig, split_address
@@ -217,38 +214,3 @@ def _guarded(app: _App, tokens: TokenFile) -> _App:
         return app(environ, start_response)
 
     return guarded
-
-
-class SumOfProcesses:
-    """Collects counters and histograms from the files in which prometheus_client keeps those of every process.
-
-    Processes that died still count there. Gauges that are computed at a scrape, such as facts about datasets, have no
-    file: they come from the living processes, as the largest value of equal labels.
-
-    Args:
-        folder: of the files (PROMETHEUS_MULTIPROC_DIR of the processes).
-        families: returns all metrics of every process's registry.
-    """
-
-    def __init__(self, folder: Path, families: Callable[[], Iterable[Iterable[Metric]]]) -> None:
-        self._files = MultiProcessCollector(CollectorRegistry(), str(folder))  # type: ignore[no-untyped-call]
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        """Yields every family once."""
-        summed: list[Metric] = list(self._files.collect())  # type: ignore[no-untyped-call]
-        yield from summed
-        in_files = {family.name for family in summed}
-        others: dict[str, Metric] = {}
-        for family in (family for process in self._families() for family in process):
-            if family.name not in in_files:
-                known = others.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                known.samples.extend(family.samples)
-        for family in others.values():
-            largest: dict[tuple[object, ...], Sample] = {}
-            for sample in family.samples:
-                key = (sample.name, *sorted(sample.labels.items()))
-                if key not in largest or sample.value > largest[key].value:
-                    largest[key] = sample
-            family.samples = list(largest.values())
-            yield family

@@ -3,7 +3,7 @@
 import pytest
 
 from packhorse.analysis import WaitingRow
-from packhorse.analysis.commands.sentences import advice
+from packhorse.analysis.commands.waiting_advice import advice
 from packhorse.epoch.balance import Waiting
 from packhorse.topology import Balance, Topology
 

@@ -1,35 +1,24 @@
 """A folder takes its name, also from an older one, in one step or never.
 
-Owns the order of writing beside, making durable and renaming, and which folders may be replaced. Leaves the lock of
-whoever writes to `locked`, and files by themselves to `packhorse.storage`.
+Owns the order of writing beside, making durable and renaming. Leaves which folders may be replaced to `refusals`, the
+lock of whoever writes to `locked`, and files by themselves to `packhorse.storage`.
 """
 
 import ctypes
 import errno
-import json
 import logging
 import os
-import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from packhorse.dataset.layout import (
-    COUNTS,
-    FILES,
     MANIFEST,
-    SEQPACK_POOLS,
-    TEMPLATES,
-    TOKENS,
-    VERSIONS,
-    PreparedDatasetError,
-    read_file,
 )
-from packhorse.dataset.manifest import MOST_MANIFEST_BYTES
+from packhorse.dataset.output.refusals import refuse_output
 from packhorse.jobs import held_signals
-from packhorse.parameters import parameter
 from packhorse.storage import sync
 
 _LOG = logging.getLogger(__name__)
@@ -37,11 +26,6 @@ _ASIDE = ".replaced"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
-_OUR_FIELDS = frozenset({"format_version", "checksums", "digest"})
-_SEQPACK_FIELDS = frozenset({"max_seq_len", "packer", "n_bins"})
-_SEQPACK_FILES = frozenset({MANIFEST, COUNTS, TEMPLATES})
-_VERSION = re.compile(r"[1-9][0-9]*")
-_SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
 
 
 @contextmanager
@@ -195,131 +179,3 @@ def _exchange(new: Path, old: Path) -> None:
     if renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), ctypes.c_uint(_RENAME_EXCHANGE)):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(new), None, str(old))
-
-
-def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False) -> None:
-    """Refuses to write to a name that is taken, unless by a dataset that may be replaced.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     refuse_output(Path(folder, "new"), overwrite=False)  # nothing is there
-        ...     try:
-        ...         refuse_output(Path(folder), overwrite=True)
-        ...     except FileExistsError as error:
-        ...         print("has no manifest.json of a dataset" in str(error))
-        True
-
-    Args:
-        output: the folder to be.
-        overwrite: whether a prepared folder, ours or seqpack's, may be replaced. Nothing else ever is.
-        keeps_versions: whether the new folder holds the earlier versions of the old one; else an old one that has some
-            is not replaced.
-
-    Raises:
-        FileExistsError: something is there; the message says what, and the way out.
-    """
-    if not os.path.lexists(output):
-        return
-    obstacle = _obstacle(output)
-    if obstacle:
-        raise FileExistsError(
-            f"{output} is there already and {obstacle}: "
-            + parameter("overwrite", True)
-            + " replaces a prepared dataset and nothing else; give another output, or move it away yourself"
-        )
-    if not overwrite:
-        raise FileExistsError(
-            f"{output} exists already; give another output, or " + parameter("overwrite", True) + " to replace it"
-        )
-    versions = output / VERSIONS
-    if versions.is_dir() and not keeps_versions:
-        kept = sorted(path.name for path in versions.iterdir())
-        flags = " ".join(f"--prune {name}" for name in kept)
-        raise FileExistsError(
-            f"{output} keeps earlier versions ({', '.join(kept)}), which "
-            + parameter("overwrite", True)
-            + f" would remove; remove them first with `packhorse inspect {output} {flags}`, or give another "
-            "output"
-        )
-
-
-def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
-    """Refuses an output that is, or holds, an input or the working directory.
-
-    Example:
-        >>> try:
-        ...     refuse_holding(Path("/data"), [Path("/data/corpus.parquet")])
-        ... except FileExistsError as error:
-        ...     print(error)
-        output /data holds the input /data/corpus.parquet and would be replaced with it; give another output
-
-    Args:
-        output: the folder to be; symbolic links are followed, here and in `inputs`.
-        inputs: every file and folder that is read.
-
-    Raises:
-        FileExistsError: the output holds one of them, or the working directory.
-    """
-    folder = output.resolve()
-    for path, name in ((Path.cwd(), "the working directory"), *((path, f"the input {path}") for path in inputs)):
-        kept = path.resolve()
-        if folder == kept or folder in kept.parents:
-            relation = "is" if folder == kept else "holds"
-            raise FileExistsError(
-                parameter("output") + f" {output} {relation} {name} and would be replaced with it; give another output"
-            )
-
-
-def _obstacle(output: Path) -> str:
-    """Says why a folder is not a prepared dataset alone; empty if it is."""
-    if not output.is_dir():
-        return "is not a folder"
-    try:
-        fields = json.loads(read_file(output / MANIFEST, MOST_MANIFEST_BYTES))
-    except PreparedDatasetError:
-        return f"has no {MANIFEST} of a dataset"
-    except (ValueError, RecursionError):
-        fields = None
-    is_ours = isinstance(fields, dict) and fields.keys() >= _OUR_FIELDS
-    is_seqpack = isinstance(fields, dict) and fields.keys() >= _SEQPACK_FIELDS
-    if not is_ours and not is_seqpack:
-        return f"its {MANIFEST} is not a dataset's"
-    for entry in sorted(os.scandir(output), key=lambda entry: entry.name):
-        if entry.is_file(follow_symlinks=False):
-            belongs = entry.name in (FILES if is_ours else _SEQPACK_FILES)
-        elif is_ours and entry.name == VERSIONS:
-            belongs = _holds_versions_alone(entry)
-        elif is_ours and entry.name == TOKENS:
-            belongs = _holds_files_alone(entry)
-        else:
-            belongs = is_seqpack and entry.name == SEQPACK_POOLS and _holds_pools_alone(entry)
-        if not belongs:
-            return f"holds {entry.name!r}, which `packhorse prepare` does not write"
-    return ""
-
-
-def _holds_versions_alone(folder: "os.DirEntry[str]") -> bool:
-    return folder.is_dir(follow_symlinks=False) and all(
-        entry.is_dir(follow_symlinks=False)
-        and _VERSION.fullmatch(entry.name)
-        and all(
-            _holds_files_alone(file)
-            if file.name == TOKENS
-            else file.is_file(follow_symlinks=False) and file.name in FILES
-            for file in os.scandir(entry)
-        )
-        for entry in os.scandir(folder)
-    )
-
-
-def _holds_files_alone(folder: "os.DirEntry[str]") -> bool:
-    return folder.is_dir(follow_symlinks=False) and all(
-        entry.is_file(follow_symlinks=False) for entry in os.scandir(folder)
-    )
-
-
-def _holds_pools_alone(folder: "os.DirEntry[str]") -> bool:
-    return folder.is_dir(follow_symlinks=False) and all(
-        entry.is_file(follow_symlinks=False) and _SEQPACK_POOL.fullmatch(entry.name) for entry in os.scandir(folder)
-    )

@@ -1,12 +1,10 @@
-"""Limits over all requests: a budget of bytes, and a number of open streams, also over several processes.
+"""A budget of bytes that all requests share.
 
-Owns the counting and the waiting. Leaves the refusals to `servicer`, how much a request needs to `backend`, and the
-largest message to `methods.requests`.
+Owns the counting and the waiting. Leaves the refusals to `servicer`, how much a request needs to `backend`, the largest
+message to `sizes`, and the number of streams to `stream_limit`.
 """
 
 import asyncio
-import mmap
-from pathlib import Path
 
 DECODED_BYTES_PER_BYTE = 8
 """A decoded request takes at most this multiple of its size on the wire: a number of one byte becomes one of eight."""
@@ -87,57 +85,3 @@ class MemoryShare:
     def __exit__(self, *_: object) -> None:
         """Gives everything back."""
         self.end()
-
-
-class StreamLimit:
-    """Counts open streams, of one process or of several.
-
-    Each process writes its own number into a file that all of them map, and reads the others'. No lock is needed: a
-    process counts its stream first and then looks at the sum. If two ask for the last permit at one moment, both may be
-    refused, but never both admitted.
-
-    Example:
-        >>> limit = StreamLimit(1)
-        >>> limit.take(), limit.take()
-        (True, False)
-
-    Args:
-        most: streams at once, of all processes.
-        path: the file, as `make_shared_limit` made it; None for one process.
-        slot: the index of this process's number.
-    """
-
-    def __init__(self, most: int, path: Path | None = None, slot: int = 0) -> None:
-        self.most = most
-        self._slot = slot
-        if path is None:
-            self._numbers = memoryview(bytearray(8)).cast("q")
-        else:
-            with path.open("r+b") as file:
-                self._numbers = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
-
-    @property
-    def num_open(self) -> int:
-        """Streams of this process."""
-        return self._numbers[self._slot]
-
-    def take(self) -> bool:
-        """Counts one more, or returns False where the limit is reached."""
-        self._numbers[self._slot] += 1
-        if sum(self._numbers) <= self.most:
-            return True
-        self._numbers[self._slot] -= 1
-        return False
-
-    def give_back(self) -> None:
-        """Counts one less."""
-        self._numbers[self._slot] -= 1
-
-    def clear(self) -> None:
-        """Forgets the streams of the slot: its process has ended."""
-        self._numbers[self._slot] = 0
-
-
-def make_shared_limit(path: Path, num_processes: int) -> None:
-    """Writes the file through which processes count their streams."""
-    path.write_bytes(bytes(8 * num_processes))

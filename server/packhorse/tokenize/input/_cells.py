@@ -1,7 +1,7 @@
 """Cells of Arrow columns as the values that they were before they became a table.
 
 Owns telling a null that Arrow invented, for a key that other rows have, from one of the data; and JSON kept as text.
-Leaves reading tables to `_rows`.
+Leaves reading tables to `table_rows`.
 """
 
 import json

@@ -1,13 +1,11 @@
-"""Changing the files of mixtures and takedowns: appending a stage, adding a redaction.
+"""Adding a stage to a mixture's file, or taking the last ones back.
 
-Owns editing a file's text, and the order of locking, reading, checking and replacing. Leaves fields to `mixture_file`
-and `takedown_file`.
+Owns editing the file's text, and the order of locking, reading, checking and replacing. Leaves fields to
+`mixture_file`, and takedowns to `redacting`.
 """
 
-import json
 import re
 from collections.abc import Callable
-from dataclasses import replace as changed
 from pathlib import Path
 
 from packhorse.dataset.files.mixture_file import (
@@ -19,15 +17,6 @@ from packhorse.dataset.files.mixture_file import (
     render_stage,
 )
 from packhorse.dataset.files.open_mixture import MixtureDataset
-from packhorse.dataset.files.takedown_file import (
-    MOST_TAKEDOWN_BYTES,
-    ReadIds,
-    Redaction,
-    TakedownError,
-    TakedownFile,
-    read_ids_of,
-    takedown_text,
-)
 from packhorse.dataset.files.toml_files import text_of
 from packhorse.dataset.load import PreparedDataset
 from packhorse.parameters import message_of
@@ -143,69 +132,3 @@ def _says(text: str, file: str, wanted: MixtureFile) -> bool:
         return MixtureFile.parse(text, file) == wanted
     except MixtureError:
         return False
-
-
-def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], object]) -> TakedownFile:
-    r"""Adds a redaction to a takedown's file, which is replaced as a whole: servers read the old text or the new one.
-
-    Example:
-        >>> import numpy as np
-        >>> path = Path("some.takedown.toml")
-        >>> redact(path, Redaction(ids=np.array([4])), lambda file: None).redactions[0].ids.tolist()
-        [4]
-
-    Args:
-        path: of the file, which is made if it is missing.
-        redaction: the new one.
-        check: raises if the dataset cannot do what the file then says.
-
-    Returns:
-        What the file says now.
-
-    Raises:
-        TakedownError: the file or the redaction is wrong; the file stays as it was.
-        OSError: it cannot be written.
-    """
-    with hold_lock(path.parent):
-        text = takedown_text(path) if path.exists() else ""
-        read_ids = read_ids_of(path)
-        edited = _with_redaction(text, path.name, redaction, read_ids)
-        if len(edited.encode()) > MOST_TAKEDOWN_BYTES:
-            raise TakedownError(f"{path.name} would have more than {MOST_TAKEDOWN_BYTES:,} bytes; use ids_file there")
-        after = TakedownFile.parse(edited, path.name, read_ids)
-        check(after)
-        replace_bytes(path, edited.encode())
-    return after
-
-
-def _with_redaction(text: str, file: str, redaction: Redaction, read_ids: ReadIds | None) -> str:
-    """Returns a file's text with one more redaction at its end; the rest of the text stays as it is."""
-    before = TakedownFile.parse(text, file, read_ids)
-    edited = f"{text.rstrip()}\n\n{_render(redaction)}".lstrip()
-    wanted = changed(before, redactions=(*before.redactions, redaction))
-    try:
-        is_right = TakedownFile.parse(edited, file, read_ids).is_same(wanted)
-    except TakedownError:
-        is_right = False
-    if not is_right:
-        raise TakedownError(f"{file}: redactions must be [[redact]] tables for one to be added; write them like that")
-    return edited
-
-
-def _render(redaction: Redaction) -> str:
-    lines = ["[[redact]]"]
-    if redaction.component:
-        lines.append(f"component = {_quoted(redaction.component)}")
-    lines.append(f"ids = [{', '.join([*map(str, redaction.ids.tolist()), *map(_quoted, redaction.keys)])}]")
-    if redaction.token is not None:
-        lines += ['action = "replace"', f"token = {redaction.token}"]
-    if redaction.seed is not None:
-        lines += [f"seed = {redaction.seed}", f"from_position = {redaction.from_position}"]
-    if redaction.reason:
-        lines.append(f"reason = {_quoted(redaction.reason)}")
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    """Returns text as a TOML string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -68,7 +68,7 @@ def activity_between(before: Sequence[Any], after: Sequence[Any], seconds: float
 def _stream_facts(
     stream: Any, address: str, then: Any, seconds: float, furthest: dict[EpochKey, int]
 ) -> dict[str, Any]:
-    """Facts of a stream; `then` is the same stream at the earlier moment, None if it was not open."""
+    """Returns facts of a stream. `then` is the same stream at the earlier look; None if it was not open."""
     period = seconds if then else stream.open_seconds
     run = EpochKey(stream.dataset, stream.epoch, stream.seed, stream.world_size)
     blocked = (

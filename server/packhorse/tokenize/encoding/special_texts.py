@@ -1,7 +1,7 @@
-"""What a text spells that a tokenizer takes for something else: special tokens, and characters that it does not know.
+"""Special tokens that a text spells, such as `<|endoftext|>` in a crawled page.
 
-Owns finding and counting both, such as `<|endoftext|>` in a crawled page, and which are a document's own beginning and
-end. Leaves adding tokens around a document to `tokenizers`.
+Owns finding and counting them, and which are a document's own beginning and end. Leaves adding tokens around a document
+to `encoder`.
 """
 
 import re
@@ -9,8 +9,6 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Self
-
-from packhorse.sft.tokenizer import dropped_characters, known_characters
 
 SpecialInText = Literal["text", "keep", "error"]
 """What becomes of a special token that a text spells: text like any other, the token itself, or a refused document."""
@@ -22,7 +20,7 @@ class TakenText:
 
     text: str
     own_ends: int = 0
-    """How many of the tokens that begin and end a sequence it has already."""
+    """How many of the tokens that begin and end a sequence its text spells already: 0, 1 or 2."""
     spells_special: bool = False
     """Whether it spells a special token."""
 
@@ -84,35 +82,12 @@ class SpecialTexts:
         return in_text - (taken.own_ends if self.treatment == "keep" else 0)
 
     def _inner(self, text: str) -> tuple[int, int]:
-        """Where a text begins after its own first token, and where it ends before its own last."""
+        """Returns where a text begins after its own first token, and where it ends before its own last."""
         first = len(self.begin) if self.begin and text.startswith(self.begin) else 0
         last = len(text)
         if self.end and text.endswith(self.end) and last - len(self.end) >= first:
             last -= len(self.end)
         return first, last
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownCharacters:
-    """How a tokenizer treats characters that it does not know."""
-
-    unknown_id: int | None
-    """Its unknown token; None if it has none."""
-    known: frozenset[str] | None
-    """The characters that it knows, if others leave no token."""
-
-    @classmethod
-    def of(cls, model: Any) -> Self:
-        """Reads it off a `tokenizers.Tokenizer`."""
-        unknown = getattr(model.model, "unk_token", None)
-        unknown_id = model.token_to_id(unknown) if unknown else getattr(model.model, "unk_id", None)
-        return cls(unknown_id, known_characters(model))
-
-    def count(self, model: Any, text: str, ids: list[int]) -> int:
-        """Returns the unknown characters of a text, white space apart, or its unknown tokens."""
-        if self.known is not None:
-            return len(dropped_characters(model, self.known, text))
-        return 0 if self.unknown_id is None else ids.count(self.unknown_id)
 
 
 @lru_cache(maxsize=4)

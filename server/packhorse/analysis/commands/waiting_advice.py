@@ -1,0 +1,36 @@
+"""What a run can do about ranks that wait, in plain sentences.
+
+Owns the wording. Leaves every figure to `packhorse.analysis`.
+"""
+
+from packhorse.analysis.commands.sentences import percent
+from packhorse.analysis.context_lengths import WaitingRow
+from packhorse.topology import Balance, Topology
+
+_WORTH_SAYING = 0.001
+"""Ranks that wait for a smaller share of their time need no advice."""
+
+
+def advice(row: WaitingRow, topology: Topology) -> str:
+    """Returns what a run of this topology can do about waiting, in plain sentences."""
+    accumulation = topology.accumulation
+    if row.waiting is None:
+        bins = accumulation * topology.bins_per_step
+        return f"An epoch has fewer bins than one optimizer step of this run, which takes {bins:,}."
+    at_steps = _advice_where("at every step (FSDP)", row, Balance.MICRO_STEP, at_steps=True)
+    if accumulation == 1:
+        return f"{at_steps} A larger --accumulation reduces it further, because more bins can be exchanged."
+    once = _advice_where(f"once in {accumulation} steps (DDP)", row, Balance.OPTIMIZER_STEP, at_steps=False)
+    return f"{at_steps} {once}"
+
+
+def _advice_where(where: str, row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
+    before, after = row.idle(Balance.NONE, at_steps=at_steps), row.idle(balance, at_steps=at_steps)
+    assert before is not None
+    assert after is not None
+    if before < _WORTH_SAYING:
+        return f"Where ranks wait {where}, they lose less than 0.1% of GPU time, so no balance is needed."
+    return (
+        f"Where ranks wait {where}, {percent(before)} of GPU time is lost to waiting; "
+        f"--balance {balance.value} leaves {percent(after)}."
+    )

@@ -1,0 +1,75 @@
+"""The digest of a dataset: four fingerprints, so that two digests show what differs.
+
+Owns what each part covers. A mixture's digest is in `files/mixture_digest`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from packhorse.dataset._fields import as_object
+from packhorse.dataset.layout import (
+    CLASSES,
+    GROUPS,
+    MEMBERS,
+    POOLS,
+    RESOURCES,
+    STARTS,
+)
+from packhorse.dataset.manifest import (
+    EPOCH_VERSION,
+    PlanOptions,
+    ResourceRecord,
+)
+from packhorse.packing import canonical_templates
+
+PARTS = ("counts", "options", "templates", "pools")
+"""The digest's parts, in order: the length histogram; max_seq_len and every option; the plan; which ids there are."""
+
+
+_PART_DIGITS = 16
+
+
+def fingerprint(value: object) -> str:
+    """Returns 16 hexadecimal digits that depend on a JSON-like value alone (keys are sorted)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_PART_DIGITS]
+
+
+def make_digest(parts: Mapping[str, Any]) -> str:
+    """Returns the digest of a dataset: the fingerprints of its PARTS, joined by hyphens."""
+    return "-".join(fingerprint(parts[name]) for name in PARTS)
+
+
+def differing_parts(expected: str, actual: str) -> list[str]:
+    """Returns the names of the parts in which two digests differ; all of them where one is not such a digest.
+
+    Example:
+        >>> differing_parts("11-22-33-44", "11-22-55-44")
+        ['templates']
+    """
+    pairs = list(zip(expected.split("-"), actual.split("-"), strict=False))
+    if len(pairs) != len(PARTS) or expected.count("-") != actual.count("-"):
+        return list(PARTS)
+    return [name for name, (a, b) in zip(PARTS, pairs, strict=True) if a != b]
+
+
+def dataset_digest(
+    counts: Mapping[int, int],
+    templates: Mapping[tuple[int, ...], int],
+    options: PlanOptions,
+    checksums: Mapping[str, str],
+    resources: Iterable[ResourceRecord] = (),
+) -> str:
+    """Returns the digest of a dataset with these counts, templates and options, and array files of these checksums."""
+    names = (POOLS, STARTS, GROUPS, MEMBERS, RESOURCES, CLASSES)
+    arrays = [checksums[name] for name in names if name in checksums]
+    caps = {"caps": found} if (found := [[each.name, each.cap, each.cost] for each in resources]) else {}
+    parts: dict[str, Any] = {
+        "counts": {str(length): count for length, count in counts.items()},
+        "options": {**as_object(options), "epoch_version": EPOCH_VERSION, **caps},
+        "templates": [[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)],
+        "pools": arrays if len(arrays) > 1 else arrays[0],
+    }
+    return make_digest(parts)

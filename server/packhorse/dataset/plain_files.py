@@ -1,0 +1,77 @@
+"""Reading a prepared folder's files safely, whatever was put there: only plain files, so that nothing waits for a fifo.
+
+Owns the error of a folder that is not as it was written. The names of files are in `layout`.
+"""
+
+import errno
+import hashlib
+import io
+import os
+from pathlib import Path
+
+from packhorse.dataset.layout import MANIFEST, datasets_below
+from packhorse.storage import open_plain
+
+
+class PreparedDatasetError(ValueError):
+    """A prepared folder is missing, truncated, altered or inconsistent; the message says what and where."""
+
+
+_NO_PLAIN_FILE = (errno.EINVAL, errno.EISDIR)
+
+
+_ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
+
+
+def named(path: Path) -> str:
+    """Returns how messages name a file: with its folder's name, without the folder's path."""
+    return f"{path.parent.name}/{path.name}"
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """Opens a plain file for reading.
+
+    Raises:
+        PreparedDatasetError: it is missing, cannot be read, or is something else, such as a folder or a fifo.
+    """
+    try:
+        return open_plain(path)
+    except (FileNotFoundError, NotADirectoryError):
+        below = datasets_below(path.parent) if path.name == MANIFEST else []
+        if below:
+            raise PreparedDatasetError(
+                f"{path.parent.name} holds datasets, but is not one: name one, such as {named(below[0])}"
+            ) from None
+        raise PreparedDatasetError(f"{named(path)} is missing; prepare the dataset again") from None
+    except OSError as error:
+        if error.errno in _NO_PLAIN_FILE:
+            raise PreparedDatasetError(f"{named(path)} is not a plain file; prepare the dataset again") from None
+        if error.errno not in _ABOUT_THE_FILE:
+            raise
+        raise PreparedDatasetError(f"{named(path)} cannot be read: {error.strerror}") from None
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """Reads a plain file whole; one of more than `most_bytes` is refused unread.
+
+    Raises:
+        PreparedDatasetError: see `open_file`; or it is too large.
+    """
+    with open_file(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > most_bytes:
+            raise PreparedDatasetError(
+                f"{named(path)} was altered: it has {size_bytes:,} bytes, and what belongs there has at most "
+                f"{most_bytes:,}"
+            )
+        return file.read(most_bytes)
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a plain file's bytes, in hexadecimal.
+
+    Raises:
+        PreparedDatasetError: see `open_file`.
+    """
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

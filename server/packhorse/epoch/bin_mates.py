@@ -1,0 +1,50 @@
+"""How often sequences that share a bin share one again in the next epoch.
+
+Owns the expectation for one plan. What locality windows change is in `shuffle_quality`.
+"""
+
+import numpy as np
+
+from packhorse.epoch.plan_index import PlanIndex
+
+
+def bin_mates_again(plan: PlanIndex) -> float:
+    """Returns the expected share of a sequence's bin-mates that share a bin with it again in the next epoch.
+
+    Every epoch uses the same templates, and deals the sequences of each length over that length's slots uniformly. With
+    S(A, B) ordered pairs of slots of lengths A and B that share a bin, and n(A) sequences of length A, a pair of
+    sequences shares a bin with probability S(A, B) / (n(A) n(B)), where A = B with n(B) - 1 instead of n(B). The
+    expectation is exact, over all seeds; 0.0 for a plan whose bins hold one sequence each.
+
+    Takes O(Σ d²) for templates of d distinct lengths each.
+
+    Example:
+        >>> rare = PlanIndex.build({(6, 2): 1, (5, 3): 1}, {6: 1, 5: 1, 3: 1, 2: 1}, 8)
+        >>> common = PlanIndex.build({(4, 4): 50}, {4: 100}, 8)
+        >>> bin_mates_again(rare), round(bin_mates_again(common), 3)
+        (1.0, 0.01)
+
+    Args:
+        plan: the plan's tables.
+    """
+    num_lengths = len(plan.lengths)
+    first_repeat, copies = plan.first_repeat.astype(np.int64), plan.repeat_copies.astype(np.float64)
+    num_repeats = np.diff(first_repeat)  # [T]
+    multiplicity = np.diff(plan.first_bin).astype(np.float64)  # [T]
+    counts = plan.counts.astype(np.float64)
+    of_template, by_length, first_by_length = plan.repeat_tables
+    again = pairs = 0.0
+    for length in range(num_lengths):
+        repeats = by_length[first_by_length[length] : first_by_length[length + 1]]
+        templates = of_template[repeats]  # those that hold this length
+        sizes = num_repeats[templates]
+        ends = np.cumsum(sizes)
+        mates = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first_repeat[templates] - ends + sizes, sizes)
+        lengths = plan.repeat_length[mates]
+        weights = np.repeat(multiplicity[templates] * copies[repeats], sizes) * (copies[mates] - (lengths == length))
+        shared = np.bincount(lengths, weights, num_lengths)  # S(length, ·)
+        others = counts - (np.arange(num_lengths) == length)
+        pairs += shared.sum()
+        known = shared > 0
+        again += (shared[known] ** 2 / (counts[length] * others[known])).sum()
+    return float(again / pairs) if pairs else 0.0

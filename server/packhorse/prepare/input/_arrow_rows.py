@@ -1,0 +1,123 @@
+"""Arrow columns as rows: lengths, ids, groups, and amounts of resources.
+
+Owns the values and nulls of columns. Which columns are meant is in `_tables`.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats import require
+from packhorse.formats.arrow import nulls_of, values_of
+from packhorse.prepare.input._columns import MOST_RESOURCE, InputColumns
+from packhorse.prepare.input._rows import RawRows, as_amounts
+
+
+def is_amount(kind: Any) -> bool:
+    """Whether an Arrow type is that of integers, of lists of integers, or of lists of these."""
+    types = require("pyarrow").types
+    depth = 0
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    return depth < 3 and bool(types.is_integer(kind))
+
+
+def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+    """Returns how much of a resource each row has, and which rows are null: int64 [n], and bool [n] or None.
+
+    Example:
+        >>> import pyarrow
+        >>> amounts_of(pyarrow.array([[[1, 4, 6], [1, 2, 2]], []]))[0]
+        array([28,  0])
+
+    Args:
+        column: an Arrow array: integers; lists of integers, which are summed; or lists of grids (t, h, w).
+    """
+    import pyarrow.compute as pc
+
+    if require("pyarrow").types.is_integer(column.type):
+        values, nulls = _values_and_nulls(column)
+        return as_amounts(values), nulls
+    sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    inner = column.flatten()
+    if require("pyarrow").types.is_integer(inner.type):
+        values = as_amounts(values_of(inner.fill_null(-1)))
+    else:
+        values = _products(inner)
+    ends = np.cumsum(sizes)
+
+    def summed(numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+        sums = np.concatenate(([0], np.cumsum(numbers, dtype=np.int64)))
+        return sums[ends] - sums[ends - sizes]
+
+    amounts = np.where(summed((values < 0).astype(np.int64)) > 0, -1, summed(np.minimum(values, MOST_RESOURCE + 1)))
+    return amounts, nulls_of(column) if column.null_count else None
+
+
+def _products(grids: Any) -> NDArray[np.int64]:
+    """Returns the product of each grid (t, h, w), -1 where it is not three numbers of at least 0: int64 [n]."""
+    import pyarrow.compute as pc
+
+    sizes = pc.fill_null(pc.list_value_length(grids), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers = values_of(grids.flatten().fill_null(-1)).astype(np.float64)
+    grid = np.repeat(np.arange(len(sizes)), sizes)
+    products = np.ones(len(sizes))
+    np.multiply.at(products, grid, numbers)
+    products[sizes != 3] = -1
+    products[grid[numbers < 0]] = -1
+    return np.minimum(products, MOST_RESOURCE + 1).astype(np.int64)
+
+
+def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
+    """Returns rows with the ids, groups and resources of an Arrow table or record batch of them."""
+    found = [(None, None) if name is None else _values_and_nulls(_joined(table, name)) for name in columns.integers]
+    (ids, null_ids), (groups, null_groups) = found
+    rows = rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
+    if not columns.resources:
+        return rows
+    amounts, nulls = zip(*(amounts_of(_joined(table, name)) for name in columns.amounts), strict=True)
+    is_null = [
+        np.zeros(len(values), dtype=np.bool_) if null is None else null
+        for values, null in zip(amounts, nulls, strict=True)
+    ]
+    return rows._replace(
+        resources=np.stack(amounts, axis=1),
+        null_resources=np.stack(is_null, axis=1) if any(null is not None for null in nulls) else None,
+    )
+
+
+def arrow_lengths(lengths: Any, is_list: bool) -> RawRows:
+    """Returns an Arrow array of lengths, or of lists, whose lengths are taken from their offsets.
+
+    Args:
+        lengths: integers, or lists.
+        is_list: which of them.
+    """
+    if is_list:
+        import pyarrow.compute as pc
+
+        lengths = pc.list_value_length(lengths)
+    return RawRows(*_values_and_nulls(lengths))
+
+
+def arrow_rows(batch: Any, columns: InputColumns, is_list: bool) -> RawRows:
+    """Returns the rows of an Arrow record batch.
+
+    Args:
+        batch: has the columns, by name.
+        columns: which they are.
+        is_list: whether the length column holds lists.
+    """
+    lengths = arrow_lengths(batch.column(batch.schema.get_field_index(columns.length)), is_list)
+    return with_integers(lengths, batch, columns)
+
+
+def _joined(table: Any, name: str) -> Any:
+    """Returns a column of an Arrow table or record batch as one array."""
+    column = table.column(table.schema.get_field_index(name))
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+
+
+def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:
+    return (values_of(array.fill_null(1)), nulls_of(array)) if array.null_count else (values_of(array), None)

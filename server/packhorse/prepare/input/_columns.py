@@ -1,0 +1,178 @@
+"""The columns of an input, as users name them: lengths, ids, groups and resources.
+
+Owns their checks by themselves. Whether a table has them is in `_tables`, and rows are in `_rows`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Self, get_args
+
+from packhorse.formats.object_store import without_secrets
+from packhorse.parameters import parameter
+from packhorse.topology import checked_integer
+
+MOST_RESOURCE = 2**31 - 1
+"""The most of one resource that a sequence may take."""
+
+
+_MOST_RESOURCES, _MOST_COST = 4, 2**42
+
+
+_RESOURCE = re.compile(r"([^=]+)=(.+?)(?::(\d*))?(?::(\d+))?")
+
+
+_USUAL_LENGTHS = ("length", "lengths", "num_tokens", "n_tokens", "token_count", "seq_len")
+
+
+_NUMBER_AT_END = re.compile(r":[-+.\d]+$")
+
+
+OnBadRow = Literal["error", "skip"]
+"""Treatment of a row that cannot be planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What sequences take beside tokens, and how much of it a bin holds.
+
+    Example:
+        >>> Resource.parse("tiles=num_tiles:48")
+        Resource(name='tiles', column='num_tiles', cap=48, cost=0)
+    """
+
+    name: str
+    """Name of the resource, such as "tiles"."""
+    column: str
+    """The input column of each row's amount, in [0, 2^31): an integer; a list of integers, such as the tiles of each
+    image, which are summed; or a list of grids (t, h, w), such as `image_grid_thw`, whose products are summed.
+    """
+    cap: int | None = None
+    """The most that a bin may have. By default there is no limit, and the resource is only counted."""
+    cost: int = 0
+    """Cost of one when ranks are balanced, in the unit of a topology's `cost_linear`: the encoder's work for it,
+    divided by the language model's work for a pair of tokens. By default 0.
+    """
+
+    def __post_init__(self) -> None:
+        """Checks the fields; a ValueError if one is wrong."""
+        for name in ("name", "column"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
+        if self.name == "tokens":
+            raise ValueError(
+                "resource: its name is 'tokens', whose cap is " + parameter("max_seq_len") + "; call it something else"
+            )
+        if self.cap is not None:
+            checked_integer(f"the cap of resource {self.name!r}", self.cap, 1, MOST_RESOURCE)
+        checked_integer(f"the cost of resource {self.name!r}", self.cost, 0, _MOST_COST)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST; a ValueError if it is something else."""
+        found = _RESOURCE.fullmatch(text)
+        if found is None or _NUMBER_AT_END.search(found[2]):  # tiles:-5 is a mistyped cap
+            raise ValueError(
+                parameter("resource")
+                + " must be NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST, such as tiles=num_tiles:48, "
+                f"got {text!r:.60}"
+            )
+        name, column, cap, cost = found.groups()
+        return cls(name=name, column=column, cap=int(cap) if cap else None, cost=int(cost) if cost else 0)
+
+    def __str__(self) -> str:
+        """The text that `parse` reads."""
+        cost = f":{self.cost}" if self.cost else ""
+        return f"{self.name}={self.column}" + (f":{self.cap or ''}" if self.cap or cost else "") + cost
+
+
+def evident_lengths(lists: Sequence[str], integers: Sequence[str]) -> str | None:
+    """Returns the only column of integers that is called as lengths usually are; None if a list could be the tokens.
+
+    Example:
+        >>> evident_lengths([], ["id", "num_tokens"]), evident_lengths(["text_ids"], ["id", "num_tokens"])
+        ('num_tokens', None)
+    """
+    usual = [name for name in integers if name in _USUAL_LENGTHS]
+    return usual[0] if len(usual) == 1 and not lists else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputColumns:
+    """The columns of lengths, ids, groups and resources, and what happens to a bad row."""
+
+    length: str | None = None
+    """The column of lengths in tokens, or of lists of tokens. By default the column that holds tokens, chosen as by
+    token sources; if there is none, the only column of integers that is called length, lengths, num_tokens, n_tokens,
+    token_count or seq_len.
+    """
+    id: str | None = None
+    """The column of ids or keys, each value once in the dataset. Integers are ids. Text, UUIDs and decimals without a
+    fraction are keys: ids are then row numbers, and a table maps keys to ids and back. By default an id is the row
+    number over all files of all inputs in order, from 0. The keys of a Megatron index are beside it, in `X.keys.arrow`.
+    """
+    on_bad_row: OnBadRow = "error"
+    """"error" refuses a row whose length or id is null, below 1 token or beyond int64; "skip" leaves it out, and the
+    manifest lists it. Repeated ids are always refused.
+    """
+    group: str | None = None
+    """The column of groups, set from a `Grouping`; None without one."""
+    resources: tuple[Resource, ...] = ()
+    """What sequences need besides tokens, such as image tiles. With a cap, no bin has more."""
+    key: str | None = None
+    """Set if `id` is a column of keys, which are read in a separate pass. Ids are then row numbers."""
+
+    def __post_init__(self) -> None:
+        """Checks what a user may give."""
+        for name, column in (("length_column", self.length), ("id_column", self.id)):
+            if not isinstance(column, str | None):
+                raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
+        if self.on_bad_row not in get_args(OnBadRow):
+            raise ValueError(
+                parameter("on_bad_row") + f" must be one of {', '.join(get_args(OnBadRow))}, got {self.on_bad_row!r}"
+            )
+        if not isinstance(self.resources, tuple) or not all(isinstance(each, Resource) for each in self.resources):
+            raise ValueError(parameter("resources") + f" must be a tuple of Resource, got {self.resources!r:.60}")
+        names = [each.name for each in self.resources]
+        if len(set(names)) < len(names) or len(names) > _MOST_RESOURCES:
+            raise ValueError(
+                parameter("resources") + f" must be at most {_MOST_RESOURCES} of distinct names, got {', '.join(names)}"
+            )
+
+    @property
+    def integers(self) -> tuple[str | None, str | None]:
+        """Names of the columns of plain integers: ids and groups."""
+        return self.id, self.group
+
+    @property
+    def amounts(self) -> list[str]:
+        """Names of the columns of resources."""
+        return [each.column for each in self.resources]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all columns that are read, each once."""
+        names = (self.length, *self.integers, *self.amounts)
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def refuse_columns(path: str, kind: str, columns: InputColumns) -> None:
+    """Refuses columns that were named for what has none; a ValueError."""
+    where = without_secrets(path)
+    if columns.group is not None:
+        raise ValueError(
+            f"{where} is {kind}, which has no columns: "
+            + parameter("group_size", "N")
+            + " makes groups of every N entries, and "
+            + parameter("groups", "FILE.npy")
+            + " names each entry's"
+        )
+    if columns.resources:
+        raise ValueError(f"{where} is {kind}, which has no columns, so none of resources: prepare from a table of both")
+    if columns.length is not None or columns.id is not None:
+        raise ValueError(
+            f"{where} is {kind}, which has no columns: leave out "
+            + parameter("length_column")
+            + "/"
+            + parameter("id_column")
+        )

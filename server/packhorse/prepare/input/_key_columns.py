@@ -1,0 +1,136 @@
+"""Columns of keys: text, UUIDs and whole numbers in digits, as UTF-8.
+
+Owns which types of Arrow are keys, and refusing a row without one. The table of keys is in `packhorse.dataset.keys`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import KeyRows
+from packhorse.formats import require
+from packhorse.formats.arrow import nulls_of
+from packhorse.formats.keys import MOST_KEY_BYTES
+from packhorse.formats.object_store import without_secrets
+from packhorse.parameters import parameter
+from packhorse.prepare.input._columns import InputColumns
+
+_UUID_BYTES = 16
+
+
+class KeyChunk(NamedTuple):
+    """Keys of consecutive rows of one file, unchecked."""
+
+    where: str
+    """The file."""
+    first_row: int
+    """In it, 0-based."""
+    values: Any
+    """An Arrow array."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyColumn:
+    """The keys of an input, a value for each row in the order that numbers them."""
+
+    name: str
+    """The column, as the manifest calls it."""
+    rows: Callable[[], Iterator[KeyRows]]
+    """Reads them, once each time that it is called; a ValueError if a row has none."""
+
+    @classmethod
+    def of_chunks(cls, name: str, chunks: Callable[[], Iterator[KeyChunk]]) -> Self:
+        """Returns the keys of Arrow arrays."""
+        return cls(name=name, rows=lambda: (_rows(chunk, name) for chunk in chunks() if len(chunk.values)))
+
+
+def are_keys(kind: Any) -> bool:
+    """Whether values of an Arrow type may name sequences: text, UUIDs, and whole numbers that int64 cannot hold."""
+    types = require("pyarrow").types
+    inner = _plain(kind.value_type if types.is_dictionary(kind) else kind)
+    is_uuid = types.is_fixed_size_binary(inner) and inner.byte_width == _UUID_BYTES
+    is_whole = types.is_decimal(inner) and inner.scale == 0
+    return bool(types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner)) or bool(
+        is_uuid or is_whole
+    )
+
+
+def _rows(chunk: KeyChunk, column: str) -> KeyRows:
+    """Returns the keys of some rows in UTF-8; UUIDs as 36 characters, numbers in digits.
+
+    Raises:
+        ValueError: a value is null, empty, longer than a key may be, or no UTF-8; names file and row.
+    """
+    pa = require("pyarrow")
+    types, values = pa.types, chunk.values
+
+    def refuse(index: int, what: str) -> ValueError:
+        return ValueError(
+            f"{chunk.where}: row {chunk.first_row + index}, column {column!r} {what}; every row needs a "
+            "key of its own, also with " + parameter("on_bad_row", "skip") + ": repair the row or leave it out"
+        )
+
+    if values.null_count:
+        raise refuse(int(np.flatnonzero(nulls_of(values))[0]), "is null")
+    values = values.dictionary_decode() if types.is_dictionary(values.type) else values
+    values = values.storage if isinstance(values, pa.ExtensionArray) else values
+    if types.is_fixed_size_binary(values.type):
+        return _uuids(values)
+    values = values.cast(pa.large_string())
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        raise ValueError(
+            f"{chunk.where}: column {column!r} holds text that is not UTF-8 in rows {chunk.first_row} to "
+            f"{chunk.first_row + len(values) - 1}; write it again as UTF-8"
+        ) from None
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    sizes = np.diff(ends)
+    for is_wrong, what in (
+        (sizes == 0, "is empty"),
+        (sizes > MOST_KEY_BYTES, f"is longer than {MOST_KEY_BYTES:,} bytes"),
+    ):
+        if is_wrong.any():
+            raise refuse(int(np.argmax(is_wrong)), what)
+    return KeyRows(np.frombuffer(data, np.uint8)[int(ends[0]) : int(ends[-1])], sizes)
+
+
+def _plain(kind: Any) -> Any:
+    return kind.storage_type if isinstance(kind, require("pyarrow").BaseExtensionType) else kind
+
+
+def _uuids(values: Any) -> KeyRows:
+    _, data = values.buffers()
+    begin = values.offset * _UUID_BYTES
+    raw = np.frombuffer(data, np.uint8)[begin : begin + len(values) * _UUID_BYTES].reshape(-1, _UUID_BYTES)
+    digits = np.stack([raw >> 4, raw & 15], axis=2).reshape(-1, 2 * _UUID_BYTES)
+    text: NDArray[np.uint8] = np.frombuffer(b"0123456789abcdef", np.uint8)[digits]
+    return KeyRows(np.insert(text, (8, 12, 16, 20), ord("-"), axis=1).reshape(-1), np.full(len(raw), 36))
+
+
+def keys_of_files(
+    columns: InputColumns, paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]]
+) -> KeyColumn | None:
+    """Returns what reads the keys of files; None if no column has any.
+
+    Args:
+        columns: chosen.
+        paths: of the files, in order.
+        column_of: yields a column of one as Arrow arrays.
+    """
+    name = columns.key
+    if name is None:
+        return None
+
+    def chunks() -> Iterator[KeyChunk]:
+        for path in paths:
+            row = 0
+            for values in column_of(path, name):
+                yield KeyChunk(without_secrets(path), row, values)
+                row += len(values)
+
+    return KeyColumn.of_chunks(name, chunks)

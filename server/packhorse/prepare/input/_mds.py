@@ -1,0 +1,134 @@
+"""MDS shards as input.
+
+Owns choosing their columns. The form of shards is in `packhorse.formats`.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from packhorse.formats import MdsShards
+from packhorse.formats.arrow import evident_column, listed
+from packhorse.formats.files import FileStamp, is_file
+from packhorse.formats.mds import INDEX, INTEGERS, array_type
+from packhorse.formats.object_store import for_each, without_secrets
+from packhorse.parameters import parameter
+from packhorse.prepare.input._base import InputFile, Opened, RowRange, WholeFiles
+from packhorse.prepare.input._columns import InputColumns, evident_lengths
+from packhorse.prepare.input._rows import RawRows, as_amounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MdsRows(RowRange):
+    """One shard."""
+
+    shards: MdsShards
+    """Pickles as its index."""
+    number: int
+    """The shard's, in the index."""
+
+    def _read(self) -> Iterator[RawRows]:
+        length = self.columns.length
+        assert length is not None  # the reader chose one
+        is_lengths = self.shards.columns[length] in INTEGERS
+        lengths = (self.shards.shard_integers if is_lengths else self.shards.shard_lengths)(self.number, length)
+        ids, groups = (
+            None if name is None else self.shards.shard_integers(self.number, name) for name in self.columns.integers
+        )
+        amounts = [self.shards.shard_integers(self.number, name) for name in self.columns.amounts]
+        resources = np.stack([as_amounts(each) for each in amounts], axis=1) if amounts else None
+        yield RawRows(lengths, ids=ids, groups=groups, resources=resources)
+
+
+class MdsReader(WholeFiles):
+    """See the top of the file."""
+
+    kind = "MDS"
+    takes = "one folder of MDS shards with its index.json; a column of lengths or of tokens"
+    is_alone = True
+    suffixes = (INDEX,)
+
+    def recognises(self, path: str) -> bool:
+        """See `Reader`."""
+        shown = without_secrets(path)
+        is_one = shown != path  # what signs a URL is for one object, not for those below it
+        return os.path.basename(shown) == INDEX or (not is_one and is_file(os.path.join(path, INDEX)))
+
+    def files(self, source: str) -> list[str]:
+        """See `Reader`."""
+        return super().files(source if os.path.basename(source) == INDEX else os.path.join(source, INDEX))
+
+    def files_beside(self, paths: Sequence[str]) -> list[str]:
+        """See `Reader`."""
+        return [str(path) for index in paths for path, _ in MdsShards(index).shards]
+
+    def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
+        """See `Reader`."""
+        (index,) = paths
+        shards = MdsShards(index)
+        chosen = _chosen(shards, columns)
+        ranges: list[RowRange] = []
+        files = [InputFile(path=index, stamp=FileStamp.of(index), num_rows=0)]
+        first_index = 0
+        stamps = for_each([path for path, _ in shards.shards], FileStamp.of)
+        for number, ((path, num_rows), stamp) in enumerate(zip(shards.shards, stamps, strict=True)):
+            file = InputFile(path=str(path), stamp=stamp, num_rows=num_rows)
+            files.append(file)
+            if num_rows:
+                ranges.append(
+                    MdsRows(
+                        path=file.path,
+                        stamp=file.stamp,
+                        shards=shards,
+                        number=number,
+                        first_row=0,
+                        first_index=first_index,
+                        num_rows=num_rows,
+                        columns=chosen,
+                    )
+                )
+            first_index += num_rows
+        return Opened(kind=self.kind, ranges=ranges, files=files, columns=chosen)
+
+
+def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
+    where = shards.where
+    there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
+    for name in columns.names:
+        if name not in shards.columns:
+            raise ValueError(f"{where} has no column {name!r}; its columns are: {there}")
+    tokens = [name for name in shards.columns if _is_tokens(shards.columns[name])]
+    numbers = [name for name, encoding in shards.columns.items() if encoding in INTEGERS]
+    length = columns.length or evident_column(tokens) or evident_lengths(tokens, numbers)
+    if length is None:
+        raise ValueError(
+            f"{where}: which column holds the tokens is not evident; "
+            + parameter("length_column")
+            + f" must name one, of lengths or of tokens. Its columns are: {there}"
+        )
+    if shards.columns[length] not in INTEGERS and not _is_tokens(shards.columns[length]):
+        raise ValueError(
+            f"{where}: column {length!r} is encoded as {shards.columns[length]!r}, but integers (lengths in tokens) or "
+            "arrays or lists of integers (the tokens) are needed"
+        )
+    integers = [
+        *zip(("ids", "groups"), columns.integers, strict=True),
+        *(("resources", name) for name in columns.amounts),
+    ]
+    for what, column in integers:
+        if column is not None and shards.columns[column] not in INTEGERS:
+            raise ValueError(
+                f"{where}: column {column!r} is encoded as {shards.columns[column]!r}, but {what} are integers"
+            )
+    return replace(columns, length=length)
+
+
+def _is_tokens(encoding: str) -> bool:
+    if encoding == "json":
+        return True
+    found = array_type(encoding)
+    return (
+        found is not None and (found[0] is None or found[0].kind in "iu") and (found[1] is None or len(found[1]) == 1)
+    )

@@ -1,0 +1,178 @@
+"""Lengths that a program holds: arrays, `datasets.Dataset`, and whatever speaks Arrow's C stream.
+
+Owns taking them in. A stream is read once, and only its lengths and ids are kept: 16 bytes a sequence. Files of arrays
+are in `npy`.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats import require
+from packhorse.formats.arrow import values_of
+from packhorse.parameters import parameter
+from packhorse.prepare.input._arrow_rows import arrow_lengths, arrow_rows
+from packhorse.prepare.input._base import BATCH_ROWS, Opened, RowRange, cut
+from packhorse.prepare.input._columns import InputColumns
+from packhorse.prepare.input._key_columns import KeyChunk, KeyColumn
+from packhorse.prepare.input._rows import RawRows
+from packhorse.prepare.input._tables import chosen_columns, is_tokens
+from packhorse.prepare.input.npy import array_rows, check_array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRows(RowRange):
+    """Rows held in memory; pickles with them."""
+
+    rows: RawRows
+
+    def _read(self) -> Iterator[RawRows]:
+        for first, size in cut(self.num_rows, BATCH_ROWS):
+            yield self.rows.part(first, size)
+
+
+def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened:
+    """Turns an object into ranges; see `packhorse.prepare.prepare` for what it may be.
+
+    Args:
+        lengths: the object.
+        columns: of it.
+        where: what messages call it; its type where it is empty.
+
+    Raises:
+        TypeError: it is nothing of the kind.
+        ValueError: a column is missing, ambiguous, or of another type.
+    """
+    where = where or f"the {type(lengths).__name__}"
+    kept: list[Any] = []
+    parts, chosen = _parts(lengths, columns, where, kept)
+    ranges: list[RowRange] = []
+    index = 0
+    for rows in parts:
+        if len(rows.lengths):
+            ranges.append(
+                HeldRows(
+                    path=where,
+                    stamp=None,
+                    first_row=index,
+                    first_index=index,
+                    num_rows=len(rows.lengths),
+                    columns=chosen,
+                    rows=rows,
+                )
+            )
+            index += len(rows.lengths)
+    keys = None
+    if chosen.key is not None:
+        first_rows = accumulate(map(len, kept), initial=0)
+        chunks = [KeyChunk(where, row, values) for row, values in zip(first_rows, kept, strict=False)]
+        keys = KeyColumn.of_chunks(chosen.key, lambda: iter(chunks))
+    return Opened(kind=type(lengths).__name__, ranges=ranges, files=[], columns=chosen, keys=keys)
+
+
+def _parts(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], InputColumns]:
+    """Returns the rows of an object, some at a time, and its columns; what names them is added to `keys`."""
+    if isinstance(lengths, list | tuple):
+        lengths = np.asarray(lengths)
+    if isinstance(lengths, np.ndarray):
+        check_array(lengths, columns, where)
+        return array_rows(lengths, columns), columns
+    package = sys.modules.get("datasets")
+    if package is not None and isinstance(lengths, package.Dataset):
+        return _of_dataset(lengths, columns, where, keys)
+    if package is not None and isinstance(lengths, package.DatasetDict):
+        raise TypeError(f"a DatasetDict holds several datasets; pass one of them: {', '.join(map(repr, lengths))}")
+    pa = require("pyarrow")
+    if hasattr(lengths, "__arrow_c_stream__"):
+        try:
+            reader = pa.RecordBatchReader.from_stream(lengths)
+        except pa.ArrowInvalid:  # a stream of plain arrays, such as a Series
+            return _of_arrays(pa.chunked_array(lengths), columns, where)
+        return _of_batches(reader, columns, where, keys)
+    if hasattr(lengths, "__arrow_c_array__"):
+        return _of_arrays(pa.chunked_array([pa.array(lengths)]), columns, where)
+    raise TypeError(
+        f"lengths must be a NumPy array, a datasets.Dataset or an object with __arrow_c_stream__ (Polars, DuckDB, "
+        f"pandas, pyarrow), got {type(lengths).__name__}; files are given as input"
+    )
+
+
+def _of_batches(
+    reader: Any, columns: InputColumns, where: str, keys: list[Any]
+) -> tuple[Iterator[RawRows], InputColumns]:
+    chosen, is_list = chosen_columns(reader.schema, columns, where)
+
+    def parts() -> Iterator[RawRows]:
+        for batch in reader:
+            if chosen.key is not None:
+                keys.append(batch.column(batch.schema.get_field_index(chosen.key)))
+            yield _kept(arrow_rows(batch, chosen, is_list))
+
+    return _joined(parts()), chosen
+
+
+def _of_arrays(array: Any, columns: InputColumns, where: str) -> tuple[Iterator[RawRows], InputColumns]:
+    if columns.names or columns.key:
+        raise ValueError(
+            f"{where} is one column of lengths: leave out "
+            + parameter("length_column")
+            + ", "
+            + parameter("id_column")
+            + " and "
+            + parameter("group_column")
+        )
+    if not (require("pyarrow").types.is_integer(array.type) or is_tokens(array.type)):
+        raise ValueError(f"{where} holds {array.type}, but integers (lengths) or lists of integers (tokens) are needed")
+    return (_kept(arrow_lengths(chunk, is_tokens(array.type))) for chunk in array.chunks), columns
+
+
+def _of_dataset(
+    dataset: Any, columns: InputColumns, where: str, keys: list[Any]
+) -> tuple[Iterator[RawRows], InputColumns]:
+    """Reads offsets of all rows and then takes those that `select` or `shuffle` left: no token is copied."""
+    table = dataset.data.table
+    rows, chosen = _of_batches(table.to_reader(), columns, where, keys)
+    indices = dataset._indices
+    if indices is None:
+        return rows, chosen
+    held = _concatenated(list(rows))
+    chunks = [values_of(chunk).astype(np.int64) for chunk in indices.column(0).chunks]
+    selection = np.concatenate([np.empty(0, np.int64), *chunks])
+    if keys:
+        keys[:] = require("pyarrow").chunked_array(keys).take(require("pyarrow").array(selection)).chunks
+    return iter([held.each(lambda column: column[selection])]), chosen
+
+
+def _kept(rows: RawRows) -> RawRows:
+    """Copies values out of the producer's memory, which holds all columns together."""
+    return rows.each(np.array)
+
+
+def _joined(parts: Iterator[RawRows]) -> Iterator[RawRows]:
+    """Yields larger parts, so that thousands of small record batches are no thousands of tasks."""
+    held: list[RawRows] = []
+    size = 0
+    for rows in parts:
+        held.append(rows)
+        size += len(rows.lengths)
+        if size >= BATCH_ROWS:
+            yield _concatenated(held)
+            held, size = [], 0
+    if held:
+        yield _concatenated(held)
+
+
+def _concatenated(parts: list[RawRows]) -> RawRows:
+    def joined(number: int) -> NDArray[Any] | None:
+        if all(part[number] is None for part in parts):
+            return None
+        no_nulls = (np.zeros(len(part.lengths), dtype=bool) for part in parts)
+        return np.concatenate([b if a[number] is None else a[number] for a, b in zip(parts, no_nulls, strict=True)])
+
+    lengths = np.concatenate([np.empty(0, dtype=np.int64), *(part.lengths for part in parts)])
+    return RawRows(lengths, *(joined(number) for number in range(1, len(RawRows._fields))))

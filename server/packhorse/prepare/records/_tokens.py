@@ -1,0 +1,82 @@
+"""Where the tokens of an input are, as the manifest says it.
+
+Owns which inputs have tokens in one place on a disk. The other facts of an input are in `inputs`.
+"""
+
+import os
+from pathlib import Path
+
+from packhorse.dataset import (
+    TOKENS,
+    PreparedDataset,
+    TokensRecord,
+)
+from packhorse.formats.flat import FlatTokens
+from packhorse.formats.megatron import MegatronTokens, megatron_paths
+from packhorse.formats.object_store import is_url
+from packhorse.prepare.input import Opened
+from packhorse.tokens import as_token_source
+from packhorse.tokens.recorded import check_tokens, fingerprint_of
+from packhorse.wire import tokens_fingerprint
+
+_TABLES = ("Parquet", "Arrow", "MDS")
+"""Kinds of input whose column of lengths may be one of tokens."""
+
+
+def tokens_of(
+    opened: Opened, output: Path, tokens_folder: Path | None, before: PreparedDataset | None
+) -> TokensRecord | None:
+    """Returns where the tokens of an input are, with those of a version before; None if not in one place on a disk."""
+    if opened.kind in _TABLES:
+        return _tokens_of_table(opened, output, before)
+    if before is not None:
+        return None
+    paths = {each.path for each in opened.ranges}
+    if opened.kind not in ("Megatron", "flat") or len(paths) != 1 or is_url(path := paths.pop()):
+        return None
+    tokens: MegatronTokens | FlatTokens
+    if opened.kind == "Megatron":
+        data, named = megatron_paths(path)
+    else:
+        data = named = Path(path.removesuffix(".boundaries"))
+    relative = _relative(named, output)
+    if tokens_folder is not None:
+        relative = f"{TOKENS}/{named.name}"
+    if not data.is_file() or not relative.isprintable():  # a name that is no text
+        return None
+    tokens = MegatronTokens(named) if opened.kind == "Megatron" else FlatTokens(named)
+    return TokensRecord(
+        path=relative,
+        fingerprint=tokens_fingerprint(tokens.read, len(tokens)),
+        dtype=tokens.index.dtype.name,
+        has_loss_mask=as_token_source(named).loss_mask_beside() is not None,
+    )
+
+
+def _tokens_of_table(opened: Opened, output: Path, before: PreparedDataset | None) -> TokensRecord | None:
+    """Returns where a table's tokens are, if its lengths were counted from them."""
+    inputs = None if before is None else before.manifest.inputs
+    if before is not None and (inputs is None or inputs.tokens is None):
+        return None
+    paths, column = [file.path for file in opened.files], opened.columns.length
+    folders = {os.path.dirname(path) for path in paths}
+    if any(map(is_url, paths)) or len(folders) != 1:
+        return None
+    is_one_file = len(paths) == 1 and opened.kind != "MDS" and before is None
+    named = paths[0] if is_one_file else folders.pop() or "."
+    relative = _relative(named, output)
+    try:
+        source = as_token_source(named, column=column)
+        num_rows = opened.num_rows + (0 if inputs is None else inputs.rows)
+        if source.num_sequences != num_rows or not relative.isprintable():
+            return None
+        if inputs is not None and inputs.tokens is not None:  # the rows before come first
+            check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
+        dtype = None if source.token_dtype is None else source.token_dtype.name
+        return TokensRecord(path=relative, fingerprint=fingerprint_of(source, num_rows), column=column, dtype=dtype)
+    except (ValueError, OSError):  # a column of lengths, rows without tokens, or files of another kind beside it
+        return None
+
+
+def _relative(path: str | Path, output: Path) -> str:
+    return os.path.relpath(os.path.abspath(path), os.path.abspath(output)).replace(os.sep, "/")

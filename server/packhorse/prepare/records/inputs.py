@@ -1,0 +1,128 @@
+"""What the manifest says of an input: its files, skipped rows, and what was left out of them.
+
+Owns which lists are in the manifest, and which in files beside it. Where the tokens are is in `_tokens`, and keys are
+in `keys`; reading is in `packhorse.prepare.input`.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.dataset import (
+    INPUTS,
+    MOST_LISTED,
+    SKIPPED,
+    InputRecord,
+    Inputs,
+    PreparedDataset,
+    SkippedRow,
+    SkippedRows,
+    read_records,
+    write_records,
+)
+from packhorse.formats.files import absolute
+from packhorse.formats.left_out import left_out_of
+from packhorse.formats.object_store import is_url
+from packhorse.prepare.input import Fault, Opened
+from packhorse.prepare.records._tokens import tokens_of
+
+_MOST_CHARACTERS = 240
+
+
+def write_inputs(
+    folder: Path | None,
+    opened: Opened,
+    skipped: Sequence[tuple[str, NDArray[np.int64]]],
+    before: PreparedDataset | None = None,
+    *,
+    output: Path | None = None,
+    tokens_folder: Path | None = None,
+) -> Inputs:
+    """Returns what the manifest says of the input, and writes whole lists where those are longer.
+
+    Args:
+        folder: where to write; None writes nothing.
+        opened: what was read.
+        skipped: files and (row, Fault) of their rows that were skipped, in order: int64 [k, 2] each.
+        before: the version that was appended to, whose input comes first.
+        output: the folder to be.
+        tokens_folder: of the input, which becomes a subfolder of it.
+    """
+    names = _names([file.path for file in opened.files])
+    files = [
+        *(inputs_of(before) if before else ()),
+        *(
+            InputRecord(
+                name=names[file.path],
+                size_bytes=file.stamp.size_bytes,
+                modified_ns=file.stamp.modified_ns,
+                etag=file.stamp.version or None,
+                rows=file.num_rows,
+            )
+            for file in opened.files
+        ),
+    ]
+
+    def skipped_rows() -> Iterator[SkippedRow]:
+        if before:
+            yield from _skipped_of(before)
+        for path, rows in skipped:
+            for row, fault in rows.tolist():
+                yield SkippedRow(file=names.get(path, path), row=row, reason=Fault(fault).reason)
+
+    left_out = Counter(before.manifest.inputs.left_out if before and before.manifest.inputs else None)
+    if opened.kind in ("Megatron", "flat"):
+        for file in opened.files:
+            left_out += Counter({} if is_url(file.path) else left_out_of(file.path))
+    by_reason = Counter(Fault(fault).reason for _, rows in skipped for fault in rows[:, 1].tolist())
+    num_skipped = by_reason.total()
+    num_rows = opened.num_rows
+    if before is not None and before.manifest.inputs is not None:
+        num_skipped += before.manifest.inputs.skipped.rows
+        by_reason += Counter(before.manifest.inputs.skipped.by_reason)
+        num_rows += before.manifest.inputs.rows
+    if folder is not None and len(files) > MOST_LISTED:
+        write_records(folder / INPUTS, files)
+    if folder is not None and num_skipped > MOST_LISTED:
+        write_records(folder / SKIPPED, skipped_rows())
+    return Inputs(
+        kind=opened.kind,
+        length_column=opened.columns.length,
+        rows=num_rows,
+        num_files=len(files),
+        files=tuple(files[:MOST_LISTED]),
+        skipped=SkippedRows(
+            rows=num_skipped,
+            first=tuple(islice(skipped_rows(), MOST_LISTED)),
+            by_reason=dict(sorted(by_reason.items())) if num_skipped == by_reason.total() > 0 else None,
+        ),
+        left_out=dict(sorted(left_out.items())) or None,
+        tokens=None if output is None else tokens_of(opened, output, tokens_folder, before),
+    )
+
+
+def inputs_of(before: PreparedDataset) -> Iterator[InputRecord]:
+    """Yields every file that a version was prepared from."""
+    inputs = before.manifest.inputs
+    assert inputs is not None  # to others nothing is appended
+    yield from inputs.files if inputs.num_files <= MOST_LISTED else read_records(before.path / INPUTS, InputRecord)
+
+
+def _skipped_of(before: PreparedDataset) -> Iterator[SkippedRow]:
+    assert before.manifest.inputs is not None
+    skipped = before.manifest.inputs.skipped
+    yield from skipped.first if skipped.rows <= MOST_LISTED else read_records(before.path / SKIPPED, SkippedRow)
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Returns path → its part below the folder that all share, as text."""
+    whole = [absolute(path) for path in paths]
+    folders = zip(*(os.path.dirname(path).split("/") for path in whole), strict=False)
+    shared = "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, folders))
+    relative = [path.removeprefix(shared).lstrip("/")[-_MOST_CHARACTERS:] for path in whole]
+    return {path: os.fsencode(name).decode(errors="replace") for path, name in zip(paths, relative, strict=True)}

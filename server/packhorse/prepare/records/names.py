@@ -1,0 +1,48 @@
+"""How inputs are named: by users, and in the manifest.
+
+Owns the names of sources as a whole. Those of files are in `inputs`.
+"""
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from packhorse.formats.files import as_path
+from packhorse.formats.object_store import is_url, without_secrets
+from packhorse.parameters import parameter
+
+Source = str | os.PathLike[str]
+"""A file, a folder, a pattern, or the URL of one in an object store, to read."""
+
+
+_MOST_NAMES = 8
+
+
+def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
+    """Returns the inputs as they were named; a ValueError if that is no way to name one."""
+    named = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
+    paths = [as_path(one) for one in named if isinstance(one, str | os.PathLike) and str(one)]
+    if len(paths) < len(named):
+        raise ValueError(
+            parameter("input")
+            + f" must be a file, a folder, a pattern, a URL of one, or a list of these, got {input!r:.60}"
+        )
+    return paths
+
+
+def name_of_inputs(sources: Sequence[str]) -> str:
+    """Returns what the manifest calls the inputs: last components, and of a pattern its folder too."""
+    names = []
+    for source in sources[:_MOST_NAMES]:
+        path = Path(without_secrets(source).partition("://")[2] if is_url(source) else os.path.abspath(source))
+        names.append("/".join(path.parts[-2:]).removeprefix("//") if glob.has_magic(path.name) else path.name)
+    if len(sources) > _MOST_NAMES:
+        names.append(f"{len(sources) - _MOST_NAMES:,} more")
+    return os.fsencode(", ".join(names)).decode(errors="replace")
+
+
+def joined_names(before: str, more: str) -> str:
+    """Returns what the manifest calls the inputs of a dataset that grew."""
+    names = f"{before}, {more}".split(", ")
+    return ", ".join([*names[:_MOST_NAMES], *["…"] * (len(names) > _MOST_NAMES)])

@@ -1,0 +1,71 @@
+"""The catalog of an embedded client: datasets opened on first use, whose checksums are compared once.
+
+Owns what is kept open, and which folders were checked. Datasets planned in memory are in `memory_catalog`.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from packhorse.dataset import PreparedDataset, open_prepared
+from packhorse.server.datasets.catalog import Catalog
+from packhorse.server.datasets.stamps import Stamps
+
+_OPEN: dict[Path, tuple[Stamps, PreparedDataset]] = {}
+"""The dataset that this process opened last in each folder, and the stamps that its files had."""
+
+
+class Checked(Protocol):
+    """A set of texts, which processes may share."""
+
+    def add(self, text: str, /) -> None:
+        """Adds a text."""
+        ...
+
+    def __contains__(self, text: str, /) -> bool:
+        """Whether it was added."""
+        ...
+
+
+class LazyCatalog(Catalog):
+    """A catalog that opens a dataset on first use, and compares no checksums twice.
+
+    Args:
+        root: as of a Catalog.
+        checked: folders, with their files' stamps, whose arrays matched their checksums. They are not compared again;
+            others are added.
+
+    Raises:
+        PreparedDatasetError: there is no dataset.
+    """
+
+    def __init__(self, root: Path | str, checked: Checked) -> None:
+        self._checked = checked
+        super().__init__(root)
+
+    def _open_first(self) -> None:
+        pass
+
+    def refuse_link(self, path: Path, name: str) -> None:
+        """Refuses nothing: this process has the rights of its user."""
+
+    def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
+        is_checked = _key(folder, stamps) in self._checked
+        known_stamps, dataset = _OPEN.get(folder, ((), None))
+        if dataset is None or known_stamps != stamps:
+            if is_checked:
+                dataset = open_prepared(folder, check_pool=False)
+            else:
+                dataset, is_checked = super()._load(folder, stamps)
+            _OPEN[folder] = (stamps, dataset)
+        if is_checked:
+            self._checked.add(_key(folder, stamps))
+        return dataset, is_checked
+
+    def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
+        super()._check_beside_serving(dataset, stamps)
+        if self._current.get(dataset.name) is not None:  # it was not withdrawn
+            self._checked.add(_key(dataset.path, stamps))
+
+
+def _key(folder: Path, stamps: Stamps) -> str:
+    return f"{folder} {stamps}"

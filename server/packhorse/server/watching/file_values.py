@@ -1,0 +1,29 @@
+"""The values of gauges about files: which ones are wrong, and when certificates and tokens end.
+
+Owns which file gives which value. The gauges are in `metrics`.
+"""
+
+from collections.abc import Callable
+
+from packhorse.server.access.tls import Certificates
+from packhorse.server.access.tokens import TokenFile
+from packhorse.server.datasets.corpora import Corpora
+from packhorse.server.datasets.mixtures import Mixtures
+from packhorse.server.watching.metrics import EXPIRY, UNUSABLE_FILES, Values
+
+
+def file_values(
+    mixtures: Mixtures, corpora: Corpora, tokens: TokenFile | None, certificates: Certificates | None
+) -> dict[str, Callable[[], Values]]:
+    """Returns what computes the values of `metrics.FILE_GAUGES`."""
+
+    def unusable() -> Values:
+        kinds = (("tokens", tokens), ("certificates", certificates))
+        others = [(kind, "") for kind, files in kinds if files is not None and files.trouble]
+        return dict.fromkeys([*mixtures.troubles(), *corpora.troubles(), *others], 1)
+
+    def expiries() -> Values:
+        kinds = (("token", tokens), ("certificate", certificates))
+        return {(kind, name): end for kind, files in kinds if files is not None for name, end in files.ends().items()}
+
+    return {UNUSABLE_FILES: unusable, EXPIRY: expiries}

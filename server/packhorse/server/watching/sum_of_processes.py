@@ -1,0 +1,46 @@
+"""The metrics of several processes as those of one.
+
+Owns how they are added up. The port that shows them is in `metrics_port`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.samples import Sample
+
+
+class SumOfProcesses:
+    """Collects counters and histograms from the files in which prometheus_client keeps those of every process.
+
+    Processes that died still count there. Gauges that are computed at a scrape, such as facts about datasets, have no
+    file: they come from the living processes, as the largest value of equal labels.
+
+    Args:
+        folder: of the files (PROMETHEUS_MULTIPROC_DIR of the processes).
+        families: returns all metrics of every process's registry.
+    """
+
+    def __init__(self, folder: Path, families: Callable[[], Iterable[Iterable[Metric]]]) -> None:
+        self._files = MultiProcessCollector(CollectorRegistry(), str(folder))  # type: ignore[no-untyped-call]
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields every family once."""
+        summed: list[Metric] = list(self._files.collect())  # type: ignore[no-untyped-call]
+        yield from summed
+        in_files = {family.name for family in summed}
+        others: dict[str, Metric] = {}
+        for family in (family for process in self._families() for family in process):
+            if family.name not in in_files:
+                known = others.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                known.samples.extend(family.samples)
+        for family in others.values():
+            largest: dict[tuple[object, ...], Sample] = {}
+            for sample in family.samples:
+                key = (sample.name, *sorted(sample.labels.items()))
+                if key not in largest or sample.value > largest[key].value:
+                    largest[key] = sample
+            family.samples = list(largest.values())
+            yield family

@@ -1,0 +1,53 @@
+"""The files of an output: which a prefix names, and which of an earlier output go.
+
+Owns their names. The work folder beside them is in `_work`, and the ledger of rows in `ledger`.
+"""
+
+import os
+from pathlib import Path
+
+from packhorse.formats import megatron_paths
+from packhorse.formats.keys import keys_path
+from packhorse.formats.left_out import unused_path
+from packhorse.formats.megatron_writer import masked_paths
+from packhorse.parameters import parameter
+from packhorse.storage import refuse_url
+
+
+def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Returns the `.bin` and the `.idx` of a prefix; a ValueError if it is a folder or ends like one."""
+    if not isinstance(output, str | os.PathLike):
+        raise ValueError(
+            parameter("output") + f" must be the path of the files to write, without a suffix, got {output!r:.60}"
+        )
+    refuse_url(output, "output")
+    paths = megatron_paths(output)
+    is_folder = os.path.isdir(output)
+    if is_folder or paths[1].name == ".idx":
+        folder = Path(output) if is_folder else paths[1].parent
+        raise ValueError(
+            parameter("output") + f" {output} is a folder; name the files in it too, e.g. {folder / 'corpus'}"
+        )
+    return paths
+
+
+def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
+    """Returns the path of the tokenizer beside token files `X.bin`, `X.idx`."""
+    return megatron_paths(output)[1].with_suffix(".tokenizer.json")
+
+
+def is_saved(local: Path, saved: Path) -> bool:
+    """Says whether a tokenizer is the very file in which it would be saved."""
+    return saved.exists() and local.samefile(saved)
+
+
+def remove_stale(output: str | os.PathLike[str], *, keeps_mask: bool = False, keeps_keys: bool = False) -> None:
+    """Removes what an earlier output of the same prefix left and the new one has not: its loss mask, its keys.
+
+    Called after the new files appeared: tokens beside a mask of other lengths are refused, and tokens that lost their
+    mask would be trained on as a whole.
+    """
+    rows = megatron_paths(output)[1].with_suffix(".rows.json")
+    stale = [] if keeps_mask else [unused_path(output), rows, *masked_paths(output)[:2]]
+    for path in [*reversed(stale), *([] if keeps_keys else [keys_path(output)])]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,199 @@
+"""Documents to sequences of ids, batch by batch, and the tokens around each.
+
+Owns which tokens begin and end a sequence. Loading a tokenizer is in `tokenizers`, and special tokens within texts are
+in `special_texts`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self, cast, get_args
+
+import numpy as np
+
+from packhorse.formats import MegatronWriter
+from packhorse.formats.files import FileStamp
+from packhorse.parameters import parameter
+from packhorse.tokenize.encoding.keys_file import KeyedText, KeysFile
+from packhorse.tokenize.encoding.special_texts import SpecialInText, SpecialTexts
+from packhorse.tokenize.encoding.tokenizers import (
+    closing_id,
+    end_of_sequence,
+    id_limit,
+    load_tokenizer,
+    opening_id,
+    tokenizer_files,
+)
+from packhorse.tokenize.encoding.training import DEFAULT_EOS
+from packhorse.tokenize.encoding.unknown_characters import UnknownCharacters
+from packhorse.tokenize.tally import Tally
+
+_BATCH_DOCUMENTS = 1024
+
+
+_BATCH_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecialTokens:
+    """Tokens put around a document."""
+
+    bos: str | None = None
+    """Token put before every sequence, if the tokenizer does not add it itself; None for none."""
+    eos: str | None = None
+    """Token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
+    `end_of_sequence`."""
+    append_eos: bool = True
+    """False appends nothing, and ignores `eos`."""
+    special_in_text: SpecialInText = "text"
+    """What becomes of special tokens that a document spells out, such as `<|endoftext|>` in a page about models: "text"
+    encodes their characters, so that no document writes control tokens; "keep" makes them tokens, as transformers does;
+    "error" refuses the document. They are counted in any case. The token that begins or ends every sequence is the
+    document's own if the text begins or ends with it, and is not put there twice.
+    """
+
+    def __post_init__(self) -> None:
+        """Checks the choice."""
+        if self.special_in_text not in get_args(SpecialInText):
+            raise ValueError(
+                parameter("special_in_text")
+                + f" is {self.special_in_text!r}; choose one of {', '.join(get_args(SpecialInText))}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """Turns documents into sequences. Pickled to another process, it loads the tokenizer there."""
+
+    path: Path
+    """The tokenizer's file."""
+    vocab_size: int
+    bos: str | None
+    eos: str | None
+    first_id: int | None
+    """Put before every sequence; None for nothing."""
+    last_id: int | None
+    """Put after it."""
+    special: SpecialTexts
+    unknown: UnknownCharacters
+
+    @classmethod
+    def made(cls, path: Path, special: SpecialTokens, *, is_trained: bool) -> Self:
+        """Looks up the special tokens."""
+        model = _loaded(path, *map(FileStamp.of, tokenizer_files(path)))
+        eos, opening, closing = None, opening_id(model), closing_id(model)
+        if special.append_eos:
+            eos = special.eos or (DEFAULT_EOS if is_trained else end_of_sequence(model, path, none="append_eos"))
+        return cls(
+            path=path,
+            vocab_size=id_limit(model),
+            bos=special.bos,
+            eos=eos,
+            first_id=(first := _added_id(model, "bos", special.bos, opening)),
+            last_id=(last := _added_id(model, "eos", eos, closing)),
+            special=SpecialTexts.of(
+                model,
+                special.special_in_text,
+                begin_id=first if opening is None else opening,
+                end_id=last if closing is None else closing,
+            ),
+            unknown=UnknownCharacters.of(model),
+        )
+
+    @property
+    def model(self) -> Any:
+        """The tokenizer, which takes special tokens in a text as they are to be taken."""
+        model = _loaded(self.path, *map(FileStamp.of, tokenizer_files(self.path)))
+        model.encode_special_tokens = self.special.treatment != "keep"
+        return model
+
+    @property
+    def refused(self) -> SpecialTexts | None:
+        """The special tokens whose texts refuse a document; None if none does."""
+        return self.special if self.special.treatment == "error" else None
+
+    def write(
+        self, documents: Iterable[str], writer: MegatronWriter, tally: Tally, keys: KeysFile | None = None
+    ) -> None:
+        """Writes documents, and their keys if they have any, batch by batch, and counts them."""
+        for batch in _batches(documents):
+            sequences = self._sequences(batch, tally)
+            if keys is not None:
+                pairs = zip(batch, sequences, strict=True)
+                keys.append([cast(KeyedText, text).key for text, ids in pairs if ids])
+            kept = [ids for ids in sequences if ids]
+            tally.empty += len(sequences) - len(kept)
+            if not kept:
+                continue
+            lengths = np.array([len(ids) for ids in kept])
+            writer.append_many(np.concatenate([np.array(ids, dtype=np.int32) for ids in kept]), lengths)
+            tally.sequences += len(kept)
+            tally.tokens += int(lengths.sum())
+            tally.longest = max(tally.longest, int(lengths.max()))
+
+    def sequence(self, text: str) -> list[int]:
+        """Returns the ids of one document."""
+        (ids,) = self._sequences([text], Tally())
+        return ids
+
+    def _sequences(self, batch: Sequence[str], tally: Tally) -> list[list[int]]:
+        """Returns the ids of each document, and none for one without text; counts what is special or unknown."""
+        taken = [self.special.take(text, tally.special) for text in batch]
+        texts = [text.text for text in taken]
+        model = self.model
+        encodings = model.encode_batch_fast(texts)
+        sequences: list[list[int]] = []
+        for text, encoding in zip(taken, encodings, strict=True):
+            ids: list[int] = encoding.ids if text.text.strip() else []
+            if ids:
+                tally.unknown += self.unknown.count(model, text.text, ids)
+                tally.own_ends += text.own_ends
+                tally.special_ids += self.special.count(text, encoding)
+                self._begin_and_end(ids)
+            sequences.append(ids)
+        return sequences
+
+    def _begin_and_end(self, ids: list[int]) -> None:
+        """Adds what begins and ends a sequence, unless its text did already."""
+        begin, end = self.special.begin_id, self.special.end_id
+        if begin is not None and self.first_id is None and ids[:2] == [begin, begin]:
+            del ids[0]
+        if end is not None and self.last_id is None and ids[-2:] == [end, end]:
+            del ids[-1]
+        if self.first_id is not None and ids[0] != self.first_id:
+            ids.insert(0, self.first_id)
+        if self.last_id is not None and ids[-1] != self.last_id:
+            ids.append(self.last_id)
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: Path, *stamps: FileStamp) -> Any:
+    return load_tokenizer(path)
+
+
+def _added_id(tokenizer: Any, name: str, token: str | None, own: int | None) -> int | None:
+    """The id to add to every sequence; None if there is none, or the tokenizer adds it by itself."""
+    if token is None:
+        return None
+    number: int | None = tokenizer.token_to_id(token)
+    if number is None:
+        raise ValueError(
+            f"{name} {token!r} is not a token of the tokenizer; name one that is, or "
+            + (("none with " + parameter("append_eos", False)) if name == "eos" else "leave it out")
+        )
+    return None if own == number else number
+
+
+def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Yields documents in batches that are bounded in documents and in characters."""
+    batch: list[str] = []
+    characters = 0
+    for text in documents:
+        batch.append(text)
+        characters += len(text)
+        if len(batch) >= _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,144 @@
+"""Tokenizers on disk: a `tokenizer.json`, and the settings beside it.
+
+Owns loading and saving them, and their tokens around a text. Training is in `training`, and encoding is in `encoder`. A
+`tokenizer.json` cannot name its end-of-sequence token: as in transformers, `corpus.tokenizer_config.json` beside
+`corpus.tokenizer.json` does.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from packhorse.formats import require
+from packhorse.parameters import parameter
+from packhorse.sft.tokenizer import read_tokenizer_json, tokenizer_json_path
+from packhorse.sft.tokenizer_settings import with_settings
+from packhorse.storage import AtomicFiles
+
+
+def load_tokenizer(path: Path) -> Any:
+    """Loads a `tokenizer.json`, without its truncation and padding: a document is tokenized whole.
+
+    Raises:
+        ImportError: the tokenizers library is not installed.
+        ValueError: it, or the settings beside it, cannot be read.
+    """
+    require("tokenizers")
+    tokenizer, _ = with_settings(read_tokenizer_json(path), _settings(path), settings_path(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = splits_special_tokens(path)
+    return tokenizer
+
+
+def splits_special_tokens(path: Path) -> bool:
+    """Whether a tokenizer's settings say that a special token spelled out in a text is text like any other."""
+    return bool(_settings(path).get("split_special_tokens"))
+
+
+def content_to_save(path: Path) -> bytes:
+    """Returns a `tokenizer.json` that needs no settings: the file as it is, or with what its settings add."""
+    model, is_changed = with_settings(read_tokenizer_json(path), _settings(path), settings_path(path))
+    return cast(str, model.to_str(pretty=True)).encode() if is_changed else path.read_bytes()
+
+
+def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
+    """As `find_eos`, with a ValueError if nothing says which token it is; with `none=False` one does without."""
+    eos = find_eos(tokenizer, path)
+    if eos is None:
+        special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+        raise ValueError(
+            (
+                f"cannot tell which token of {path} ends a sequence: name it with "
+                + parameter("eos", "TOKEN")
+                + ", or choose none with "
+                + parameter(none, False)
+            )
+            + (f"; its special tokens are {', '.join(special)}" if special else "")
+        )
+    return eos
+
+
+def find_eos(tokenizer: Any, path: Path) -> str | None:
+    """Returns the token that ends a sequence of a loaded tokenizer; None if nothing says which.
+
+    It is the `eos_token` of the settings beside its `tokenizer.json` or, where they name none, the token that the
+    tokenizer itself puts after a text.
+    """
+    named = _settings(path).get("eos_token")
+    if isinstance(named, dict):
+        named = named.get("content")
+    if named:
+        return str(named)
+    closing = closing_id(tokenizer)
+    return None if closing is None else str(tokenizer.id_to_token(closing))
+
+
+def opening_id(tokenizer: Any) -> int | None:
+    """Returns the id that a tokenizer by itself puts before every text; None if it puts none."""
+    encoding = tokenizer.encode("a")
+    added: list[int] = encoding.special_tokens_mask
+    return encoding.ids[0] if added and added[0] and not all(added) else None
+
+
+def closing_id(tokenizer: Any) -> int | None:
+    """Returns the id that a tokenizer by itself puts after every text; None if it puts none."""
+    encoding = tokenizer.encode("a")
+    added: list[int] = encoding.special_tokens_mask
+    return encoding.ids[-1] if added and added[-1] and not all(added) else None
+
+
+def settings_path(path: Path) -> Path:
+    """Returns the path of the settings of a `tokenizer.json`."""
+    return path.with_name(f"{path.name.removesuffix('tokenizer.json')}tokenizer_config.json")
+
+
+def tokenizer_files(path: Path) -> list[Path]:
+    """Returns a tokenizer's files: its `tokenizer.json`, settings and, of a folder, chat templates."""
+    file = tokenizer_json_path(path)
+    templates = sorted(path.rglob("*.jinja")) if path.is_dir() else []
+    return [file, *(settings for settings in [settings_path(file)] if settings.is_file()), *templates]
+
+
+def checksum_of(files: Iterable[Path]) -> str:
+    """Returns a checksum of the contents of some files, 64 hexadecimal digits."""
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(hashlib.sha256(file.read_bytes()).digest())
+    return whole.hexdigest()
+
+
+def save_tokenizer(path: Path, content: bytes, *, eos: str | None, split_special_tokens: bool) -> None:
+    """Writes or replaces a `tokenizer.json` and its settings, for `load_tokenizer` and `end_of_sequence`.
+
+    Args:
+        path: ends in `tokenizer.json`.
+        content: of that file.
+        eos: the end-of-sequence token; None for none.
+        split_special_tokens: whether a special token spelled out in a text is text like any other.
+    """
+    settings = {"eos_token": eos, "split_special_tokens": split_special_tokens}
+    with AtomicFiles([settings_path(path), path], overwrite=True) as output:
+        output.files[0].write(json.dumps(settings, indent=2).encode())
+        output.files[1].write(content)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    beside = settings_path(path)
+    if not path.name.endswith("tokenizer.json") or not beside.is_file():
+        return {}
+    try:
+        settings = json.loads(beside.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{beside} is not JSON: {error}") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{beside} holds a {type(settings).__name__}, not a tokenizer's settings")
+    return settings
+
+
+def id_limit(tokenizer: Any) -> int:
+    """Returns the smallest vocab_size with every id of the tokenizer below it; ids may have gaps."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    return max(vocabulary.values(), default=0) + 1

@@ -1,0 +1,94 @@
+"""Parts of about one size, into which files are cut for processes to share.
+
+Owns where a file may be cut. Reading a range of a file is in `ranges`, and which files there are in `files`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO, Literal
+
+from packhorse.formats.files import FileStamp, open_binary
+from packhorse.formats.object_store import for_each, is_url
+from packhorse.tokenize.input.files import Kind, compression_of
+from packhorse.tokenize.input.ranges import FileRange, parquet_group_sizes
+
+Cut = Literal["line", "paragraph"]
+"""Where a text may be cut: before any line, or after a blank one."""
+
+_LEAST_PART_BYTES = 1 << 22
+_MOST_PART_BYTES = 1 << 26
+_PARTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A range, and how many bytes reading it takes."""
+
+    range: FileRange
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one process reads in one go."""
+
+    ranges: tuple[FileRange, ...]
+    """In the order of the inputs."""
+    size_bytes: int
+
+
+def whole_files(files: Sequence[tuple[str, Kind]]) -> list[Weighed]:
+    """Returns every file with its size, in order; each is (path or URL, kind)."""
+    return for_each(files, _weighed) if any(is_url(path) for path, _ in files) else list(map(_weighed, files))
+
+
+def _weighed(file: tuple[str, Kind]) -> Weighed:
+    path, kind = file
+    size_bytes = FileStamp.of(path).size_bytes
+    end = len(parquet_group_sizes(path)) if kind == "Parquet" else size_bytes
+    return Weighed(FileRange(path, kind, 0, end), size_bytes)
+
+
+def cut_into_parts(files: Sequence[Weighed], cut_of: Callable[[Kind], Cut | None]) -> list[Part]:
+    """Cuts files into parts of about one size; `cut_of` a kind is None if a file of it is read whole."""
+    part_bytes = min(max(sum(file.size_bytes for file in files) // _PARTS, _LEAST_PART_BYTES), _MOST_PART_BYTES)
+    parts: list[Part] = []
+    ranges: list[FileRange] = []
+    size_bytes = 0
+    for cut in (cut for file in files for cut in _cuts(file, cut_of(file.range.kind), part_bytes)):
+        if ranges and ranges[-1].path == cut.range.path:
+            ranges[-1] = replace(ranges[-1], end=cut.range.end)
+        else:
+            ranges.append(cut.range)
+        size_bytes += cut.size_bytes
+        if size_bytes >= part_bytes:
+            parts.append(Part(tuple(ranges), size_bytes))
+            ranges, size_bytes = [], 0
+    return [*parts, Part(tuple(ranges), size_bytes)] if ranges else parts
+
+
+def _cuts(file: Weighed, cut: Cut | None, part_bytes: int) -> Iterator[Weighed]:
+    source = file.range
+    if source.kind == "Parquet" and source.end > 1:
+        for group, size_bytes in enumerate(parquet_group_sizes(source.path)):
+            yield Weighed(replace(source, begin=group, end=group + 1), size_bytes)
+        return
+    is_plain = source.kind in ("JSON lines", "text") and compression_of(source.path) is None
+    if cut and is_plain and file.size_bytes > part_bytes:
+        with open_binary(source.path) as opened:
+            begin = 0
+            while begin < source.end:
+                end = next_cut(opened, min(begin + part_bytes, source.end), cut)
+                yield Weighed(replace(source, begin=begin, end=end), end - begin)
+                begin = end
+    else:  # a folder's file is text as a whole, or left out as a whole; others cannot be cut
+        yield file
+
+
+def next_cut(file: BinaryIO, offset: int, cut: Cut) -> int:
+    """Returns the first cut of a file at an offset or after it."""
+    file.seek(offset - 1)
+    file.readline()
+    while cut == "paragraph" and file.readline().strip():
+        pass
+    return file.tell()

@@ -1,0 +1,116 @@
+"""A range of one file: opening it, its lines, and where each line is.
+
+Owns decompression and line numbers. Cutting files into ranges is in `parts`, and rows are in `rows`.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, BinaryIO, cast
+
+from packhorse.formats import require
+from packhorse.formats.files import open_binary
+from packhorse.formats.object_store import is_url, object_file, without_secrets
+from packhorse.storage import check_plain
+from packhorse.tokenize.input.files import Kind, compression_of
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Some of one file: [begin, end) in bytes, of Parquet in row groups. A compressed file is one range."""
+
+    path: str
+    """Or the URL of an object."""
+    kind: Kind
+    begin: int
+    end: int
+
+    @property
+    def where(self) -> str:
+        """The path, as messages show it."""
+        return without_secrets(self.path)
+
+
+@contextmanager
+def open_plain(path: str) -> Iterator[BinaryIO]:
+    """Opens a file or object, and decompresses it as its name says; a ValueError if it is something else."""
+    compression = compression_of(path)
+    with open_binary(path) as file:
+        if compression is None:
+            yield file
+            return
+        arrow = require("pyarrow")
+        stream = arrow.CompressedInputStream(arrow.PythonFile(file, mode="r"), compression)
+        try:
+            yield cast(BinaryIO, io.BufferedReader(stream, _READ_BYTES))
+        except OSError as error:
+            if error.errno is not None or type(error) is not OSError:  # the disk's or the store's
+                raise
+            raise ValueError(
+                f"{without_secrets(path)} cannot be read as {compression}: {error}; copy or make the file again"
+            ) from None
+
+
+def whole_of(source: FileRange) -> bytes:
+    """Returns all bytes of the file."""
+    with open_plain(source.path) as file:
+        return file.read()
+
+
+class Line:
+    """Where a line is. Its number is found when it is printed, since the lines before its range must be counted."""
+
+    __slots__ = ("_index", "_range")
+
+    def __init__(self, source: FileRange, index: int) -> None:
+        self._range = source
+        self._index = index
+
+    def __str__(self) -> str:
+        return f"{self._range.where}, line {_lines_before(self._range.path, self._range.begin) + self._index + 1}"
+
+
+def lines_of(source: FileRange) -> Iterator[tuple[Line, bytes]]:
+    """Yields (where it is, line) of a range of whole lines."""
+    is_compressed = compression_of(source.path) is not None
+    with open_plain(source.path) as file:
+        if not is_compressed:
+            file.seek(source.begin)
+        left = source.end - source.begin
+        for index, line in enumerate(file):
+            if left <= 0 and not is_compressed:
+                return
+            left -= len(line)
+            yield Line(source, index), line
+
+
+@lru_cache(maxsize=16)
+def _lines_before(path: str, end: int) -> int:
+    count, left = 0, end
+    with open_binary(path) as file:  # a compressed file is not cut, so nothing comes before its range
+        while left and (data := file.read(min(left, _READ_BYTES))):
+            count += data.count(b"\n")
+            left -= len(data)
+    return count
+
+
+def open_parquet(path: str) -> Any:
+    """Opens a Parquet file, as a context manager."""
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    if not is_url(path):
+        check_plain(path)
+    try:
+        return parquet.ParquetFile(object_file(path) if is_url(path) else path)
+    except arrow.ArrowInvalid as error:
+        raise ValueError(f"{without_secrets(path)} is not a Parquet file: {error}") from None
+
+
+def parquet_group_sizes(path: str) -> list[int]:
+    """Returns the size of each row group of a file in bytes, as they are once decompressed."""
+    with open_parquet(path) as file:
+        metadata = file.metadata
+        return [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]

@@ -1,0 +1,92 @@
+"""Rows of every kind of file, and the names of their columns.
+
+Owns choosing how a file is read. JSON is in `json_rows`, Parquet and Arrow are in `table_rows`; what cells mean is in
+`documents` and `_row_encoder`.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packhorse.formats import require
+from packhorse.formats.arrow import open_arrow, read_arrow
+from packhorse.formats.object_store import is_url, object_file, without_secrets
+from packhorse.tokenize.input.files import ROW_KINDS, Found, find_inputs
+from packhorse.tokenize.input.json_rows import json_rows
+from packhorse.tokenize.input.ranges import FileRange, open_parquet
+from packhorse.tokenize.input.skipped import Skipped
+from packhorse.tokenize.input.table_rows import table_rows
+from packhorse.tokenize.input.text_check import TextCheck
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Some columns of a row."""
+
+    origin: object
+    """File, and line or row, when printed."""
+    values: tuple[Any, ...]
+    """One for each column; None for a missing optional one."""
+    others: tuple[str, ...] = ()
+    """Further columns that hold something; of a table, all of them."""
+
+
+def row_files(inputs: Sequence[str | os.PathLike[str]]) -> Found:
+    """Returns the files that inputs name, as `find_inputs` does; a ValueError if one has no rows."""
+    found = find_inputs(inputs)
+    for path, kind in found.files:
+        if kind in ("text", "folder"):
+            raise ValueError(
+                f"{without_secrets(path)} has no rows: they are in files that end in {', '.join(ROW_KINDS)}, those of "
+                "JSON also compressed (.gz, .zst)"
+            )
+    return found
+
+
+def rows_of(
+    source: FileRange, columns: Sequence[str], optional_columns: Sequence[str], check: TextCheck, seen: set[str]
+) -> Iterator[Row]:
+    """Yields columns of rows, one row of JSON or one batch in memory; adds the optional ones that are there to `seen`.
+
+    Raises:
+        ValueError: a column or key is missing, or a line is not JSON.
+    """
+    if source.kind in ("Parquet", "Arrow"):
+        names = column_names(source)
+        there = [column for column in optional_columns if column in names]
+        others = tuple(name for name in names if name not in columns and name not in there)
+        seen.update(there)
+        for origin, values in table_rows(source, (*columns, *there), check):
+            more = dict(zip(there, values[len(columns) :], strict=True))
+            yield Row(origin, (*values[: len(columns)], *map(more.get, optional_columns)), others)
+        return
+    known = {*columns, *optional_columns}
+    for line, row in json_rows(source, columns, check):
+        seen.update(column for column in optional_columns if column in row)
+        others = tuple(key for key, value in row.items() if key not in known and value not in _NOTHING)
+        yield Row(line, tuple(row.get(column) for column in (*columns, *optional_columns)), others)
+
+
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+
+
+def column_names(source: FileRange) -> list[str]:
+    """Returns the names of a table's columns."""
+    if source.kind == "Parquet":
+        with open_parquet(source.path) as file:
+            return list(file.schema_arrow.names)
+    require("pyarrow")
+    reader = read_arrow(object_file(source.path), source.where) if is_url(source.path) else open_arrow(source.path)[1]
+    return list(reader.schema.names)
+
+
+def first_names(source: FileRange) -> list[str]:
+    """Returns the columns of a table, or the keys of a file's first row of JSON; none if it is no object."""
+    if source.kind in ("Parquet", "Arrow"):
+        return column_names(source)
+    try:
+        _, row = next(json_rows(source, (), TextCheck("skip", Skipped())))
+    except (StopIteration, ValueError):  # whoever reads the rows says what is wrong
+        return []
+    return list(row) if isinstance(row, dict) else []

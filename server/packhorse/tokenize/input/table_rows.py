@@ -1,0 +1,88 @@
+"""Rows of tables: Parquet and Arrow, batch by batch.
+
+Owns reading columns. What a cell was before it became one of a table is in `_cells`, and rows of every kind of file are
+in `rows`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from packhorse.formats import require
+from packhorse.formats.arrow import open_arrow, read_arrow, record_batches
+from packhorse.formats.object_store import is_url, object_file
+from packhorse.tokenize.input._cells import cells_of
+from packhorse.tokenize.input.ranges import FileRange, open_parquet
+from packhorse.tokenize.input.text_check import TextCheck
+
+_BATCH_ROWS = 1024
+
+
+def table_rows(
+    source: FileRange, columns: Sequence[str], check: TextCheck, *, are_texts: bool = False
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yields (file and row, values of the columns) of Parquet or Arrow."""
+    where = source.where
+    for row, batch in (
+        _parquet_batches(source, columns, are_texts)
+        if source.kind == "Parquet"
+        else _arrow_batches(source, columns, are_texts)
+    ):
+        cells = [batch.column(batch.schema.get_field_index(column)) for column in columns]
+        try:
+            rows = list(zip(*map(cells_of, cells), strict=True))
+        except UnicodeDecodeError:  # neither format checks what it calls a string
+            yield from _readable_rows(where, cells, row, check)
+        else:
+            yield from ((f"{where}, row {number}", values) for number, values in enumerate(rows, row))
+
+
+def _parquet_batches(source: FileRange, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
+    """Yields (first row, record batch)."""
+    with open_parquet(source.path) as file:
+        _check_columns(source.where, file.schema_arrow, columns, are_texts)
+        row = sum(file.metadata.row_group(group).num_rows for group in range(source.begin))
+        groups = list(range(source.begin, source.end))
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups, columns=list(columns)):
+            yield row, batch
+            row += batch.num_rows
+
+
+def _arrow_batches(source: FileRange, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
+    """Yields (first row, record batch)."""
+    require("pyarrow")
+    reader = read_arrow(object_file(source.path), source.where) if is_url(source.path) else open_arrow(source.path)[1]
+    _check_columns(source.where, reader.schema, columns, are_texts)
+    row = 0
+    for whole in record_batches(reader, source.path):
+        for first in range(0, whole.num_rows, _BATCH_ROWS):
+            yield row + first, whole.slice(first, _BATCH_ROWS)
+        row += whole.num_rows
+
+
+def _check_columns(where: str, schema: Any, columns: Sequence[str], are_texts: bool) -> None:
+    for column in columns:
+        if column not in schema.names:
+            raise ValueError(f"{where} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
+        kind = schema.field(column).type
+        if are_texts and not _is_text(kind):
+            raise ValueError(f"{where}: column {column!r} holds {kind}, not text")
+
+
+def _readable_rows(
+    where: str, cells: Sequence[Any], first_row: int, check: TextCheck
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yields the rows of a batch in which at least one is not UTF-8."""
+    for index in range(len(cells[0])):
+        origin = f"{where}, row {first_row + index}"
+        try:
+            values = tuple(column[index].as_py() for column in cells)
+        except UnicodeDecodeError as error:
+            check.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
+            continue
+        yield origin, values
+
+
+def _is_text(kind: Any) -> bool:
+    types = require("pyarrow").types
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(inner) or types.is_large_string(inner) or types.is_string_view(inner))

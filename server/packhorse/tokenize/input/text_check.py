@@ -1,0 +1,109 @@
+"""What a text must be to become a document: UTF-8, neither empty nor binary, and without special tokens that refuse it.
+
+Owns the checks and their messages. What is left out is counted in `skipped`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from packhorse.parameters import parameter
+from packhorse.tokenize.encoding.special_texts import SpecialTexts
+from packhorse.tokenize.input.skipped import MOST_NAMED, OnBadRow, Skipped, Undecodable
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class TextCheck:
+    """Yields text that is neither empty nor undecodable, at most one document a call, and counts the rest.
+
+    Printed, an `origin` says where the text is.
+    """
+
+    undecodable: Undecodable
+    skipped: Skipped
+    on_bad_row: OnBadRow = "error"
+    special: SpecialTexts | None = None
+    """Special tokens that refuse the text that spells one; None for none."""
+
+    def bad(self, origin: object, fault: str) -> None:
+        """Counts a bad row. If those are not skipped, number MOST_NAMED raises a ValueError with all of them.
+
+        Whoever reads rows calls `Skipped.refuse_bad` when there are no more.
+        """
+        self.skipped.bad += 1
+        if len(self.skipped.bad_named) < MOST_NAMED:
+            self.skipped.bad_named.append(fault)
+        if self.on_bad_row == "error":
+            if self.skipped.bad == MOST_NAMED:
+                self.skipped.refuse_bad()
+        else:
+            self.skipped.leave_out("bad", origin, fault.removeprefix(str(origin)).lstrip(" :"))
+
+    def decode(self, data: bytes, origin: object) -> Iterator[str]:
+        """Checks bytes that should be UTF-8; with a null byte they are binary."""
+        if b"\0" in data:
+            encoding = foreign_encoding(data)
+            why = f"is {encoding}, not UTF-8" if encoding else "holds null bytes, so it is binary"
+            self.refuse(origin, why, encoding)
+            return
+        try:
+            text = data.removeprefix(BYTE_ORDER_MARK).decode()
+        except UnicodeDecodeError as error:
+            self.refuse(origin, f"is not UTF-8: {error.reason} at byte {error.start}")
+            return
+        yield from self.text(text, origin)
+
+    def text(self, text: str | None, origin: object) -> Iterator[str]:
+        """Checks decoded text."""
+        if text is None or not text.strip():
+            self.skipped.leave_out_empty(origin)
+            return
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                self.refuse(origin, f"has no UTF-8 form: {error.reason} at character {error.start}")
+                return
+        found = None if self.special is None else self.special.first_in(text)
+        if found is not None:
+            self.bad(
+                origin,
+                f"{origin} spells the special token {found!r}; write such texts as text with "
+                + parameter("special_in_text", "text")
+                + ", or as the token with "
+                + parameter("special_in_text", "keep"),
+            )
+            return
+        yield text
+
+    def refuse(self, origin: object, why: str, named_as: str = "") -> None:
+        """Counts a document that is not text, or raises a ValueError if `undecodable` is "error"."""
+        if self.undecodable == "error":
+            raise ValueError(
+                f"{origin} {why}; leave it out, or skip such text with " + parameter("undecodable", "skip")
+            )
+        self.skipped.undecodable += 1
+        self.skipped.leave_out("undecodable", origin, why)
+        if len(self.skipped.undecodable_named) < MOST_NAMED:
+            self.skipped.undecodable_named.append(f"{origin} ({named_as})" if named_as else str(origin))
+
+
+_MARKS = ((b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+
+
+def foreign_encoding(head: bytes) -> str:
+    """Returns the name of the encoding with which a file begins if it is UTF-16 or UTF-32; else an empty text."""
+    for mark, name in _MARKS:
+        if head.startswith(mark):
+            return name
+    without_mark = len(head) >= 4 and [byte > 0 for byte in head[:4]] in ([True, False] * 2, [False, True] * 2)
+    return "UTF-16" if without_mark and (head[0] or head[1]) in b'{["' else ""
+
+
+def refuse_encoding(head: bytes, where: str) -> None:
+    """Raises a ValueError about a file of rows that begins like UTF-16 or UTF-32."""
+    if encoding := foreign_encoding(head):
+        raise ValueError(
+            f"{where} is {encoding}, not UTF-8; write it again, as with `iconv -f {encoding} -t UTF-8 FILE > NEW`"
+        )
