@@ -38,7 +38,6 @@ CLUSTERED = {
     "packhorse/prepare/_merging.py": "ranges, and the duplicates that only show when they are merged",
     "packhorse/dataset/files/toml_files.py": "text, fields and lines of one kind of file",
     "packhorse/tokens/_tables.py": "a table, its columns and its ids",
-    "packhorse/formats/arrow.py": "a file, its batches and its columns",
 }
 """File → why more than two clusters of its definitions, of which none uses another, are one idea."""
 

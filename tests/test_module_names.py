@@ -18,14 +18,14 @@ PUBLIC_ROOMS = tuple(room for room in ROOMS if room not in ("loading", "transpor
 
 DEEP = {
     ("losses", "batches.layout"): "sums over the rows that a layout reduces",
-    ("losses", "masks.visibility"): "tensors of the layout go to the device as masks do",
+    ("losses", "masks.transfer"): "tensors of the layout go to the device as masks do",
     ("pictures", "api"): "the topology that stands for none",
     ("pictures", "batches.summary"): "a batch's picture begins with its summary",
     ("proof", "transport.access"): "the doctor walks each step of a connection by itself",
     ("proof", "transport.grpc_channels"): "the doctor walks each step of a connection by itself",
     ("proof", "transport.handshake"): "the doctor walks each step of a connection by itself",
     ("proof", "transport.methods"): "the doctor walks each step of a connection by itself",
-    ("proof", "transport.retries"): "the doctor walks each step of a connection by itself",
+    ("proof", "transport.grpc_errors"): "the doctor walks each step of a connection by itself",
     ("rollouts", "transport.embedded"): "rollouts are packed in this process, or by a server",
     ("rollouts", "transport.requests"): "resources, as requests have them",
     ("trainers", "connecting"): "a target as users give it",

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from packhorse.formats.files import FileStamp, find_files
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.files import find_files
 
 
 @pytest.fixture

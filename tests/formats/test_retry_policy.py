@@ -9,9 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import main
-from packhorse.formats import retry_policy
+from packhorse.formats import store_attempts
 from packhorse.formats.object_store import Store, StoreOptions, TokenStoreError
-from packhorse.formats.retry_policy import TIMEOUT_VARIABLE, RetryPolicy, StoreAttempts, default_retry, is_unreached
+from packhorse.formats.retry_policy import TIMEOUT_VARIABLE, RetryPolicy, default_retry
+from packhorse.formats.store_attempts import StoreAttempts
+from packhorse.formats.store_failures import is_unreached
 
 
 class Clock:
@@ -30,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(retry_policy, "time", clock)
+    monkeypatch.setattr(store_attempts, "time", clock)
     return clock
 
 
@@ -52,7 +54,7 @@ def test_an_address_that_has_never_answered_is_given_up_soon_and_in_few_lines(
 def test_a_slow_answer_is_spoken_of_before_it_comes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(retry_policy, "_QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(store_attempts, "_QUIET_SECONDS", 0.01)
     held = threading.Event()
     attempts = StoreAttempts(RetryPolicy(), "s3://x")
     with pytest.raises(TimeoutError, match="no answer within"):

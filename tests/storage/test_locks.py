@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.storage import LockHeldError, hold_lock, replacing, try_lock
+from packhorse.storage import LockHeldError, hold_lock, locks, try_lock
 
 HOLDER = """
 import sys
@@ -46,7 +46,7 @@ def test_who_waits_gets_it(tmp_path: Path) -> None:
     with hold_lock(tmp_path):
         thread = threading.Thread(target=wait)
         thread.start()
-        time.sleep(3 * replacing._POLL_SECONDS)
+        time.sleep(3 * locks._POLL_SECONDS)
         order.append("first")
         with pytest.raises(LockHeldError, match="by another process"), hold_lock(tmp_path, wait_seconds=0.01):
             pass
@@ -57,7 +57,7 @@ def test_who_waits_gets_it(tmp_path: Path) -> None:
 
 def test_a_lock_that_was_removed_meanwhile_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "work" / "lock"
-    flock, calls = replacing.fcntl.flock, []
+    flock, calls = locks.fcntl.flock, []
 
     def removed_first(descriptor: int, how: int) -> None:
         calls.append(how)
@@ -65,7 +65,7 @@ def test_a_lock_that_was_removed_meanwhile_is_made_again(tmp_path: Path, monkeyp
             shutil.rmtree(path.parent)
         flock(descriptor, how)
 
-    monkeypatch.setattr(replacing.fcntl, "flock", removed_first)
+    monkeypatch.setattr(locks.fcntl, "flock", removed_first)
     with hold_lock(path):
         assert path.read_text().startswith(f"process {os.getpid()} on ")
     assert len(calls) == 2

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 from tests.certificates import Authority
 
-from packhorse.wire.addresses import end_of
+from packhorse.wire.certificates import end_of
 
 
 @pytest.mark.parametrize("days", [1, 20, 20_000])

@@ -19,7 +19,7 @@ from packhorse.client.streams.numpy_batches import BatchStream
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.sent_tokens import sent_with
 from packhorse.client.streams.stream import BinStream
-from packhorse.client.transport.answers import SequenceLocation, read_locations, read_packing
+from packhorse.client.transport.locations import SequenceLocation, read_locations
 from packhorse.client.transport.methods import (
     APPEND_STAGE,
     GET_BINS,
@@ -31,6 +31,7 @@ from packhorse.client.transport.methods import (
     Transport,
 )
 from packhorse.client.transport.one_dataset import OneDataset, run_id_of
+from packhorse.client.transport.packing_answer import read_packing
 from packhorse.client.transport.requests import (
     NO_RESOURCES,
     Resources,
@@ -545,8 +546,8 @@ class Client:
 
         Args:
             max_seq_len: a bin's capacity in tokens.
-            lookahead_sequences: the most sequences, those of groups included, that the service holds back to make
-                fuller bins, in [1, 10,000].
+            lookahead_sequences: the most sequences that the service holds back to make fuller bins, in [1, 10,000];
+                members of groups count too.
             max_sequences_per_bin: the most sequences in a bin; None for no limit. Not together with groups.
             num_bins_multiple_of: data-parallel ranks, at most 65,536. Bins come in rounds of a multiple of it, and bin
                 k belongs to rank k mod `num_bins_multiple_of`; a flush splits what is left, so that no rank idles.

@@ -19,7 +19,7 @@ def cost_linear_of(model_or_config: Any) -> int:
     A linear layer takes 2 FLOPs for each weight and token; a pair takes 2·d for its score and 2·d for its value, in
     every head (Kaplan et al. 2020, arXiv 2001.08361, table 1; Narayanan et al. 2021, arXiv 2104.04473, appendix). A
     sliding-window layer has L · min(L, w) pairs, linear in L for sequences longer than w. All L² pairs count, although
-    a causal kernel leaves half of them out: measure your own bins where that matters. A plain transformer has about
+    a causal kernel leaves half out: measure your own bins where that matters. A plain transformer has about
     6 · hidden_size, e.g. 24,576 at 4,096.
 
     Example:
@@ -54,7 +54,7 @@ def cost_linear_of(model_or_config: Any) -> int:
 
 
 def _attention_weights(config: Any, hidden: int, heads: int, kv_heads: int, head_size: int) -> int:
-    """Weights of one layer's projections; those of low rank where the config has them (multi-head latent attention)."""
+    """Counts weights of one layer's projections, of low rank if the config says so (multi-head latent attention)."""
     query_rank, kv_rank = _optional(config, "q_lora_rank"), _optional(config, "kv_lora_rank")
     if kv_rank is None:
         return hidden * head_size * (2 * heads + 2 * kv_heads)

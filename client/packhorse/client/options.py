@@ -4,14 +4,11 @@ Owns `Run`, `LoaderOptions` and `PackOptions`; the topology's classes are re-exp
 a model's linear cost to `costs`, how a batch looks to `presets/batch_format`, and reaching servers to `connecting`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from difflib import get_close_matches
-from functools import wraps
-from inspect import signature
 from multiprocessing import get_all_start_methods
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from packhorse.client.transport.requests import checked_balance, invalid, shortened
 from packhorse.formats.retry_policy import RetryPolicy
@@ -52,32 +49,7 @@ __all__ = [
 
 
 _Options = TypeVar("_Options", bound=Any)
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
-_OF_DATALOADER = {
-    "shuffle": "an epoch is shuffled already, by seed=, and set_epoch shuffles the next one otherwise",
-    "sampler": "the service chooses the bins; for a sampler of your own take PackedBins in a DataLoader",
-    "batch_sampler": "the service chooses the bins; for a sampler of your own take PackedBins in a DataLoader",
-    "drop_last": "whether the last, partial step is left out says topology=Topology(batch_size=…, remainder='drop')",
-    "pin_memory": "batches are pinned and copied to device= ahead of the step",
-    "collate_fn": "batches come whole; another form of them is preset= or batch=BatchFormat(…)",
-    "prefetch_factor": "give loader=LoaderOptions(prefetch_factor=…)",
-    "persistent_workers": "workers always live on from epoch to epoch",
-    "worker_init_fn": "take a PackedDataset in a DataLoader of your own",
-    "generator": "the order comes from seed=",
-    "multiprocessing_context": "give loader=LoaderOptions(multiprocessing_context=…)",
-    "timeout": "give target=Server(target, timeout_seconds=…)",
-    "epoch": "give dataset=Run(dataset, epoch=…), or call set_epoch",
-    "rank": "give loader=LoaderOptions(rank=(rank, world_size))",
-    "world_size": "give loader=LoaderOptions(rank=(rank, world_size))",
-    "loss_mask": "give batch=BatchFormat(loss_mask=…); the mask that lies beside a token file is used without it",
-    "shift_labels": "give batch=BatchFormat(shift_labels=…), or a preset that shifts them",
-    "flatten": "give batch=BatchFormat(flatten=True), or preset='padding-free'",
-    "max_seq_len": "`packhorse prepare` has set it",
-    "skip": "give dataset=Run(dataset, skip=…)",
-}
-"""What users of PyTorch type first, and what it is here."""
 
 NO_SKIPS = Skips()
 
@@ -203,28 +175,6 @@ class LoaderOptions:
         context, methods = self.multiprocessing_context, get_all_start_methods()
         if isinstance(context, str) and context not in methods:
             raise ValueError(f"multiprocessing_context must be one of {', '.join(methods)}, got {context!r}")
-
-
-def with_hints(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Lets a function say what an argument that it does not have is called here."""
-    known = signature(function).parameters
-
-    @wraps(function)
-    def call(*args: _Arguments.args, **words: _Arguments.kwargs) -> _Result:
-        for word in words:
-            if word not in known:
-                near = get_close_matches(word, known, n=1)
-                hint = (
-                    f"did you mean {near[0]}=?"
-                    if near
-                    else f"it has {', '.join(name for name in known if name != 'self')}"
-                )
-                hint = _OF_DATALOADER.get(word, hint)
-                name = function.__qualname__.removesuffix(".__init__")
-                raise TypeError(f"{name} got an unexpected keyword argument {word!r}: {hint}")
-        return function(*args, **words)
-
-    return call
 
 
 def with_words(options: _Options, **words: Any) -> _Options:

@@ -1,7 +1,7 @@
 """An epoch's plan as files, for loaders that read a plan instead of a stream.
 
-Owns the three forms and their order, which is that of positions; leaves asking to `client/api.py`, and files that
-appear whole to `packhorse.storage`. xtuner's form is that of its `PresetPackDataset` and `PresetSampler`.
+Owns the three forms, each in the order of positions; leaves asking to `client/api.py`, and files that appear whole to
+`packhorse.storage`. In xtuner, `PresetPackDataset` and `PresetSampler` read its form.
 """
 
 import json
@@ -113,7 +113,7 @@ def export_epoch(
 
 
 def _counted(blocks: Iterator[BinBlock], on_bins: Callable[[int], None]) -> Iterator[BinBlock]:
-    """Yields blocks and tells of them; refuses redactions, which no other loader would apply."""
+    """Yields blocks and tells how many bins each has; refuses redactions, which no other loader would apply."""
     for block in blocks:
         if block.redactions is not None:
             raise ValueError(

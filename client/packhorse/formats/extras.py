@@ -1,4 +1,4 @@
-"""Packages that only an extra installs, with an error that names the extra."""
+"""Importing packages that only an extra installs, with an error that names the extra."""
 
 import importlib
 from typing import Any
@@ -12,7 +12,7 @@ def require(module: str, extra: str = "prepare") -> Any:
         7
 
     Args:
-        module: its full name.
+        module: the module's full name.
         extra: the extra of packhorse that installs it.
 
     Raises:

@@ -1,63 +1,24 @@
-"""Files by path or URL: which are there, in the order that numbers their rows, and whether they changed.
+"""Files by path or URL: which are there, in the order that numbers their rows.
 
-Ids rest on that order if rows are numbered over several files: preparing and training must agree. Leaves mapping token
-files to `mapping`, and reading URLs to `formats.object_store`.
+Ids rest on that order if rows are numbered over several files: preparing and training must agree. Leaves whether a
+file has changed to `file_stamp`, mapping token files to `mapping`, and reading URLs to `formats.object_store`.
 """
 
 import glob
 import io
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self, cast
+from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packhorse.formats.object_store import Store, StoredObject, find_objects, is_url, object_file, without_secrets
+from packhorse.formats.object_store import Store, find_objects, is_url, object_file, without_secrets
 from packhorse.storage import check_plain, open_plain
 
 _BUFFER_BYTES = 1 << 20
 """Least size of a request to a store, where an object is read from its beginning."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileStamp:
-    """Tells whether a file is still the one that was opened first."""
-
-    size_bytes: int
-    modified_ns: int
-    version: str = ""
-    """The store's name of the version, such as an ETag; empty for files."""
-
-    @classmethod
-    def of(cls, path: str | os.PathLike[str]) -> Self:
-        """Returns the stamp of a file, or of the object at a URL, as it is now."""
-        if is_url(path):
-            found = StoredObject(path)
-            return cls(found.size_bytes, found.modified_ns, found.version)
-        status = os.stat(path)
-        return cls(status.st_size, status.st_mtime_ns)
-
-    def holds(self, path: str | os.PathLike[str]) -> bool:
-        """Whether the file at the path is unchanged."""
-        try:
-            return FileStamp.of(path) == self
-        except FileNotFoundError:
-            return False
-
-    def check(self, path: str | os.PathLike[str]) -> None:
-        """Refuses another file at the same path.
-
-        Raises:
-            FileNotFoundError: it is gone.
-            ValueError: it has been replaced or written to.
-        """
-        if FileStamp.of(path) != self:
-            raise ValueError(
-                f"{without_secrets(os.fspath(path))} has been replaced since it was first opened; open it again"
-            )
 
 
 def named_files(source: str, suffix: str) -> list[str]:

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from packhorse.formats.megatron import megatron_paths
 
-_NOT_USED, _SKIPPED, _OPEN = "not used: ", "skipped: ", "turns without an end"
+_NOT_USED = "not used: "
+"""Begins the name of a field that is not in the tokens."""
+_SKIPPED = "skipped: "
+"""Begins the reason why rows are not in the tokens."""
+_OPEN = "turns without an end"
 
 
 def unused_name(tokens: str) -> str:

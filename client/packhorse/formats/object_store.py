@@ -16,7 +16,9 @@ from datetime import datetime
 from typing import Any, TypeGuard, TypeVar
 
 from packhorse.formats.extras import require
-from packhorse.formats.retry_policy import RetryPolicy, StoreAttempts, default_retry, is_of_credentials, is_unreached
+from packhorse.formats.retry_policy import RetryPolicy, default_retry
+from packhorse.formats.store_attempts import StoreAttempts
+from packhorse.formats.store_failures import is_of_credentials, is_unreached
 from packhorse.parameters import parameter
 
 _Item = TypeVar("_Item")

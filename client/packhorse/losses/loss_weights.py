@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from packhorse.client import PackLayout, as_layout
 from packhorse.client.batches import IGNORE_INDEX
 from packhorse.client.batches.layout import reduced
-from packhorse.client.masks.visibility import move, sequence_index, transfer
+from packhorse.client.masks.transfer import move, sequence_index, transfer
 from packhorse.losses.sums import check_shape, component_names, is_distributed
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from packhorse.client import PackLayout, as_layout
 from packhorse.client.batches import IGNORE_INDEX, has_shifted_labels
-from packhorse.client.masks.visibility import move, sequence_index
+from packhorse.client.masks.transfer import move, sequence_index
 
 
 def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,8 @@ from packhorse.parallel.context import (
     context_batch,
     context_batches,
     context_parallel_indices,
-    context_process_groups,
 )
+from packhorse.parallel.process_groups import context_process_groups
 
 __all__ = [
     "ContextBatch",

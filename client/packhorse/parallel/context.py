@@ -1,7 +1,7 @@
 """What a rank computes of a bin that several ranks share: the layouts of context parallelism, and its dynamic form.
 
-Owns the order in which the tokens of a row are dealt to ranks, a rank's tensors, what an optimizer step of them holds,
-and the process groups of every size. Leaves which sequences share ranks to `packhorse.topology.ContextRule`. The
+Owns the order in which the tokens of a row are dealt to ranks, a rank's tensors, and what an optimizer step holds.
+Leaves which sequences share ranks to `packhorse.topology.ContextRule`, and process groups to `process_groups`. The
 attention kernel exchanges keys and values; nothing here does.
 """
 
@@ -405,25 +405,3 @@ class ContextCounts:
             dist.all_reduce(sums, group=process_group)
         targets, tokens, squares = sums
         return replace(self, num_targets=targets, num_tokens=tokens, sum_of_squares=squares)
-
-
-def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
-    """Makes the process groups of every size once; all ranks call it together.
-
-    Example:
-        >>> process_groups = context_process_groups(ContextRule(8192, 16))  # doctest: +SKIP
-        >>> process_group = process_groups.get(part.cp_size)  # None if a rank works alone  # doctest: +SKIP
-
-    Args:
-        rule: as in `context_batch`.
-
-    Returns:
-        Size → this rank's process group of that size, for sizes 2, 4, … `rule.max_context_parallel`.
-        `ContextBatch.cp_size` chooses one; its first member is `ContextBatch.first_rank`.
-
-    Raises:
-        ValueError: the number of ranks is not a multiple of `max_context_parallel`.
-    """
-    rule.of_loader(dist.get_rank(), dist.get_world_size())
-    sizes = [1 << bits for bits in range(1, rule.max_context_parallel.bit_length())]
-    return {size: dist.new_subgroups(group_size=size)[0] for size in sizes}  # type: ignore[no-untyped-call]

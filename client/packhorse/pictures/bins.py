@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from packhorse.client import TokenSource
 
 _DRAWN_BINS = 8
+"""Bins that are drawn if no positions are given."""
 
 Decode = Callable[[list[int]], str]
 """Turns tokens into text."""

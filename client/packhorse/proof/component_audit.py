@@ -1,7 +1,7 @@
 """Counts of each component of a mixture in one epoch, compared with the mixture.
 
-Leaves reading streams to `proof.epoch_audit`. It keeps the ids of the epoch, 16 bytes a sequence, to count how often
-each came.
+Leaves reading streams to `proof.epoch_audit`. Keeps the ids of the epoch, 16 bytes a sequence, to count how often each
+came.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class ComponentReport:
     sequences: int = 0
     """Its streamed sequences, with repeats."""
     tokens: int = 0
-    """Their tokens."""
+    """Tokens of the streamed sequences, with repeats."""
     times: dict[int, int] = field(default_factory=dict)
     """Number of times, at least 1 → number of sequences that came so often."""
     bins_left_out: int = 0
@@ -41,7 +41,7 @@ class ComponentReport:
     sequences_left_out: int = 0
     """The sequences of these bins."""
     whole_times: dict[int, int] = field(default_factory=dict)
-    """As `times`, for the whole epoch, with bins that were left out."""
+    """The same as `times` for the whole epoch, including bins that were left out."""
     masked: int = 0
     """Sequences, counted above, that a takedown masks from the loss."""
     replaced: int = 0
@@ -149,7 +149,7 @@ class MixtureTally:
 
 
 def _times(entries: list[NDArray[np.void]]) -> dict[int, int]:
-    """Returns number of times → number of sequences."""
+    """Returns how often sequences came → how many sequences came so often."""
     if not entries:
         return {}
     _, times = np.unique(np.concatenate(entries), return_counts=True)

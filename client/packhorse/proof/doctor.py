@@ -28,15 +28,15 @@ from packhorse.client.transport.access import (
     variable_of,
 )
 from packhorse.client.transport.grpc_channels import GrpcTransport
+from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.handshake import days_left, refusal_of
 from packhorse.client.transport.methods import LIST_DATASETS
-from packhorse.client.transport.retries import exception_of
 from packhorse.formats.retry_policy import RetryPolicy
 from packhorse.parameters import parameter
 from packhorse.proof.activity import refusal_at
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import is_local
-from packhorse.wire.addresses import days_until, end_of
+from packhorse.wire.certificates import days_until, end_of
 
 STEPS = ("DNS", "TCP", "TLS", "auth", "versions", "health", "datasets", "first bin")
 

@@ -19,6 +19,7 @@ from packhorse.sft.unused import has_text, shown_of
 _Messages = list[dict[str, Any]]
 
 _REFUSED = (3, 0, 0)
+"""The faults of a form that the template refuses, more than of any other form."""
 
 
 def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]) -> tuple[Conversation, TracedText]:
@@ -59,7 +60,7 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
 def _faults(
     template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText
 ) -> tuple[int, int, int]:
-    """(null written as a word, or arguments encoded twice; contents left out; calls left out)."""
+    """Counts a form's faults: null as a word or arguments encoded twice; contents left out; calls left out."""
     shown = shown_of(template, chat, variables, traced)
     calls = 0
     some: dict[int, bool] = {}

@@ -361,3 +361,26 @@ def _check_text(text: str, where: str) -> None:
         raise ValueError(f"{where} has no UTF-8 form: {error.reason} at character {error.start}") from None
     if WORDS_MARK in text:
         raise ValueError(f"{where} holds U+{ord(WORDS_MARK):04X}, which is no character of text; remove it")
+
+
+def pair_messages(prompt: Sequence[Mapping[str, Any]], response: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Returns a conversation of a prompt and a response to it, which trains on the response alone.
+
+    Example:
+        >>> pair_messages([{"role": "user", "content": "hi"}], [{"role": "assistant", "content": "hello"}])
+        [{'role': 'user', 'content': 'hi', 'train': False}, {'role': 'assistant', 'content': 'hello'}]
+
+    Both are lists of messages, also in ShareGPT's form.
+
+    Raises:
+        ValueError: something else is given, or the prompt ends with a turn of the assistant.
+    """
+    before, after = as_messages(prompt), as_messages(response)
+    if not all(isinstance(message, Mapping) for message in (*before, *after)):
+        raise ValueError("a prompt and a response must be text, or lists of messages with a role and a content each")
+    if before and before[-1].get("role") == "assistant":
+        raise ValueError(
+            "the prompt ends with a turn of the assistant, which the response would continue; move its content "
+            "into the response"
+        )
+    return [*({**message, "train": False} for message in before), *after]

@@ -4,7 +4,7 @@ Owns joining and cutting the two. Prompt and response are tokenized separately, 
 the model answers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class PairEncoder:
     def common_prompt(self, chosen: str, rejected: str) -> tuple[str, str, str]:
         """Finds the prompt with which two texts begin, up to a token that both share.
 
-        The tokens of the prompt and those of an answer after it are then the tokens of the whole text.
+        The tokens of the prompt, and then of an answer, are the tokens of the whole text.
 
         Returns:
             The prompt, then `chosen` and `rejected` without it.
@@ -209,26 +209,3 @@ def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
     if not length or length == min(len(chosen), len(rejected)):
         raise ValueError(_NO_PROMPT)
     return chosen[:length], chosen[length:], rejected[length:]
-
-
-def pair_messages(prompt: Sequence[Mapping[str, Any]], response: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Returns a conversation of a prompt and a response to it, which trains on the response alone.
-
-    Example:
-        >>> pair_messages([{"role": "user", "content": "hi"}], [{"role": "assistant", "content": "hello"}])
-        [{'role': 'user', 'content': 'hi', 'train': False}, {'role': 'assistant', 'content': 'hello'}]
-
-    Both are lists of messages, also in ShareGPT's form.
-
-    Raises:
-        ValueError: something else is given, or the prompt ends with a turn of the assistant.
-    """
-    before, after = as_messages(prompt), as_messages(response)
-    if not all(isinstance(message, Mapping) for message in (*before, *after)):
-        raise ValueError("a prompt and a response must be text, or lists of messages with a role and a content each")
-    if before and before[-1].get("role") == "assistant":
-        raise ValueError(
-            "the prompt ends with a turn of the assistant, which the response would continue; move its content "
-            "into the response"
-        )
-    return [*({**message, "train": False} for message in before), *after]

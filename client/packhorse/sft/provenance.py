@@ -302,7 +302,7 @@ class Trace:
         return Traced(value, tuple(runs), self)
 
     def collect(self, piece: str, runs: list[Run], seen: Callable[[Run], object] | None = None) -> None:
-        """Adds a text's runs to those of a longer one; what was nobody's becomes the running iteration's."""
+        """Adds a text's runs to the runs of a longer text; what had no origin gets the running iteration's."""
         writer = self.writer
         if type(piece) is not Traced or not piece._runs:
             if piece:

@@ -31,16 +31,18 @@ class TracedText:
     """The text of a conversation, and where its characters come from."""
 
     text: str
+    """All of the text."""
     runs: tuple[Run, ...]
-    """In the order of the text."""
+    """Ranges of characters with one origin each, in the order of the text."""
     trace: Trace
+    """What the origins refer to."""
 
 
 class ChatTemplate:
     """A compiled template. Make one with `compile_template`, which caches."""
 
     def __init__(self, source: str) -> None:
-        """Compiles; a TemplateRefusal where the text is not a Jinja template."""
+        """Compiles the text; raises a TemplateRefusal if it is not a Jinja template."""
         try:
             plain, tracing = plain_environment(), tracing_environment()
             tree, traced_tree = plain.parse(source), tracing.parse(source)
@@ -55,9 +57,9 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise TemplateRefusal(f"the chat template is not a Jinja template: {error}") from None
         self.special_token_names = frozenset(names) & _SPECIAL_TOKEN_NAMES
-        """Names of special tokens in it."""
+        """Names of special tokens that the template reads."""
         self.words = frozenset(re.findall(r"\w+", source))
-        """Every word in it: a key that is not among them is not read."""
+        """Every word of the template: it reads no key that is not among them."""
 
     def render(
         self,
@@ -99,7 +101,7 @@ class ChatTemplate:
 
 @lru_cache(maxsize=16)
 def compile_template(source: str) -> ChatTemplate:
-    """Compiles a template, once for each text; a TemplateRefusal where it is not a Jinja template."""
+    """Compiles a template, once for each text; raises a TemplateRefusal if it is not a Jinja template."""
     return ChatTemplate(source)
 
 

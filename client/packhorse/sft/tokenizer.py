@@ -26,9 +26,9 @@ class Marks:
     """Texts of a tokenizer's added tokens, longest first."""
 
     special: tuple[str, ...]
-    """Those that may end a turn."""
+    """Texts of the added tokens that may end a turn."""
     added: tuple[str, ...]
-    """All of them."""
+    """Texts of all added tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,13 +47,13 @@ class ChatTokenizer:
     opening: tuple[int, ...]
     """Ids that the tokenizer adds before a text, such as BOS."""
     closing: tuple[int, ...]
-    """Ids that it puts after a text, such as EOS."""
+    """Ids that the tokenizer adds after a text, such as EOS."""
     special_texts: tuple[str, ...]
-    """Texts of its special tokens."""
+    """Texts of the special tokens."""
     added_texts: tuple[str, ...] = ()
-    """Texts of all tokens that it finds before it cuts a text."""
+    """Texts of all tokens that the tokenizer finds before it cuts a text."""
     known: frozenset[str] | None = None
-    """The characters that it knows, if it leaves others out without a token; None if each character has one."""
+    """The characters that the tokenizer knows, if it leaves others out; None if each character has a token."""
     special_tokens: Mapping[str, str] | None = None
     """Name in templates ("eos_token") → text; None if unknown."""
     chat_templates: Mapping[str, str] | None = None
@@ -61,7 +61,7 @@ class ChatTokenizer:
 
     @property
     def marks(self) -> Marks:
-        """Its added tokens, as the search for turns takes them."""
+        """The added tokens, as the search for turns takes them."""
         special = {*self.special_texts, *filter(None, [(self.special_tokens or {}).get("eos_token")])}
         added = special | {text for text in self.added_texts if text.strip()}
         return Marks(*(tuple(sorted(texts, key=len, reverse=True)) for texts in (special, added)))
@@ -245,7 +245,7 @@ def _load_path(path: Path) -> ChatTokenizer:
 
 
 def _folder_templates(path: Path) -> dict[str, str] | None:
-    """Templates in files of their own, which override those in the settings."""
+    """Returns the templates in files of their own, which override the settings' templates."""
     files = {
         "default": path / _TEMPLATE,
         **{file.stem: file for file in sorted((path / _MORE_TEMPLATES).glob("*.jinja"))},
@@ -261,7 +261,7 @@ def _config_templates(templates: Any) -> dict[str, str] | None:
 
 @lru_cache(maxsize=4)
 def _prepare(model: Any, vocab_size: int) -> ChatTokenizer:
-    """Copies a user's model; vocab_size distinguishes one that has grown since."""
+    """Copies a user's model; `vocab_size` tells a model that has grown since from an earlier one."""
     return _prepared(type(model).from_str(model.to_str()))
 
 

@@ -17,7 +17,7 @@ _SCHEMA = ("type", "required", "enum")
 
 
 def shown_of(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText) -> "Shown":
-    """Returns which leaves of a row came out in its text; found once."""
+    """Returns which leaves of a row came out in its text; finds them once for each text."""
     if traced.trace.shown is None or traced.trace.shown[0] is not traced:
         traced.trace.shown = (traced, Shown(template, chat, variables, traced))
     shown: Shown = traced.trace.shown[1]
@@ -49,7 +49,7 @@ class Shown:
                         self.has_text_as_json |= leaf.path[-1] == "arguments" and leaf.message is not None
 
     def has(self, leaf: Leaf) -> bool:
-        """Whether some of a text came out or changes what does, or nothing is in it."""
+        """Whether some of a leaf's text came out or changes what comes out, or the text is empty."""
         if not leaf.text.strip() or id(leaf) in self._whole or id(leaf) in self._ranges:
             return True
         return id(leaf) in self._read
@@ -64,7 +64,7 @@ class Shown:
 
     @cached_property
     def _read(self) -> set[int]:
-        """Leaves without an origin in the text that it depends on, as through an operation that is not followed."""
+        """Leaves on which the text depends without showing them, as through an operation that is not followed."""
         there = self._whole | self._ranges.keys()
         unseen = [leaf for leaf in _distinct(self._traced.trace.leaves) if leaf.text.strip() and not _is_wiring(leaf)]
         unseen = [leaf for leaf in unseen if id(leaf) not in there]
@@ -130,7 +130,7 @@ def unused_fields(
 
 
 def _silent_messages(chat: Conversation, traced: TracedText, shown: Shown) -> set[int]:
-    """Messages of which nothing came out, though they hold a text."""
+    """Returns the messages that hold a text and of which nothing came out."""
     wrote = {run.writer for run in traced.runs if run.length}
     texts: dict[int, list[Leaf]] = {}
     for leaf in traced.trace.leaves:
@@ -181,7 +181,7 @@ def _is_wiring(leaf: Leaf) -> bool:
 
 
 def _marked(value: Any, path: tuple[Any, ...], marked: Mapping[tuple[Any, ...], str]) -> Any:
-    """A copy of a value with another text at some paths; a path may also mean the key to which it leads."""
+    """Returns a copy of a value with another text at some paths; a path may also mean the key to which it leads."""
     if isinstance(value, dict):
         return {
             key + WORDS_MARK if marked.get((*path, key)) == key != item else key: _marked(item, (*path, key), marked)
@@ -197,7 +197,7 @@ def _distinct(leaves: Iterable[Leaf]) -> Iterable[Leaf]:
 
 
 def _name(leaf: Leaf) -> str:
-    """What a leaf's field is called: its keys, without numbers; what is below arguments is the arguments."""
+    """Returns the name of a leaf's field: its keys, without numbers; whatever is below arguments is the arguments."""
     keys = [key for key in leaf.path if isinstance(key, str)]
     if leaf.message is None:
         return ".".join(keys[:3])

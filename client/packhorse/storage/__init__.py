@@ -4,6 +4,7 @@ Only re-exports. It knows nothing of packing.
 """
 
 from packhorse.storage.caches import BoundedCache, Stamp, Watched, stamp_of
+from packhorse.storage.locks import LockHeldError, hold_lock, try_lock
 from packhorse.storage.plain_files import (
     check_plain,
     look_at,
@@ -13,20 +14,8 @@ from packhorse.storage.plain_files import (
     read_text,
     within,
 )
-from packhorse.storage.replacing import (
-    AtomicFiles,
-    JobRecord,
-    LockHeldError,
-    Records,
-    hold_lock,
-    read_record,
-    refuse_existing,
-    refuse_url,
-    replace_bytes,
-    sync,
-    try_lock,
-    write_record,
-)
+from packhorse.storage.records import JobRecord, Records, read_record, write_record
+from packhorse.storage.replacing import AtomicFiles, refuse_existing, refuse_url, replace_bytes, sync
 
 __all__ = [
     "AtomicFiles",

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from packhorse.formats import require
 from packhorse.formats.arrow import open_arrow, read_arrow, record_batches, values_of
-from packhorse.formats.arrow_folders import arrow_files, arrow_objects
-from packhorse.formats.arrow_streams import StreamedBatch, streamed_batches
-from packhorse.formats.files import FileStamp
+from packhorse.formats.arrow.folders import arrow_files, arrow_objects
+from packhorse.formats.arrow.streams import StreamedBatch, streamed_batches
+from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.object_store import for_each, without_secrets
 from packhorse.tokens._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
 from packhorse.tokens._node_cache import CachedObject, StoreCache
@@ -215,8 +215,8 @@ def _is_inside(array: Any, whole: Any) -> bool:
 class RemoteArrowSource(RowGroupSource):
     """Tokens of a list column of Arrow files in an object store; ids are row numbers, or come from an id column.
 
-    Record batches are read through a cache on the node's disk, those of coming batches ahead. Of the file format only
-    the column is read, of the stream format (which `datasets` saves) every column. Files may be compressed.
+    Record batches are read through a cache on the node's disk, ahead for coming batches. From the file format only the
+    column is read, from the stream format (which `datasets` saves) every column. Files may be compressed.
 
     Example:
         >>> import pathlib, tempfile

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.formats import require
-from packhorse.formats.files import FileStamp, as_path, named_files
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.files import as_path, named_files
 from packhorse.formats.object_store import TokenStoreError, for_each, is_url, without_secrets
 from packhorse.tokens._decoded import DecodedCache, FlatColumn
 from packhorse.tokens._list_columns import ARROW, ListColumn, check_id_type, token_dtype_of
@@ -211,7 +212,7 @@ class ParquetSource(RowGroupSource):
         """Reads the files' footers.
 
         Args:
-            data: a Parquet file, a folder of them at any depth, a glob pattern, or the URL of one in a store; row
+            data: a Parquet file, a folder with such files at any depth, a glob pattern, or a file's URL in a store; row
                 numbers continue over all files in sorted order, as in `packhorse prepare`. Or a list of files, in the
                 order of row numbers.
             column: of tokens, lists of integers. None for the only such column, or the only one named `input_ids` or

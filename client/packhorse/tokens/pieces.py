@@ -19,7 +19,7 @@ _NEVER = 2**62
 
 
 class Plan(Protocol):
-    """What is asked of a plan's facts: a StreamHeader, a DatasetInfo, and their messages have it."""
+    """The facts of a plan that the rule needs. A StreamHeader, a DatasetInfo and their messages have them."""
 
     @property
     def max_seq_len(self) -> int:
@@ -48,7 +48,7 @@ class Plan(Protocol):
 
     @property
     def components(self) -> Iterable[Any]:
-        """Of a mixture, each with its own max_seq_len, over_length and keep; empty without a mixture."""
+        """The components of a mixture, each with its own max_seq_len, over_length and keep; empty without a mixture."""
         ...
 
 
@@ -66,9 +66,9 @@ class PieceRule:
     rooms: RoomRule
     """How a room follows from a length."""
     longest: int | None = None
-    """Tokens to which longer sequences were truncated at their end, or split; None if none was."""
+    """Length in tokens to which longer sequences were truncated at their end, or split; None if none was."""
     longest_of_components: tuple[int | None, ...] = ()
-    """The same of each of a mixture's components; empty without a mixture."""
+    """The same for each component of a mixture; empty without a mixture."""
 
     @classmethod
     def of(cls, plan: "Plan") -> "PieceRule":
@@ -98,12 +98,12 @@ class PieceRule:
     ) -> NDArray[np.int64]:
         """Returns how many of its own tokens each sequence, or piece, puts into its room: int64 [S], at least 1.
 
-        Where sequences were cut, what is left of one from its piece's first token on either has the longest length and
+        If sequences were cut, the rest of a sequence from its piece's first token on either has the longest length and
         fills a whole room, or needs exactly the planned room. A source whose sequence continues after its last planned
         piece is not noticed here, but by the piece that follows.
 
         Args:
-            ids: int64 [S].
+            ids: the sequences' ids: int64 [S].
             planned: each room in tokens: int64 [S].
             held: length of each whole sequence in the source, in tokens: int64 [S].
             first_tokens: first token of each piece: int64 [S]; None for all 0.

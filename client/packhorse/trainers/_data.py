@@ -1,15 +1,13 @@
 """`PackedData`: the packed dataset of a trainer, for training or validation.
 
-Owns that description, and the loader of a validation set; leaves batches to `packhorse.client.loading`. What a trainer
-knows itself (batch size, ranks, device) the glue adds.
+Owns that description; leaves batches to `packhorse.client.loading`, and repeating a validation set to `_validation`.
+Each trainer's own module adds what the trainer knows itself: batch size, ranks, device.
 """
 
-from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from packhorse.client import (
-    Batch,
     BatchFormat,
     LoaderOptions,
     PackedDataLoader,
@@ -124,26 +122,3 @@ class PackedData:
         if self.num_workers is not None:
             given["num_workers"] = self.num_workers
         return replace(of_trainer, **given)
-
-
-class ValidationBatches:
-    """The same epoch each time: every sequence once, the same batches, as many on every rank."""
-
-    def __init__(self, loader: PackedDataLoader) -> None:
-        self._loader = loader
-        self._epoch = loader.epoch
-        self._length: int | None = None
-
-    def __iter__(self) -> Iterator[Batch]:
-        self._loader.set_epoch(self._epoch)
-        return iter(self._loader)
-
-    def __len__(self) -> int:
-        if self._length is None:
-            self._loader.set_epoch(self._epoch)
-            self._length = len(self._loader)
-        return self._length
-
-    def close(self) -> None:
-        """Ends the workers."""
-        self._loader.close()

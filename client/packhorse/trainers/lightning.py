@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from packhorse.client import Batch, LoaderOptions, PackedDataLoader, Run
-from packhorse.trainers._data import PackedData, ValidationBatches
+from packhorse.trainers._data import PackedData
+from packhorse.trainers._validation import ValidationBatches
 
 try:
     from lightning.pytorch import LightningDataModule, Trainer

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from packhorse.client.batches import IGNORE_INDEX
-from packhorse.client.loading.peers import broadcast, device_of
+from packhorse.client.loading.peers import broadcast, device_of, first_rank_of
 from packhorse.parallel import context_parallel_indices
 
 
@@ -39,7 +39,7 @@ class MegatronBatch(NamedTuple):
     padding_mask: torch.Tensor
     """bool [1, T], True where there is no token; GPTModel takes it, so that experts do not see padding."""
     packed_seq_params: Any
-    """Megatron's PackedSeqParams; its offsets are those of the whole micro-batch, as Transformer Engine wants them.
+    """Megatron's PackedSeqParams; it has the offsets of the whole micro-batch, as Transformer Engine needs.
 
     No segment is empty, so their number differs between micro-batches, also with `megatron_lm_preset(max_sequences=…)`:
     Megatron's multi-token prediction fails at an empty one under context parallelism.
@@ -168,21 +168,21 @@ class _MicroBatch(NamedTuple):
         )
 
     def send(self, group: dist.ProcessGroup) -> None:
-        """Sends it to the peers of the group's first rank: its sizes, then everything in one piece."""
+        """Sends this micro-batch to the peers of the group's first rank: its sizes, then everything in one tensor."""
         if dist.get_world_size(group) == 1:
             return
-        device = device_of(group)
+        device, first = device_of(group), first_rank_of(group)
         sizes = [self.values.shape[1], len(self.cu_seqlens), self.max_seqlen, self.cp_size]
-        broadcast(torch.tensor(sizes, dtype=torch.int64, device=device), group)
-        broadcast(torch.cat([self.values.flatten(), self.cu_seqlens.to(torch.int64)]).to(device), group)
+        broadcast(torch.tensor(sizes, dtype=torch.int64, device=device), group, first)
+        broadcast(torch.cat([self.values.flatten(), self.cu_seqlens.to(torch.int64)]).to(device), group, first)
 
     @classmethod
     def receive(cls, group: dist.ProcessGroup, num_keys: int) -> "_MicroBatch":
-        """Receives what the group's first rank sends; `num_keys` as many keys as there."""
-        device = device_of(group)
+        """Receives what the group's first rank sends; `num_keys` is the same as there."""
+        device, first = device_of(group), first_rank_of(group)
         num_tokens, num_offsets, max_seqlen, cp_size = broadcast(
-            torch.empty(4, dtype=torch.int64, device=device), group
+            torch.empty(4, dtype=torch.int64, device=device), group, first
         ).tolist()
         piece = torch.empty(num_keys * num_tokens + num_offsets, dtype=torch.int64, device=device)
-        values, offsets = torch.split(broadcast(piece, group), [num_keys * num_tokens, num_offsets])
+        values, offsets = torch.split(broadcast(piece, group, first), [num_keys * num_tokens, num_offsets])
         return cls(values.view(num_keys, num_tokens), offsets.to(torch.int32), max_seqlen, cp_size)

@@ -20,10 +20,10 @@ from packhorse.client.presets import Preset
 from packhorse.tokens import IndexableSource
 
 _LENGTH = 8
-"""Tokens of each of the two sequences that the model is asked about, and of what they share in a tree."""
+"""Length in tokens of each of the two sequences, and of the prefix that they share in a tree."""
 
 TREE = "tree"
-"""Instead of a preset: sequences that share a prefix."""
+"""Names, instead of a preset, sequences that share a prefix."""
 
 
 def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media | None = None) -> bool:
@@ -112,7 +112,7 @@ def check_takes_trees(model: Any) -> None:
 
 
 def _tree(dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """A row of two sequences that share their first half, with its mask, which is added to scores."""
+    """Returns a row of two sequences that share their first half, with its mask, which is added to scores."""
     at = torch.arange(3 * _LENGTH)
     branch = at // _LENGTH  # 0 is what both share
     sees = (at[None] <= at[:, None]) & ((branch[None] == 0) | (branch[None] == branch[:, None]))
@@ -123,13 +123,13 @@ def _tree(dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def _rows(preset: str | Preset, media: Media | None) -> dict[str, Any]:
-    """A row of two sequences, under a preset's keys."""
+    """Returns a row of two sequences, under a preset's keys."""
     made = get_preset(preset) if isinstance(preset, str) else preset
     return {name: value for name, value in made.convert(_two_sequences(made, media)).items() if name != "labels"}
 
 
 def _two_sequences(preset: Preset, media: Media | None) -> PackedBatch:
-    """A batch of one full row: two sequences of equal length, of text."""
+    """Returns a batch of one full row: two sequences of text, equally long."""
     block = BinBlock(
         ids=np.arange(2), lengths=np.full(2, _LENGTH, np.int32), bin_ends=np.array([2]), positions=np.zeros(1, np.int64)
     )
@@ -143,7 +143,7 @@ def _two_sequences(preset: Preset, media: Media | None) -> PackedBatch:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Has a model without dropout for a while, and gives each of its modules the mode that it had."""
+    """Turns a model's dropout off for a while; then gives each of its modules the mode that it had."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -18,7 +18,8 @@ from packhorse.client.batches import Media
 from packhorse.client.presets import Preset, PresetName
 from packhorse.topology import StreamMode
 from packhorse.trainers import sees_other_sequences
-from packhorse.trainers._data import PackedData, ValidationBatches
+from packhorse.trainers._data import PackedData
+from packhorse.trainers._validation import ValidationBatches
 
 try:
     from torch.optim.lr_scheduler import LambdaLR

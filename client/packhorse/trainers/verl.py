@@ -1,7 +1,7 @@
 """verl: its scheduler of dynamic context parallelism, which assigns sequences of a mini-batch to ranks.
 
-Owns the form in which verl and Megatron ask for it; leaves the assignment to `packhorse.topology.ContextRule`.
-Importing this needs neither of them.
+Owns the form in which verl and Megatron ask for an assignment; leaves the assignment itself to
+`packhorse.topology.ContextRule`. Importing this module needs neither verl nor Megatron.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from packhorse.topology import ContextRule
 class VerlScheduler:
     """Replaces Megatron's `DefaultDynamicCPScheduler`, which verl asks for its assignment.
 
-    Every rank has sequences in every micro-batch, ranks that share some are neighbours, and the first of them is a
+    Every rank has sequences in every micro-batch. Ranks that share sequences are neighbours, and their first rank is a
     multiple of their number, as verl requires. The assignment is a function of the lengths.
 
     ```

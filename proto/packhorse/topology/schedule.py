@@ -37,7 +37,7 @@ class BatchSchedule:
     """Global batch sizes that change during a run.
 
     A phase begins after a number of bins, counted from the run's beginning over all epochs, or with a suffix K, M, B or
-    T after a number of tokens, where every bin counts max_seq_len of them, as in Megatron. An optimizer step has the
+    T after a number of tokens, and every bin counts as max_seq_len tokens, as in Megatron. An optimizer step has the
     size of the phase in which it begins.
 
     Example:

@@ -245,7 +245,7 @@ class Topology:
         return self.stretches[bisect_right(self.stretches, offset, key=lambda stretch: stretch.first_offset) - 1]
 
     def by_stretch(self, steps: range) -> Iterator[tuple[Stretch, range]]:
-        """Divides ascending steps into those of the same size: (their stretch, the steps) in order."""
+        """Divides ascending steps by their size; yields (their stretch, the steps) in order."""
         number = self.stretch_number(steps.start) if steps else 0
         while steps:
             following = self.stretches[number + 1 : number + 2]

@@ -4,33 +4,21 @@ Both ends must agree on all of it to the bit, except `keep_freed_memory`, which 
 """
 
 from packhorse.wire.addresses import is_local
+from packhorse.wire.bin_form import ADDED_OFFSET, KEPT_TEMPLATES, MASKED_TOKEN, PLAIN_WIRE_VERSION, WIRE_VERSION
+from packhorse.wire.bins_checksums import BIN_ARRAYS, arrays_checksum, bins_checksum, is_of_version_1, tokens_checksum
 from packhorse.wire.checksums import (
-    BIN_ARRAYS,
     HeaderChecksums,
     LocationsChecksum,
-    arrays_checksum,
-    bins_checksum,
     block_context,
     get_bins_context,
     header_checksum,
-    is_of_version_1,
-    tokens_checksum,
 )
-from packhorse.wire.fingerprints import ids_sum, rows_of_fingerprint, tokens_fingerprint
+from packhorse.wire.digests import REDACTING, SKIPPING, own_digest
+from packhorse.wire.fingerprints import rows_of_fingerprint, tokens_fingerprint
 from packhorse.wire.freed_memory import give_back_freed_memory, keep_freed_memory
-from packhorse.wire.streams import (
-    ADDED_OFFSET,
-    KEPT_TEMPLATES,
-    MASKED_TOKEN,
-    PLAIN_WIRE_VERSION,
-    REDACTING,
-    SKIPPING,
-    WIRE_VERSION,
-    EpochKey,
-    own_digest,
-    steps_of_ranks,
-    stream_positions,
-)
+from packhorse.wire.id_sums import ids_sum
+from packhorse.wire.rank_steps import EpochKey, steps_of_ranks
+from packhorse.wire.stream_positions import stream_positions
 
 __all__ = [
     "ADDED_OFFSET",

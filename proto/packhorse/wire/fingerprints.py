@@ -1,41 +1,15 @@
-"""Fingerprints: of sets of ids, sums that do not depend on order; of tokens, a hash of some sequences."""
+"""Fingerprints of tokens: a hash of some sequences.
+
+Leaves fingerprints of sets of ids to `id_sums`.
+"""
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_ID_KEYS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03))
-_START_KEY = np.uint64(0x8CB92BA72F3D8DD7)
-_CHUNK = 1 << 16
 _MOST_SEQUENCES = 64
-
-
-def ids_sum(ids: NDArray[np.integer], starts: NDArray[np.integer] | None = None) -> tuple[int, int]:
-    """Returns two sums modulo 2^64 of hashes of the ids, each under a key of its own.
-
-    Sums of parts add up (modulo 2^64) to the sum of the whole, in any order. An id that is missing, repeated or altered
-    goes unnoticed with a probability of 2^-128.
-
-    Example:
-        >>> ids_sum(np.array([3, 1, 2])) == ids_sum(np.array([1, 2, 3])) != ids_sum(np.array([1, 2, 2]))
-        True
-
-    Args:
-        ids: integers [n].
-        starts: each piece's first token, where ids are those of pieces: integers [n]. Start 0 equals no start.
-    """
-    sums = [0, 0]
-    for first in range(0, len(ids), _CHUNK):
-        chunk = np.asarray(ids[first : first + _CHUNK], dtype=np.int64).view(np.uint64)
-        if starts is not None:
-            begins = np.asarray(starts[first : first + _CHUNK], dtype=np.int64).view(np.uint64)
-            chunk = chunk ^ np.where(begins == 0, np.uint64(0), _mixed(begins, _START_KEY))
-        for which, key in enumerate(_ID_KEYS):
-            sums[which] += int(np.sum(_mixed(chunk, key), dtype=np.uint64))
-    return sums[0] % 2**64, sums[1] % 2**64
 
 
 def rows_of_fingerprint(num_sequences: int) -> NDArray[np.int64]:
@@ -69,10 +43,3 @@ def tokens_fingerprint(read: Callable[[int], NDArray[np.integer]], num_sequences
         tokens = np.asarray(read(row)).astype("<i8")
         digest.update(np.array([row, len(tokens)], dtype="<i8").tobytes() + tokens.tobytes())
     return digest.hexdigest()[:16]
-
-
-def _mixed(values: Any, key: np.uint64) -> Any:
-    values = values + key
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

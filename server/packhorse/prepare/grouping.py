@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset import PreparedDataset
-from packhorse.formats.files import FileStamp, as_path
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.files import as_path
 from packhorse.formats.megatron import MegatronTokens, megatron_paths
 from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import parameter

@@ -21,8 +21,8 @@ from packhorse.sft import (
     PairEncoder,
     Stretch,
 )
-from packhorse.sft.messages import FLAGS, as_messages, called, json_fault
-from packhorse.sft.pairs import check_pair, common_prompt, pair_messages
+from packhorse.sft.messages import FLAGS, as_messages, called, json_fault, pair_messages
+from packhorse.sft.pairs import check_pair, common_prompt
 from packhorse.tokenize.columns import AnyColumns, ChatColumns, PairColumns, PreferenceColumns
 from packhorse.tokenize.encoding.special_texts import special_pattern
 from packhorse.tokenize.encoding.tokenizers import end_of_sequence, load_tokenizer

@@ -14,7 +14,8 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from packhorse.formats.files import FileStamp, absolute, as_path
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.files import absolute, as_path
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Execution, Progress, open_engine
 from packhorse.parameters import parameter

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
-from packhorse.formats.files import FileStamp
+from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.megatron_writer import masked_paths
 from packhorse.jobs import Execution, show_progress
 from packhorse.parameters import message_of, parameter

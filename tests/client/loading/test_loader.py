@@ -24,7 +24,7 @@ from packhorse.client import (
 )
 from packhorse.client.connecting import ask_in_child
 from packhorse.client.errors import DatasetNotFoundError
-from packhorse.client.loading._preemption import FORK_SERVER_MODULE, protected_fork_server
+from packhorse.client.loading.workers.preemption import FORK_SERVER_MODULE, protected_fork_server
 from packhorse.client.sources import TokenSourceError
 from packhorse.client.transport import grpc_channels as _grpc
 

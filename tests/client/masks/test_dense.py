@@ -18,8 +18,10 @@ from packhorse.client.masks import (
     build_labelled_mask,
     build_packing_attention_bias,
 )
-from packhorse.client.masks.dense import allocate
-from packhorse.client.masks.visibility import Band, pairs_of_equals, segment_index, token_labels
+from packhorse.client.masks._band import Band, pairs_of_equals
+from packhorse.client.masks._blocks import allocate
+from packhorse.client.masks.labelled import token_labels
+from packhorse.client.masks.transfer import segment_index
 
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
 WINDOWS = st.none() | st.integers(1, 12)

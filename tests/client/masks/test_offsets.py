@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.masks import build_packing_cu_seqlens, build_unpadding, build_varlen_offsets
-from packhorse.client.masks.offsets import _scan_device
+from packhorse.client.masks.label_offsets import _scan_device
 
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=2, min_side=1, max_side=12)
 

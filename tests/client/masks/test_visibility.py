@@ -16,7 +16,10 @@ from packhorse.client.masks import (
     build_packing_attention_bias,
     build_varlen_offsets,
 )
-from packhorse.client.masks.visibility import Band, pairs_of_equals, segment_index, token_labels, with_prefixes
+from packhorse.client.masks._band import Band, pairs_of_equals
+from packhorse.client.masks.labelled import token_labels
+from packhorse.client.masks.prefixes import with_prefixes
+from packhorse.client.masks.transfer import segment_index
 
 ROW_TOKENS = 24
 

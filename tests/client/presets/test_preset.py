@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from packhorse.client.loading._start import context_of_workers
+from packhorse.client.loading.workers.start import context_of_workers
 from packhorse.client.presets import (
     Preset,
     get_preset,

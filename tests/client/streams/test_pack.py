@@ -18,7 +18,7 @@ from packhorse.client.errors import (
 )
 from packhorse.client.options import PackOptions
 from packhorse.client.streams.pack_stream import SEQUENCES_PER_MESSAGE
-from packhorse.client.transport.retries import _WITHOUT_REASON
+from packhorse.client.transport.grpc_errors import _WITHOUT_REASON
 from packhorse.v1 import packing_pb2 as pb
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from packhorse.client.errors import InvalidRequestError, VersionMismatchError
 from packhorse.client.options import PackOptions
-from packhorse.client.transport.answers import read_packing
+from packhorse.client.transport.packing_answer import read_packing
 from packhorse.packing import lower_bound
 from packhorse.v1 import packing_pb2 as pb
 

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from packhorse.client.api import Client
+from packhorse.client.argument_hints import with_hints
 from packhorse.client.batches.batch import BatchAssembler, MixedComponent, in_rows
 from packhorse.client.batches.packed_batch import Batch, PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
-from packhorse.client.loading._preemption import outlive_preemption
 from packhorse.client.loading._progress import Progress, worker_of_process
 from packhorse.client.loading.folder import of_folder
 from packhorse.client.loading.ranks import find_rank, refuse_dispatching
-from packhorse.client.options import BalanceName, Run, as_run, with_hints, with_words
+from packhorse.client.loading.workers.preemption import outlive_preemption
+from packhorse.client.options import BalanceName, Run, as_run, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.cursor import NO_POSITION, Resume, State, as_worker_state

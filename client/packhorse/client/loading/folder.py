@@ -1,6 +1,7 @@
 """A prepared folder as the whole address of a dataset: where it is served, its name, and its tokens.
 
-Owns reading where a folder's tokens are, and whether they still are those. Leaves serving it to the embedded transport.
+Owns finding a folder's tokens, and checking that they have not changed. Leaves serving the folder to the embedded
+transport.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`create_packed_dataloader`: a dataset's batches, on the device before a step needs them.
 
-Owns how many workers there are; leaves how they start to `_start` and `_preemption`, batches to `dataset`, and copies
+Owns how many workers there are; leaves how they start and end to `loading.workers`, batches to `dataset`, and copies
 to the device to `prefetch`.
 """
 
@@ -10,14 +10,15 @@ from typing import Any, Self
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from packhorse.client.argument_hints import with_hints
 from packhorse.client.batches.packed_batch import Batch
 from packhorse.client.connecting import Server, Target
-from packhorse.client.loading._preemption import starting_workers
-from packhorse.client.loading._start import context_of_workers
 from packhorse.client.loading.dataset import PackedDataset
 from packhorse.client.loading.peers import Peers
 from packhorse.client.loading.prefetch import DevicePrefetcher, chosen_device
-from packhorse.client.options import BalanceName, LoaderOptions, Run, with_hints, with_words
+from packhorse.client.loading.workers.preemption import starting_workers
+from packhorse.client.loading.workers.start import context_of_workers
+from packhorse.client.options import BalanceName, LoaderOptions, Run, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.cursor import as_cursor
 from packhorse.topology import Balance, Topology

@@ -1,7 +1,7 @@
 """`PackedBins`: an epoch's bins by position, for other loaders and samplers.
 
-Owns the rows. Leaves the meaning of an index, requests and reading ahead to `_read_ahead`, and tensors to
-`dataset`.
+Owns the rows. Leaves the meaning of an index to `_indices`, requests to `_bins_reader`, when rows are made to
+`_rows`, and tensors to `dataset`.
 """
 
 import os
@@ -17,15 +17,18 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from packhorse.client.api import Client
+from packhorse.client.argument_hints import with_hints
 from packhorse.client.batches.packed_batch import Batch, PackedBatch
 from packhorse.client.connecting import Server, Target, as_server
 from packhorse.client.loading._agreement import digest_of_ranks
-from packhorse.client.loading._preemption import outlive_preemption
+from packhorse.client.loading._bins_reader import BinsReader
+from packhorse.client.loading._indices import BinAddress, Indices
 from packhorse.client.loading._progress import Progress
-from packhorse.client.loading._read_ahead import BinAddress, BinsReader, Indices, Rows
+from packhorse.client.loading._rows import Rows
 from packhorse.client.loading.dataset import BatchMaker
 from packhorse.client.loading.folder import of_folder
-from packhorse.client.options import Run, as_run, with_hints, with_words
+from packhorse.client.loading.workers.preemption import outlive_preemption
+from packhorse.client.options import Run, as_run, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.blocks import BinBlock, joined
 from packhorse.client.streams.cursor import Cursor, Resume

@@ -20,12 +20,12 @@ _Batch = TypeVar("_Batch")
 
 
 class _Sent(NamedTuple):
-    """What goes ahead of a batch's tensors."""
+    """The message that goes ahead of a batch's tensors."""
 
     batch: Any = None
     """The batch with tensors of its shapes and types, without values; None at the end."""
     num_bytes: int = 0
-    """Of all tensors."""
+    """Size of all tensors together."""
     error: str = ""
     """Why there is no batch; empty at an epoch's end."""
 
@@ -51,7 +51,7 @@ class Peers:
             raise ValueError("peers must be a process group that this process is in")
         self.is_first = rank == 0
         self._group = group
-        self._first = dist.get_global_rank(group, 0)
+        self._first = first_rank_of(group)
         self._device = device_of(group)
 
     @classmethod
@@ -121,7 +121,7 @@ class Peers:
             for tensor, room in zip(tensors, _rooms(data, tensors), strict=True):
                 room.copy_(tensor)
             self._announce(_Sent(map_tensors(_outline, batch), len(data)))
-            broadcast(data, self._group)
+            broadcast(data, self._group, self._first)
             yield batch
 
     def _received(self, device: torch.device) -> Iterator[Any]:
@@ -131,11 +131,12 @@ class Peers:
                 raise RuntimeError(f"the first of this rank's peers, which reads for all of them, failed: {sent.error}")
             if sent.batch is None:
                 return
-            data = broadcast(torch.empty(sent.num_bytes, dtype=torch.uint8, device=self._device), self._group)
+            data = torch.empty(sent.num_bytes, dtype=torch.uint8, device=self._device)
+            broadcast(data, self._group, self._first)
             yield _filled(sent.batch, _rooms(data.to(device), _tensors_of(sent.batch)))
 
     def _announce(self, sent: _Sent | None) -> _Sent:
-        """Sends what comes next, or receives it where that is None."""
+        """Sends the message about the next batch, or receives it if `sent` is None."""
         announced: list[Any] = [sent]
         dist.broadcast_object_list(announced, self._first, group=self._group, device=self._device)
         found: _Sent = announced[0]
@@ -172,13 +173,18 @@ def _rooms(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Te
         begin += room_bytes(tensor)
 
 
-def broadcast(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """Sends a tensor from the group's first rank to the others, in place."""
-    dist.broadcast(tensor, dist.get_global_rank(group, 0), group=group)
+def first_rank_of(group: dist.ProcessGroup) -> int:
+    """Returns the group's first rank, from which its peers receive, counted over all ranks."""
+    return dist.get_global_rank(group, 0)
+
+
+def broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, first_rank: int) -> torch.Tensor:
+    """Sends a tensor from the group's first rank to the others, in place, and returns it."""
+    dist.broadcast(tensor, first_rank, group=group)
     return tensor
 
 
 def device_of(group: dist.ProcessGroup) -> torch.device:
-    """Where the tensors are that a group's collectives take."""
+    """Returns the device of the tensors that a group's collectives take."""
     is_gpu = "nccl" in dist.get_backend(group)
     return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")

@@ -37,7 +37,7 @@ _SIGNS_IN_ENVIRONMENT = (
     "PARALLELISM_CONFIG_CP_SIZE",
     "PARALLELISM_CONFIG_SP_SIZE",
 )
-
+"""Variables of launchers that, above 1, say that several ranks share a model."""
 
 _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -51,10 +51,10 @@ _LAUNCHERS = (
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 )
-"""Variables of a process's rank and of their number, of launchers that do not set RANK and WORLD_SIZE."""
+"""Variables of launchers that do not set RANK and WORLD_SIZE: a process's rank, and the number of ranks."""
 
 _DEALERS = ("DataLoaderDispatcher.__iter__", "IterableDatasetShard.__iter__")
-"""Where accelerate deals out batches."""
+"""Names of the methods in which accelerate deals out batches."""
 
 
 def find_rank(rank: Any = None) -> tuple[int, int]:
@@ -121,7 +121,7 @@ def _is_initialized() -> bool:
 
 
 def _global_rank() -> tuple[int, int]:
-    """(rank, world size) of all processes."""
+    """Returns this process's (rank, world size) among all processes."""
     if _is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     rank, world_size = _variable("RANK"), _variable("WORLD_SIZE")
@@ -197,12 +197,12 @@ def _is_model(name: str) -> bool:
 
 
 def _is_mixed(name: str) -> bool:
-    """Whether it divides both data and model, as a dimension flattened from several does."""
+    """Whether a dimension divides both data and model, as one flattened from several dimensions does."""
     return not MODEL_DIMENSIONS.isdisjoint(name.split("_")) and not DATA_DIMENSIONS.isdisjoint(name.split("_"))
 
 
 def megatron_state() -> Any:
-    """Megatron's parallel state, if this process has initialised it. Never imports Megatron."""
+    """Returns Megatron's parallel state, if this process has initialised it. Never imports Megatron."""
     state: Any = sys.modules.get("megatron.core.parallel_state")
     return state if state is not None and state.model_parallel_is_initialized() else None
 
@@ -229,7 +229,7 @@ def _sign_of_model_parallelism() -> str:
 
 
 def _accelerate_share() -> int:
-    """How many ranks share a model, by the configuration of this process's Accelerator; 1 without one."""
+    """Returns how many ranks share a model, by the configuration of this process's Accelerator; 1 without one."""
     state: Any = sys.modules.get("accelerate.state")
     config = None if state is None else state.AcceleratorState._shared_state.get("parallelism_config")
     return 1 if config is None else int(config.non_data_parallel_size)

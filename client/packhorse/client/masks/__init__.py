@@ -3,16 +3,14 @@
 Every function takes the same arguments (`where`, `device`, `causal`, `window`), reads no token and waits for no device.
 """
 
+from packhorse.client.masks.block_diagonal import build_block_diagonal_mask
 from packhorse.client.masks.block_mask import build_block_mask
-from packhorse.client.masks.dense import (
-    AttentionBiasBuffer,
-    build_boolean_mask,
-    build_labelled_mask,
-    build_packing_attention_bias,
-)
-from packhorse.client.masks.offsets import VarlenOffsets, build_packing_cu_seqlens, build_varlen_offsets
+from packhorse.client.masks.dense import AttentionBiasBuffer, build_boolean_mask, build_packing_attention_bias
+from packhorse.client.masks.label_offsets import build_packing_cu_seqlens
+from packhorse.client.masks.labelled import build_labelled_mask
+from packhorse.client.masks.offsets import VarlenOffsets, build_varlen_offsets
 from packhorse.client.masks.unpadding import Unpadding, build_unpadding
-from packhorse.client.masks.varlen import build_block_diagonal_mask, varlen_attention
+from packhorse.client.masks.varlen import varlen_attention
 
 __all__ = [
     "AttentionBiasBuffer",

@@ -1,7 +1,7 @@
 """FlexAttention's BlockMask, made from the offsets.
 
-Owns which blocks of a row hold allowed pairs, and the lists that `BlockMask` keeps of them; leaves the rule inside a
-segment to `visibility`.
+Owns which blocks of a row hold allowed pairs, and the lists of blocks that `BlockMask` keeps; leaves the rule inside a
+segment to `_band`.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from packhorse.client.batches.layout import LayoutLike, PackLayout, as_layout
-from packhorse.client.masks.visibility import Band, prefix_bounds, refuse_window, segment_index, transfer
+from packhorse.client.masks._band import Band
+from packhorse.client.masks.prefixes import prefix_bounds, refuse_window
+from packhorse.client.masks.transfer import segment_index, transfer
 
 _HOST_ENTRIES = 1 << 13
-"""Of one kind of list: 8 rows of 4,096 tokens in blocks of 128."""
+"""The most entries of one kind of list that the host writes: 8 rows of 4,096 tokens in blocks of 128."""
 
 MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(row, head, query, key) → whether the query may attend to the key, as FlexAttention asks."""
@@ -36,9 +38,9 @@ def build_block_mask(
     in a row. Every tensor equals that of `create_block_mask`, the undefined ends of its lists included; the work grows
     with B·Q·K, not with B·L². The host never waits for the device.
 
-    Where groups share prefixes (`shared_prefix`), `create_block_mask` itself makes the mask, from every pair.
+    If groups share prefixes (`shared_prefix`), `create_block_mask` itself makes the mask, from every pair.
 
-    A token attends to its own segment (see `PackLayout.segments`), so padding attends to itself alone and no softmax
+    A token attends to its own segment (see `PackLayout.segments`), so padding attends to itself only and no softmax
     turns to NaN.
 
     Example:
@@ -95,7 +97,7 @@ def build_block_mask(
 def _with_prefixes(
     layout: PackLayout, device: torch.device, band: Band, block_size: tuple[int, int], num_heads: int | None
 ) -> BlockMask:
-    """Looks at every pair, since queries that see a prefix see two ranges of keys."""
+    """Makes the mask from every pair, since queries that see a prefix see two ranges of keys."""
     own = _mask_mod(segment_index(layout, device), band)
     firsts, ends = prefix_bounds(layout, device)
 

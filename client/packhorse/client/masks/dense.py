@@ -1,35 +1,22 @@
-"""Dense masks: booleans for `scaled_dot_product_attention`, additive biases, and labels of sequences.
+"""Dense masks: booleans for `scaled_dot_product_attention`, and additive biases.
 
-Owns their values and how host memory is written, one block for each segment; leaves kernels that take no dense mask to
-`block_mask` and `varlen`.
+Owns their values, on the host and on devices. Leaves writing host memory to `_blocks`, and kernels that take no dense
+mask to `block_mask` and `varlen`.
 """
 
-import contextlib
-import math
-import mmap
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from packhorse.client.batches.layout import LayoutLike, PackLayout, as_layout
-from packhorse.client.masks.visibility import (
-    Band,
-    fill_prefixes,
-    move,
-    pairs_of_equals,
-    refuse_prefixes,
-    refuse_window,
-    segment_index,
-    token_labels,
-    with_prefixes,
-)
-
-_HUGE_PAGE_BYTES = 2 << 20
-_BYTES_FOR_THREADS = 8 << 20
+from packhorse.client.masks._band import Band, pairs_of_equals
+from packhorse.client.masks._blocks import BlockWriter, allocate
+from packhorse.client.masks.label_offsets import as_rows
+from packhorse.client.masks.labelled import token_labels
+from packhorse.client.masks.prefixes import fill_prefixes, refuse_window, with_prefixes
+from packhorse.client.masks.transfer import move, segment_index
 
 
 def build_boolean_mask(
@@ -85,31 +72,6 @@ def build_boolean_mask(
     else:
         mask = with_prefixes(pairs_of_equals(segment_index(layout, device), band), layout)[:, None]
     return mask if head_dim else mask[:, 0]
-
-
-def build_labelled_mask(
-    where: LayoutLike, device: torch.device | str, *, dtype: torch.dtype = torch.int64
-) -> torch.Tensor:
-    """Builds the mask that numbers each token's sequence: LLaMA-Factory's neat packing, JAX's segment ids.
-
-    Example:
-        >>> build_labelled_mask(PackLayout.of_rows(np.array([2, 1]), np.array([2]), 4), "cpu")
-        tensor([[1, 1, 2, 0]])
-
-    Args:
-        where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
-        device: device of the mask; the host does not wait for a GPU.
-        dtype: integer type of the labels.
-
-    Returns:
-        `dtype` [B, L]: 1, 2, 3, … for the sequences of each row, 0 for padding, also for padding in a sequence's room.
-
-    Raises:
-        ValueError: there is no layout in `where`, or its groups share prefixes.
-    """
-    layout = as_layout(where)
-    refuse_prefixes(layout, "a labelled mask")
-    return token_labels(layout, torch.device(device)).to(dtype)
 
 
 def build_packing_attention_bias(
@@ -186,10 +148,10 @@ def build_packing_attention_bias(
 class AttentionBiasBuffer:
     """Host memory that the bias of each step reuses.
 
-    Between two batches only the blocks of the first are cleared and those of the second written: Σ length² values, not
-    L² for each row, and no fresh memory. On a GPU it has no use, since PyTorch's allocator keeps memory there.
+    Between two batches it clears the blocks of the first and writes the blocks of the second: Σ length² values, not L²
+    for each row, and no fresh memory. On a GPU it has no use, since PyTorch's allocator keeps memory there.
 
-    A bias is valid until the next one is built. Autograd raises an error where it still needs the earlier one.
+    A bias is valid until the next one is built. Autograd raises an error if it still needs the earlier one.
 
     Example:
         >>> buffer = AttentionBiasBuffer(1, 3, torch.float32, causal=True)
@@ -257,7 +219,7 @@ class AttentionBiasBuffer:
 
 
 def _layout_or_labels(where: PackLayout | Mapping[str, Any] | torch.Tensor) -> PackLayout | torch.Tensor:
-    """Returns the layout where it can be known without waiting for a device, else labels [B, L]."""
+    """Returns the layout if it can be known without waiting for a device, else labels [B, L]."""
     if not isinstance(where, torch.Tensor):
         return as_layout(where)
     labels = as_rows("sequence_ids", where)
@@ -279,19 +241,6 @@ def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, de
         )
 
 
-def as_rows(name: str, labels: torch.Tensor) -> torch.Tensor:
-    """Returns labels [B, L] or [L] as [B, L].
-
-    Raises:
-        ValueError: they have another shape.
-    """
-    if labels.dim() == 1:
-        return labels.unsqueeze(0)
-    if labels.dim() != 2:
-        raise ValueError(f"{name} must have shape [B, L] or [L], got {list(labels.shape)}")
-    return labels
-
-
 def layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
     """Returns a layout without padding whose segments are the ranges of equal labels, integers [B, L] in host memory.
 
@@ -310,99 +259,3 @@ def layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
     if is_again.any():
         return None
     return PackLayout.of_rows(np.diff(starts, append=rows.size), row_ends, rows.shape[1])
-
-
-def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Returns fresh host memory, all zero, in huge pages where the system has them.
-
-    Dense masks are so large that the allocator asks the system for fresh pages every time. Half of the time would then
-    go into page faults, one for every 4 KiB.
-    """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes < _HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(shape, dtype=dtype)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel built without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
-
-
-class BlockWriter:
-    """Writes one value inside segments and another outside.
-
-    Inside, allowed pairs depend on the distance alone, so every block is a corner of one matrix, whose rows are slices
-    of one line: nothing is computed for a block, and the line stays in the processor's first cache. Masks are
-    contiguous [B, 1, L, L] in host memory; large ones are written by as many threads as PyTorch has.
-    """
-
-    def __init__(self, dtype: torch.dtype, band: Band, *, allowed: float, refused: float) -> None:
-        self.band = band
-        # Bits are copied, whatever they mean: NumPy has no bfloat16.
-        self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
-        values = torch.tensor([allowed, refused], dtype=dtype)
-        self._allowed, self._refused = values.view(self._bits).numpy()
-
-    def write_all(
-        self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer], *, is_zero: bool
-    ) -> None:
-        """Writes each element of a mask once.
-
-        Args:
-            mask: the mask.
-            starts: index in B·L of each segment's first token: integers [k]. Tokens outside segments are left alone.
-            lengths: tokens of each segment: integers [k]; no segment crosses into the next row.
-            is_zero: whether the mask is all zero, so that zeros need not be written.
-        """
-        corner, line = self._corner(int(lengths.max(initial=0))), np.full(mask.shape[-1], self._refused)
-        has_inside = not (is_zero and self.band.is_everything and self._allowed == 0)
-        has_outside = not (is_zero and self._refused == 0)
-
-        def write(row: NDArray[Any], first: int, length: int) -> None:
-            queries, stop = row[first : first + length], first + length
-            if has_outside:
-                queries[:, :first] = line[:first]
-                queries[:, stop:] = line[stop:]
-            if has_inside:
-                queries[:, first:stop] = corner[:length, :length]
-
-        self._each(mask, starts, lengths, write)
-
-    def write(self, mask: torch.Tensor, segments: NDArray[np.integer], *, clear: bool = False) -> None:
-        """Writes the blocks of segments, offsets [k + 1], and nothing outside; or clears those written before."""
-        lengths = np.diff(segments)
-        size = int(lengths.max(initial=0))
-        block = np.broadcast_to(np.full(size, self._refused), (size, size)) if clear else self._corner(size)
-
-        def write(row: NDArray[Any], first: int, length: int) -> None:
-            row[first : first + length, first : first + length] = block[:length, :length]
-
-        self._each(mask, segments[:-1], lengths, write)
-
-    def _each(
-        self,
-        mask: torch.Tensor,
-        starts: NDArray[np.integer],
-        lengths: NDArray[np.integer],
-        work: Callable[[NDArray[Any], int, int], None],
-    ) -> None:
-        rows = mask.view(self._bits).numpy()[:, 0]
-        rows_of, firsts = np.divmod(starts, mask.shape[-1])
-        ranges = list(zip(rows_of.tolist(), firsts.tolist(), lengths.tolist(), strict=True))
-
-        def work_on(some: list[tuple[int, int, int]]) -> None:
-            for row, first, length in some:
-                work(rows[row], first, length)
-
-        num_threads = 1 if mask.nbytes < _BYTES_FOR_THREADS else torch.get_num_threads()
-        if num_threads == 1:
-            work_on(ranges)
-        else:  # made each time: idle threads would not survive a fork
-            with ThreadPoolExecutor(num_threads) as threads:
-                list(threads.map(work_on, [ranges[i::num_threads] for i in range(num_threads)]))
-
-    def _corner(self, size: int) -> NDArray[Any]:
-        """Returns the block of the longest segment, [size, size]; its corners are the blocks of shorter ones."""
-        if size == 0:
-            return np.empty((0, 0), dtype=self._allowed.dtype)
-        line = np.where(self.band.allows(np.arange(size - 1, -size, -1)), self._allowed, self._refused)
-        return np.lib.stride_tricks.sliding_window_view(line, size)[::-1]

@@ -1,4 +1,7 @@
-"""The tokens that offsets count: those of all sequences end to end, and back."""
+"""Taking padding out of a batch's tensors, which leaves all sequences end to end, and putting it back.
+
+Leaves the offsets of the sequences to `offsets`.
+"""
 
 from dataclasses import dataclass
 
@@ -6,7 +9,7 @@ import numpy as np
 import torch
 
 from packhorse.client.batches.layout import LayoutLike, as_layout
-from packhorse.client.masks.visibility import transfer
+from packhorse.client.masks.transfer import transfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,9 +27,9 @@ class Unpadding:
     """
 
     num_rows: int
-    """B."""
+    """Rows of the batch, B."""
     row_tokens: int
-    """L."""
+    """Tokens in a row, L."""
     num_tokens: int
     """Tokens of all sequences, padding left out."""
     indices: torch.Tensor

@@ -1,6 +1,7 @@
-"""Attention over sequences laid end to end: calls into PyTorch's, FlashAttention's and xformers' kernels.
+"""Attention over sequences laid end to end: calls into PyTorch's and FlashAttention's kernels.
 
-Owns which kernel is called and how; leaves their offsets, and taking padding out, to `offsets`.
+Owns which kernel is called and how; leaves their offsets to `offsets`, taking padding out to
+`unpadding`, and xformers to `block_diagonal`.
 """
 
 from collections.abc import Callable
@@ -11,9 +12,9 @@ from typing import Any, Literal
 
 import torch
 
-from packhorse.client.batches.layout import LayoutLike, as_layout
+from packhorse.client.batches.layout import LayoutLike
+from packhorse.client.masks._band import Band
 from packhorse.client.masks.offsets import VarlenOffsets, build_varlen_offsets
-from packhorse.client.masks.visibility import Band, refuse_prefixes
 
 Kernel = Literal["auto", "torch", "flash"]
 
@@ -72,41 +73,6 @@ def varlen_attention(
         kernel = "flash" if find_spec("flash_attn") else "torch"
     offsets = where if isinstance(where, VarlenOffsets) else build_varlen_offsets(where, query.device)
     return _KERNELS[kernel](query, key, value, offsets, band, scale)
-
-
-def build_block_diagonal_mask(where: LayoutLike, *, causal: bool) -> Any:
-    """Builds the mask for `xformers.ops.memory_efficient_attention`.
-
-    Example:
-        >>> cu_seqlens = torch.tensor([0, 2, 3])  # sequences of 2 tokens and 1
-        >>> build_block_diagonal_mask(cu_seqlens, causal=True)  # doctest: +SKIP
-        BlockDiagonalCausalMask(...)
-
-    Args:
-        where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
-        causal: whether a token sees only itself and earlier tokens.
-
-    Returns:
-        `BlockDiagonalMask`, or with `causal` `BlockDiagonalCausalMask`, for query, key and value
-        [1, tokens, heads, head size] of all sequences end to end, padding left out (see `Unpadding`).
-
-    Raises:
-        ImportError: xformers is not installed.
-        ValueError: there is no layout in `where`, or its groups share prefixes.
-    """
-    layout = as_layout(where)
-    refuse_prefixes(layout, "xformers' block-diagonal mask")
-    try:
-        attn_bias = import_module("xformers.ops.fmha.attn_bias")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "xformers":
-            raise
-        raise ImportError(
-            "build_block_diagonal_mask needs xformers: install it (pip install xformers), or use varlen_attention or "
-            "build_block_mask, which need torch alone"
-        ) from None
-    mask = attn_bias.BlockDiagonalMask.from_seqlens(layout.lengths.tolist())
-    return mask.make_causal() if causal else mask
 
 
 def _refuse_devices_without_kernels(device: torch.device) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from packhorse.client.batches.layout import IGNORE_INDEX
 from packhorse.client.batches.packed_batch import PackedBatch
-from packhorse.client.masks.visibility import refuse_prefixes
+from packhorse.client.masks.prefixes import refuse_prefixes
 from packhorse.topology.choices import counted
 
 _FLASH_ATTENTION = ("flash_attn", "flash_attn_interface", "flash_attn_3", "kernels")

@@ -7,7 +7,7 @@ from packhorse.client.streams.cursor import Cursor
 from packhorse.client.streams.numpy_batches import BatchStream
 from packhorse.client.streams.pack_stream import PackStream
 from packhorse.client.streams.stream import BinStream
-from packhorse.client.transport.answers import SequenceLocation
+from packhorse.client.transport.locations import SequenceLocation
 from packhorse.tokens.pieces import cuts_ends
 from packhorse.types import (
     Component,

@@ -1,6 +1,6 @@
 """Batches as NumPy arrays, made of bins that came with their tokens. No torch.
 
-Owns these arrays; leaves the stream and its cursor to `stream`, and PyTorch's batches to `packhorse.client.batches`.
+Owns the arrays; leaves the stream and its cursor to `stream`, and PyTorch's batches to `packhorse.client.batches`.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class BatchStream:
     loss_mask      bool [B, L]: whether that target is to be predicted
     segment_ids    int32 [B, L]: 1, 2, … by sequence in its row, 0 in padding
     positions      int32 [B, L]: 0, 1, … within each sequence, and 0 in padding
-    step           int: of the rank
+    step           int: the rank's step
     position       int: where any topology resumes after every rank has taken this step
 
     Example:
@@ -37,7 +37,7 @@ class BatchStream:
         [[1, 1, 1, 1, 1, 2, 2, 2]] resume at 2
 
     Args:
-        stream: with tokens.
+        stream: a stream of bins that come with their tokens.
     """
 
     def __init__(self, stream: BinStream) -> None:

@@ -67,8 +67,8 @@ class _Sequence(NamedTuple):
 class PackStream:
     """Packs sequences as they arrive into full bins. Made by `Client.pack_stream`; use it in a `with` statement.
 
-    The service holds back at most `lookahead_sequences` of them to make fuller bins; `flush` packs those too. When the
-    connection breaks, the stream reopens on any replica and sends every sequence again that no bin has held yet, so
+    The service holds back at most `lookahead_sequences` sequences to make fuller bins; `flush` packs those too. When
+    the connection breaks, the stream reopens on any replica and sends every sequence again that no bin has held yet, so
     that each comes exactly once. The bins may then differ from those without the break.
 
     Where the stream packs for D ranks, bin k of all that it has returned belongs to rank k mod D, after a break too:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class MemoryDatasets:
     """Datasets from lengths in memory, to test a trainer: a target of `connect`, `PackedDataset` and others.
 
-    Plans, epochs and bytes are those of a folder that `packhorse prepare` writes from the same lengths with the same
-    options. It pickles and forks; each dataloader worker plans it again. Needs packhorse[server].
+    A folder that `packhorse prepare` writes from the same lengths, with the same options, has the same plans, epochs
+    and bytes. Such datasets pickle and fork; each dataloader worker plans them again. Needs packhorse[server].
 
     Example:
         >>> from packhorse.client import connect

@@ -40,9 +40,10 @@ from packhorse.client.transport.access import (
     hosts_of,
 )
 from packhorse.client.transport.embedded import SharedSet
+from packhorse.client.transport.grpc_errors import exception_of
 from packhorse.client.transport.handshake import refusal_of
 from packhorse.client.transport.methods import PACK_SEQUENCES, Method, no_deadline
-from packhorse.client.transport.retries import SHORTEST_ATTEMPT_SECONDS, exception_of
+from packhorse.client.transport.retries import SHORTEST_ATTEMPT_SECONDS
 from packhorse.wire import keep_freed_memory
 
 _Request = TypeVar("_Request")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from packhorse.client.errors import AccessDeniedError
 from packhorse.client.transport._proxies import connect
 from packhorse.client.transport.access import Access, Endpoint, variable_of
-from packhorse.wire.addresses import days_until
+from packhorse.wire.certificates import days_until
 
 SECONDS = 1.0
 """How long each step may take."""

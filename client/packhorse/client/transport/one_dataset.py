@@ -40,9 +40,9 @@ class OneDataset:
         """Binds the client to what an answer named, or compares it with what an earlier one did.
 
         Args:
-            name: of the dataset.
-            digest: of the answer.
-            may_change: whether its digest may change, as that of a mixture does, which its server compares.
+            name: the dataset's name.
+            digest: the digest in the answer.
+            may_change: whether the dataset's digest may change, as a mixture's does; its server then compares.
 
         Raises:
             DigestMismatchError: it is another dataset.

@@ -1,7 +1,8 @@
 """Requests to the service: messages from Python arguments.
 
 A field that cannot hold a value is refused here by its name. Leaves ranges to the service, which refuses with the same
-exception, the methods and the interface of a transport to `methods`, and answers to `answers` and `streams/blocks`.
+exception, the methods and the interface of a transport to `methods`, and answers to `locations`, `packing_answer`
+and `streams/blocks`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,9 +1,8 @@
-"""Why a call failed, and how long and how often the client tries.
+"""How long and how often the client tries.
 
-Owns the way from gRPC's error to the client's exception, and the attempts of a series with their log lines. A failure
-is the service's answer, can never work, or is an accident of the network. Accidents are transient: every request may be
-sent again. Leaves the numbers to `RetryPolicy`, a refused connection's cause to `handshake` and `_proxies`, and
-connections and limits of gRPC's calls to `transport.grpc_channels`.
+Owns the attempts of a series, with their log lines. Accidents of the network are transient: every request may be sent
+again. Leaves the numbers to `RetryPolicy`, which failures are accidents to `grpc_errors`, and connections and limits of
+gRPC's calls to `transport.grpc_channels`.
 """
 
 import logging
@@ -12,30 +11,13 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import grpc
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
-
 from packhorse.client.errors import (
-    EXCEPTION_OF_REASON,
-    AccessDeniedError,
     DamagedAnswerError,
-    DatasetNotFoundError,
-    InvalidRequestError,
-    NotImplementedByServerError,
-    PackhorseError,
-    RequestTooLargeError,
     ServerUnavailableError,
-    TooManyRequestsError,
     TransientError,
-    UnauthenticatedError,
-    named_field,
 )
-from packhorse.client.transport._proxies import Proxy
-from packhorse.client.transport.requests import bounded, shortened
+from packhorse.client.transport.requests import shortened
 from packhorse.formats.retry_policy import RetryPolicy, checked_seconds
-from packhorse.v1 import packing_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,6 +26,7 @@ _Result = TypeVar("_Result")
 SHORTEST_ATTEMPT_SECONDS = 0.5
 """The least time of an attempt, however close the deadline."""
 TOLD_EVERY_SECONDS = 10.0
+"""Least time between two lines of the log."""
 MOST_DAMAGED = 20
 """How often a stream may go on after damaged answers, until SOUND_ANSWERS in a row were sound."""
 SOUND_ANSWERS = 100
@@ -103,7 +86,7 @@ class Attempts:
         return max(SHORTEST_ATTEMPT_SECONDS, self._policy.deadline_seconds - self._elapsed_seconds())
 
     def wait_after(self, error: TransientError) -> bool:
-        """Sleeps before the next attempt; returns False at once where the deadline would pass.
+        """Sleeps before the next attempt; returns False at once if the deadline would pass.
 
         The error's text then says how long the client tried, or that too many answers were damaged.
         """
@@ -163,48 +146,3 @@ def with_retries(
     result = attempts.run(lambda: attempt(attempts.timeout_seconds()))
     attempts.succeeded()
     return result
-
-
-DOMAIN = "packhorse.v1"
-
-_WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
-    grpc.StatusCode.UNIMPLEMENTED: NotImplementedByServerError,  # an older server, or a web server
-    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
-    grpc.StatusCode.PERMISSION_DENIED: AccessDeniedError,
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,  # a service whose details were lost on the way
-    grpc.StatusCode.NOT_FOUND: DatasetNotFoundError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequestsError,
-}
-"""The meaning of a status without one of our reasons. Others come from the network, a proxy or a broken server:
-ServerUnavailableError."""
-
-_OVER_SIZE = "larger than max"
-"""gRPC's text for a message over a limit of either end; other RESOURCE_EXHAUSTED pass."""
-
-
-def exception_of(error: grpc.RpcError, target: str, proxy: Proxy | None = None) -> PackhorseError:
-    """Returns the client's exception for an error of a call to a target, perhaps by a proxy; never raises."""
-    assert isinstance(error, grpc.Call)  # a stub raises errors that are both
-    info, retry, text = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), ""
-    try:
-        status = rpc_status.from_call(error)
-        text = status.message if status else ""
-        for detail in status.details if status else ():
-            for message in (info, retry):
-                if detail.Is(message.DESCRIPTOR):
-                    detail.Unpack(message)
-    except (ValueError, DecodeError):  # the trailer was cut or altered on the way: only the status is left
-        info.Clear()
-    delay = retry.retry_delay.ToMilliseconds() / 1000 or None
-    name = f"ERROR_REASON_{info.reason}"
-    if info.domain == DOMAIN and name in pb.ErrorReason.keys():  # noqa: SIM118 (no mapping, though it has keys)
-        kind = EXCEPTION_OF_REASON[pb.ErrorReason.Value(name)]
-        return kind(named_field(bounded(text), info.metadata), info.metadata, retry_after_seconds=delay)
-    code, details = error.code(), error.details() or ""
-    kind = _WITHOUT_REASON.get(code, ServerUnavailableError)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _OVER_SIZE in details:
-        kind = RequestTooLargeError
-    text = f"{target}: {code.name}: {bounded(details)}"
-    if kind is ServerUnavailableError and proxy is not None:
-        return proxy.failure(target, text)
-    return kind(text, retry_after_seconds=delay)

@@ -12,7 +12,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from packhorse.formats import require
-from packhorse.formats.files import FileStamp, is_folder, named_files, open_binary
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.files import is_folder, named_files, open_binary
 from packhorse.formats.object_store import without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._columns import MOST_RESOURCE, InputColumns

@@ -11,7 +11,8 @@ import numpy as np
 
 from packhorse.formats import MdsShards
 from packhorse.formats.arrow import evident_column, listed
-from packhorse.formats.files import FileStamp, is_file
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.files import is_file
 from packhorse.formats.mds import INDEX, INTEGERS, array_type
 from packhorse.formats.object_store import for_each, without_secrets
 from packhorse.parameters import parameter

@@ -10,7 +10,8 @@ import numpy as np
 
 from packhorse.formats import FlatTokens, MegatronIndex, megatron_paths
 from packhorse.formats.arrow import open_arrow
-from packhorse.formats.files import FileStamp, exists, is_file, open_binary
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.files import exists, is_file, open_binary
 from packhorse.formats.keys import KEY_COLUMN, NUM_TOKENS, keys_path
 from packhorse.formats.loss_mask import tokens_of_mask
 from packhorse.formats.megatron import HEADER, MAGIC, read_header

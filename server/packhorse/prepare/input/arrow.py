@@ -9,8 +9,9 @@ from typing import Any
 
 from packhorse.formats import require
 from packhorse.formats.arrow import column_type, open_arrow, read_arrow, record_batches
-from packhorse.formats.arrow_folders import SAVED_STATE, SUFFIXES, arrow_files, arrow_objects, saved_splits
-from packhorse.formats.files import FileStamp, is_file, open_binary
+from packhorse.formats.arrow.folders import SAVED_STATE, SUFFIXES, arrow_files, arrow_objects, saved_splits
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.files import is_file, open_binary
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.prepare.input._arrow_rows import arrow_rows
 from packhorse.prepare.input._base import RANGE_ROWS, InputFile, Opened, RowRange, WholeFiles, is_wide

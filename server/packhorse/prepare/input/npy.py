@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import is_seqpack_layout, load_seqpack_layout
 from packhorse.formats.arrow import listed
-from packhorse.formats.files import FileStamp
+from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.object_store import StoredObject, TokenStoreError, is_url, without_secrets
 from packhorse.parameters import parameter
 from packhorse.prepare.input._base import BATCH_ROWS, InputFile, Opened, RowRange, WholeFiles, changed, first_bytes

@@ -13,7 +13,7 @@ import grpc
 
 from packhorse.parameters import parameter
 from packhorse.storage import Watched, read_plain
-from packhorse.wire.addresses import end_of
+from packhorse.wire.certificates import end_of
 
 FRESH_SECONDS = 0.25
 """Files are looked at again when the last look is older: thousands of connections may open at once."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packhorse.dataset import MASKED, MixtureDataset, PreparedDataset, Redacted
 from packhorse.epoch import Bins
-from packhorse.formats.files import FileStamp
+from packhorse.formats.file_stamp import FileStamp
 from packhorse.formats.object_store import is_url
 from packhorse.parameters import parameter
 from packhorse.server.base.faults import ServiceError

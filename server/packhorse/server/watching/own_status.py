@@ -21,7 +21,7 @@ from packhorse.server.watching.activity import Activity
 from packhorse.server.watching.metrics import Metrics, Values, values_of
 from packhorse.shelf import from_shelf
 from packhorse.v1 import packing_pb2 as pb
-from packhorse.wire.addresses import days_until
+from packhorse.wire.certificates import days_until
 
 _LOG = logging.getLogger(__name__)
 

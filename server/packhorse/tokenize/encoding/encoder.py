@@ -13,7 +13,7 @@ from typing import Any, Self, cast, get_args
 import numpy as np
 
 from packhorse.formats import MegatronWriter
-from packhorse.formats.files import FileStamp
+from packhorse.formats.file_stamp import FileStamp
 from packhorse.parameters import parameter
 from packhorse.tokenize.encoding.keys_file import KeyedText, KeysFile
 from packhorse.tokenize.encoding.special_texts import SpecialInText, SpecialTexts

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from packhorse.formats.arrow_folders import SAVED_SPLITS, SAVED_STATE, arrow_files, arrow_objects
+from packhorse.formats.arrow.folders import SAVED_SPLITS, SAVED_STATE, arrow_files, arrow_objects
 from packhorse.formats.files import as_path, exists, is_folder, named_files
 from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import parameter

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Literal
 
-from packhorse.formats.files import FileStamp, open_binary
+from packhorse.formats.file_stamp import FileStamp
+from packhorse.formats.files import open_binary
 from packhorse.formats.object_store import for_each, is_url
 from packhorse.tokenize.input.files import Kind, compression_of
 from packhorse.tokenize.input.ranges import FileRange, parquet_group_sizes

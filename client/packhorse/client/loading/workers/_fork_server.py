@@ -1,7 +1,7 @@
-"""Lets a fork server outlive a preemption; imported by the fork server of a loader alone, for this effect.
+"""Lets a loader's fork server outlive a preemption: the fork server imports this module, for this effect only.
 
-Its own children begin with the signals as they are by default, so that other code's processes end as usual; a loader's
-workers choose for themselves (`_preemption`). Imported by anybody else, it does nothing.
+The children of the fork server begin with the default signals, so that other code's processes end as usual; a loader's
+workers choose for themselves (`workers.preemption`). In any other process this module does nothing.
 """
 
 import multiprocessing.forkserver

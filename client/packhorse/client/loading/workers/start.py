@@ -1,6 +1,6 @@
 """How workers are started, and the refusal of a script that would start itself again in each of them.
 
-Owns that choice; leaves what workers do with signals to `_preemption`.
+Owns that choice; leaves what workers do with signals to `workers.preemption`.
 """
 
 import ast
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from packhorse.client.errors import PackhorseError
-from packhorse.client.loading._preemption import protected_fork_server
+from packhorse.client.loading.workers.preemption import protected_fork_server
 from packhorse.client.transport.grpc_channels import has_used_grpc
 
 _LOG = logging.getLogger(__name__)

@@ -1,12 +1,11 @@
-"""The service's answers as Python values."""
+"""`SequenceLocation`: where a sequence is in an epoch, from the service's answer.
+
+Owns checking the answer. Leaves answers of packing to `packing_answer`.
+"""
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
-from packhorse.client.transport.requests import too_old
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION, LocationsChecksum
 
@@ -73,51 +72,3 @@ def _location(location: pb.SequenceLocation) -> SequenceLocation:
     return SequenceLocation(
         id=location.id, found=location.found, component=location.component, key=location.key, **where
     )
-
-
-def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRequest) -> list[NDArray[np.int64]]:
-    """Returns each bin's indices into the request's lengths; refuses an answer that does not pack them."""
-    lengths = np.array(request.lengths, dtype=np.int64)
-    if len(response.indices) != 4 * len(lengths) or len(response.bin_ends) % 4:
-        raise DamagedAnswerError(
-            f"the answer holds {len(response.indices)} bytes of indices for {len(lengths)} lengths"
-        )
-    indices = np.frombuffer(response.indices, dtype="<u4").astype(np.int64)
-    ends = np.frombuffer(response.bin_ends, dtype="<u4").astype(np.int64)
-    sizes = np.diff(ends, prepend=0)
-    if (
-        not np.array_equal(np.sort(indices), np.arange(len(lengths)))
-        or (sizes < int(not request.allow_empty)).any()
-        or (ends[-1] if len(ends) else 0) != len(lengths)
-        or len(ends) % max(request.num_bins_multiple_of, 1)
-        or np.diff(np.concatenate(([0], np.cumsum(lengths[indices])))[ends], prepend=0).max(initial=0)
-        > request.max_seq_len
-        or _is_mixed(np.array(request.separate_by, dtype=np.int64), indices, sizes)
-    ):
-        raise DamagedAnswerError("the bins are no packing of the lengths that were sent: bytes changed on the way")
-    if _is_torn(np.array(request.groups, dtype=np.int64), indices, sizes):
-        raise too_old("groups")
-    for each in request.budgets:
-        up_to = np.concatenate(([0], np.cumsum(np.array(each.amounts, dtype=np.int64)[indices])))
-        if np.diff(up_to[ends], prepend=0).max(initial=0) > each.cap:
-            raise too_old("resources")
-    return np.split(indices, ends[:-1]) if len(ends) else []
-
-
-def _is_torn(groups: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
-    """Whether a group's sequences are in several bins, not next to each other, or in another order."""
-    if not len(groups):
-        return False
-    bins, numbers = np.repeat(np.arange(len(sizes)), sizes), groups[indices]
-    continues = (np.diff(numbers) == 0) & (np.diff(bins) == 0)
-    return bool((np.diff(indices)[continues] < 0).any()) or len(indices) - int(continues.sum()) != len(
-        np.unique(groups)
-    )
-
-
-def _is_mixed(kinds: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
-    """Whether neighbours in a bin differ in kind."""
-    if not len(kinds):
-        return False
-    bins = np.repeat(np.arange(len(sizes)), sizes)
-    return bool(((np.diff(kinds[indices]) != 0) & (np.diff(bins) == 0)).any())

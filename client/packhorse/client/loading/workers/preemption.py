@@ -22,7 +22,7 @@ ANNOUNCING = tuple(
 """Signals that only announce an end or interrupt a trainer. Workers ignore them."""
 PREEMPTING = (*ANNOUNCING, signal.SIGTERM)
 
-FORK_SERVER_MODULE = "packhorse.client.loading._fork_server"
+FORK_SERVER_MODULE = "packhorse.client.loading.workers._fork_server"
 _LOOK_UP_SECONDS = 1.0
 
 _protected_pid = -1

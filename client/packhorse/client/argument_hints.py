@@ -1,0 +1,66 @@
+"""Hints for arguments that a function does not have: what users of PyTorch call them, and their names here.
+
+Leaves the options themselves to `client.options`.
+"""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    pass
+
+
+_Arguments = ParamSpec("_Arguments")
+
+
+_Result = TypeVar("_Result")
+
+
+_OF_DATALOADER = {
+    "shuffle": "an epoch is shuffled already, by seed=, and set_epoch shuffles the next one otherwise",
+    "sampler": "the service chooses the bins; for a sampler of your own take PackedBins in a DataLoader",
+    "batch_sampler": "the service chooses the bins; for a sampler of your own take PackedBins in a DataLoader",
+    "drop_last": "whether the last, partial step is left out says topology=Topology(batch_size=…, remainder='drop')",
+    "pin_memory": "batches are pinned and copied to device= ahead of the step",
+    "collate_fn": "batches come whole; another form of them is preset= or batch=BatchFormat(…)",
+    "prefetch_factor": "give loader=LoaderOptions(prefetch_factor=…)",
+    "persistent_workers": "workers always live on from epoch to epoch",
+    "worker_init_fn": "take a PackedDataset in a DataLoader of your own",
+    "generator": "the order comes from seed=",
+    "multiprocessing_context": "give loader=LoaderOptions(multiprocessing_context=…)",
+    "timeout": "give target=Server(target, timeout_seconds=…)",
+    "epoch": "give dataset=Run(dataset, epoch=…), or call set_epoch",
+    "rank": "give loader=LoaderOptions(rank=(rank, world_size))",
+    "world_size": "give loader=LoaderOptions(rank=(rank, world_size))",
+    "loss_mask": "give batch=BatchFormat(loss_mask=…); the mask that lies beside a token file is used without it",
+    "shift_labels": "give batch=BatchFormat(shift_labels=…), or a preset that shifts them",
+    "flatten": "give batch=BatchFormat(flatten=True), or preset='padding-free'",
+    "max_seq_len": "`packhorse prepare` has set it",
+    "skip": "give dataset=Run(dataset, skip=…)",
+}
+"""An argument as users of PyTorch know it → what to give here."""
+
+
+def with_hints(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Lets a function answer an argument that it does not have with a hint, in its TypeError."""
+    known = signature(function).parameters
+
+    @wraps(function)
+    def call(*args: _Arguments.args, **words: _Arguments.kwargs) -> _Result:
+        for word in words:
+            if word not in known:
+                near = get_close_matches(word, known, n=1)
+                hint = (
+                    f"did you mean {near[0]}=?"
+                    if near
+                    else f"it has {', '.join(name for name in known if name != 'self')}"
+                )
+                hint = _OF_DATALOADER.get(word, hint)
+                name = function.__qualname__.removesuffix(".__init__")
+                raise TypeError(f"{name} got an unexpected keyword argument {word!r}: {hint}")
+        return function(*args, **words)
+
+    return call

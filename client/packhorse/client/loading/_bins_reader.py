@@ -1,0 +1,89 @@
+"""What one process of `PackedBins` reads with: its connection, and the epochs and rows that it is reading.
+
+Owns requests for bins, and how long epochs are kept. Leaves reading ahead to `_read_ahead`, and rows to `_rows`.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from packhorse.client.api import Client
+from packhorse.client.errors import RequestTooLargeError
+from packhorse.client.loading._indices import Indices
+from packhorse.client.loading._read_ahead import ReadAhead
+from packhorse.client.loading._rows import RowsAhead
+from packhorse.client.options import Run
+from packhorse.client.streams.blocks import BinBlock, joined
+from packhorse.storage import BoundedCache
+from packhorse.types import StreamHeader
+
+_OPEN_EPOCHS = 2
+"""Epochs whose bins are kept: at the end of an epoch, a loader that reads ahead is in two."""
+
+
+class BinsReader:
+    """One process's connection, and the bins and rows that it reads over it. Many threads may use it.
+
+    Args:
+        client: this process's connection.
+        run: the dataset, its seed and skips.
+        rows_at: makes the rows at some indices.
+        lock: guards what all threads of this process share.
+        with_tokens: whether bins bring their tokens.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        run: Run,
+        rows_at: Callable[[Sequence[int]], list[dict[str, Any]]],
+        lock: threading.RLock,
+        *,
+        with_tokens: bool,
+    ) -> None:
+        self._with_tokens = with_tokens
+        self.pid = os.getpid()
+        self.client = client
+        self.is_prepared = False
+        """Whether the maker of batches knows the dataset."""
+        self.assembling = threading.Lock()
+        """Held while a batch is made."""
+        self._run = run
+        self._rows_at = rows_at
+        self._lock = lock
+        self._epochs: BoundedCache[tuple[int, str], ReadAhead] = BoundedCache(_OPEN_EPOCHS)
+        self._rows: tuple[Indices, RowsAhead] | None = None
+
+    def rows(self, indexed: Indices) -> RowsAhead:
+        """Returns the rows one by one: the same object as long as indices mean the same."""
+        if self._rows is None or self._rows[0] is not indexed:
+            with self._lock:
+                if self._rows is None or self._rows[0] is not indexed:
+                    self._rows = indexed, RowsAhead(self._rows_at, indexed.ends[-1])
+        return self._rows[1]
+
+    def epoch(self, epoch: int, header: StreamHeader) -> ReadAhead:
+        """Returns the bins of one epoch."""
+        fetch = partial(self._fetch, epoch, header.digest)
+        return self._epochs.get((epoch, header.digest), lambda: ReadAhead(fetch, header.num_bins))
+
+    def _fetch(self, epoch: int, digest: str, positions: Sequence[int]) -> BinBlock:
+        """Requests bins, in several messages if one would be too large."""
+        try:
+            return self.client.get_bins(
+                self._run.dataset,
+                epoch=epoch,
+                seed=self._run.seed,
+                positions=positions,
+                skip=self._run.skips(epoch),
+                expected_digest=digest,
+                with_tokens=self._with_tokens,
+            )
+        except RequestTooLargeError as error:
+            fitting = int(error.metadata.get("limit", 0))
+            if not 0 < fitting < len(positions):
+                raise
+        parts = (positions[:fitting], positions[fitting:])
+        return joined([self._fetch(epoch, digest, part) for part in parts])

@@ -1,0 +1,56 @@
+"""What an index of `PackedBins` means: an epoch, and a position in it.
+
+Leaves the bins at a position to `_bins_reader`.
+"""
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import NamedTuple
+
+from packhorse.client.streams.cursor import Resume
+from packhorse.types import StreamHeader
+
+
+class BinAddress(NamedTuple):
+    """The bin that one index means."""
+
+    epoch: int
+    """The epoch's number, from 0."""
+    position: int
+    """The bin's position in the epoch."""
+    header: StreamHeader
+    """The facts of the epoch."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the bin is empty: it makes up the epoch's rows, after the last bin that the epoch has."""
+        return self.position >= self.header.num_bins
+
+
+class Indices:
+    """The indices of consecutive epochs: those of the first epoch, then those of the second, and so on.
+
+    Args:
+        choice: `Progress.choice`, which tells whether the user has chosen another epoch since.
+        resume: the first epoch, and the position where it begins.
+        headers: the facts of each epoch.
+        multiple_of: empty bins make up the rows of each epoch to a multiple of this number.
+    """
+
+    def __init__(self, choice: int, resume: Resume, headers: list[StreamHeader], multiple_of: int) -> None:
+        self.choice = choice
+        self.headers = headers
+        self._first = resume
+        rows = [header.num_bins for header in headers]
+        rows[0] -= resume.position
+        self.ends = list(accumulate(-(-count // multiple_of) * multiple_of for count in rows))
+
+    def find(self, index: int) -> BinAddress:
+        """Returns what an index means; negative ones count from the end. Raises an IndexError if it is out of range."""
+        length = self.ends[-1]
+        if not -length <= index < length:
+            raise IndexError(f"index {index} is outside of {length} rows")
+        index %= length
+        number = bisect_right(self.ends, index)
+        before = self.ends[number - 1] if number else -self._first.position
+        return BinAddress(self._first.epoch + number, index - before, self.headers[number])

@@ -1,0 +1,101 @@
+"""Rows of `PackedBins`, as dictionaries of tensors: made when they are read, or ahead of a walk.
+
+Owns when a row is made, and how many rows are kept. Leaves making rows to `packed_bins`, and bins to `_read_ahead`.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+from packhorse.client.loading._read_ahead import REMEMBERED, stride_of
+from packhorse.client.streams.blocks import BinBlock
+
+
+class Rows(Sequence[dict[str, Any]]):
+    """The rows of some bins, all made when the first is read; `collate` makes a batch of their bins instead.
+
+    Example:
+        >>> from packhorse.client import PackedBins
+        >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1)
+        >>> rows = bins.__getitems__([1, 0])
+        >>> [row["position"].item() for row in rows], rows.bins.ids.tolist()
+        ([1, 0], [0, 1, 3, 2])
+
+    Args:
+        bins: one for each row.
+        make: makes one row of each bin, a dictionary from key to tensor.
+    """
+
+    def __init__(self, bins: BinBlock, make: Callable[[BinBlock], list[dict[str, Any]]]) -> None:
+        self.bins = bins
+        self._make = make
+        self._made: list[dict[str, Any]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.bins)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._all())
+
+    def _all(self) -> list[dict[str, Any]]:
+        if self._made is None:
+            self._made = self._make(self.bins)
+        return self._made
+
+
+_AT_ONCE = 16
+"""The most rows that are made together; more rows gain nothing."""
+_AT_ONCE_BYTES = 2 << 20
+"""The most bytes of rows that are made together; long rows gain nothing."""
+_READY_BYTES = 32 << 20
+"""The most bytes of rows that are kept. Sixteen threads with batches of eight rows of 2,048 tokens need 8 MiB."""
+_SPARSEST_ROWS = 4
+"""Rows are made ahead if at least one in this many is read; a sparser walk would waste them."""
+
+
+class RowsAhead:
+    """Rows by index, up to 16 made together if the indices are a walk. Many threads may use it.
+
+    A row that was returned is not kept.
+
+    Args:
+        make: makes the rows at some indices; returns them in their order, as dictionaries from key to tensor.
+        num_rows: number of rows; indices are in [0, num_rows).
+    """
+
+    def __init__(self, make: Callable[[Sequence[int]], list[dict[str, Any]]], num_rows: int) -> None:
+        self._make = make
+        self._num_rows = num_rows
+        self._seen: deque[int] = deque(maxlen=REMEMBERED)
+        self._ready: dict[int, dict[str, Any]] = {}
+        self._making = threading.Lock()
+        self._bytes_per_row = _AT_ONCE_BYTES  # not known before the first row
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Returns the row at an index. Calls `make`, which may raise, at most once."""
+        self._seen.append(index)
+        row = self._ready.pop(index, None)
+        if row is not None:
+            return row
+        with self._making:  # the first of several walking threads makes for all
+            row = self._ready.pop(index, None)
+            if row is not None:
+                return row
+            stride = stride_of(list(self._seen), sparsest=_SPARSEST_ROWS)
+            at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // self._bytes_per_row))
+            wanted = range(index, min(index + at_once * stride, self._num_rows), stride) if stride else (index,)
+            missing = [each for each in wanted if each not in self._ready]
+            row, *others = self._make(missing)
+            self._bytes_per_row = max(1, sum(getattr(value, "nbytes", 0) for value in row.values()))
+            self._ready.update(zip(missing[1:], others, strict=True))
+            while len(self._ready) * self._bytes_per_row > _READY_BYTES:
+                self._ready.pop(next(iter(self._ready)), None)
+            return row

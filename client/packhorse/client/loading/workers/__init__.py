@@ -1,0 +1,1 @@
+"""Dataloader workers: how they start, and how they outlive a preemption."""

@@ -1,0 +1,118 @@
+"""Writing dense masks in host memory: each segment's block once, by several threads if the mask is large.
+
+Owns huge pages, and how values are copied. Leaves which values a mask has to `dense`.
+"""
+
+import contextlib
+import math
+import mmap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from packhorse.client.masks._band import Band
+
+_HUGE_PAGE_BYTES = 2 << 20
+"""Size of a huge page; smaller masks get usual pages."""
+_BYTES_FOR_THREADS = 8 << 20
+"""Least size of a mask that several threads write."""
+
+
+def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Returns fresh host memory, all zero, in huge pages where the system has them.
+
+    Dense masks are so large that the allocator asks the system for fresh pages every time. Half of the time would then
+    go into page faults, one for every 4 KiB.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < _HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, dtype=dtype)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel built without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+class BlockWriter:
+    """Writes one value inside segments and another outside.
+
+    Inside, allowed pairs depend on the distance alone, so every block is a corner of one matrix, whose rows are slices
+    of one line: nothing is computed for a block, and the line stays in the processor's first cache. Masks are
+    contiguous [B, 1, L, L] in host memory; large ones are written by as many threads as PyTorch has.
+    """
+
+    def __init__(self, dtype: torch.dtype, band: Band, *, allowed: float, refused: float) -> None:
+        self.band = band
+        # Bits are copied, whatever they mean: NumPy has no bfloat16.
+        self._bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+        values = torch.tensor([allowed, refused], dtype=dtype)
+        self._allowed, self._refused = values.view(self._bits).numpy()
+
+    def write_all(
+        self, mask: torch.Tensor, starts: NDArray[np.integer], lengths: NDArray[np.integer], *, is_zero: bool
+    ) -> None:
+        """Writes each element of a mask once.
+
+        Args:
+            mask: the mask.
+            starts: index in B·L of each segment's first token: integers [k]. Tokens outside segments are left alone.
+            lengths: tokens of each segment: integers [k]; no segment crosses into the next row.
+            is_zero: whether the mask is all zero, so that zeros need not be written.
+        """
+        corner, line = self._corner(int(lengths.max(initial=0))), np.full(mask.shape[-1], self._refused)
+        has_inside = not (is_zero and self.band.is_everything and self._allowed == 0)
+        has_outside = not (is_zero and self._refused == 0)
+
+        def write(row: NDArray[Any], first: int, length: int) -> None:
+            queries, stop = row[first : first + length], first + length
+            if has_outside:
+                queries[:, :first] = line[:first]
+                queries[:, stop:] = line[stop:]
+            if has_inside:
+                queries[:, first:stop] = corner[:length, :length]
+
+        self._each(mask, starts, lengths, write)
+
+    def write(self, mask: torch.Tensor, segments: NDArray[np.integer], *, clear: bool = False) -> None:
+        """Writes the blocks of segments, offsets [k + 1], and nothing outside; or clears those written before."""
+        lengths = np.diff(segments)
+        size = int(lengths.max(initial=0))
+        block = np.broadcast_to(np.full(size, self._refused), (size, size)) if clear else self._corner(size)
+
+        def write(row: NDArray[Any], first: int, length: int) -> None:
+            row[first : first + length, first : first + length] = block[:length, :length]
+
+        self._each(mask, segments[:-1], lengths, write)
+
+    def _each(
+        self,
+        mask: torch.Tensor,
+        starts: NDArray[np.integer],
+        lengths: NDArray[np.integer],
+        work: Callable[[NDArray[Any], int, int], None],
+    ) -> None:
+        rows = mask.view(self._bits).numpy()[:, 0]
+        rows_of, firsts = np.divmod(starts, mask.shape[-1])
+        ranges = list(zip(rows_of.tolist(), firsts.tolist(), lengths.tolist(), strict=True))
+
+        def work_on(some: list[tuple[int, int, int]]) -> None:
+            for row, first, length in some:
+                work(rows[row], first, length)
+
+        num_threads = 1 if mask.nbytes < _BYTES_FOR_THREADS else torch.get_num_threads()
+        if num_threads == 1:
+            work_on(ranges)
+        else:  # made each time: idle threads would not survive a fork
+            with ThreadPoolExecutor(num_threads) as threads:
+                list(threads.map(work_on, [ranges[i::num_threads] for i in range(num_threads)]))
+
+    def _corner(self, size: int) -> NDArray[Any]:
+        """Returns the block of the longest segment, [size, size]; its corners are the blocks of shorter ones."""
+        if size == 0:
+            return np.empty((0, 0), dtype=self._allowed.dtype)
+        line = np.where(self.band.allows(np.arange(size - 1, -size, -1)), self._allowed, self._refused)
+        return np.lib.stride_tricks.sliding_window_view(line, size)[::-1]

@@ -1,0 +1,109 @@
+"""Offsets for variable-length kernels from labels of tokens, as seqpack finds them.
+
+Leaves offsets of a layout, which reads no labels, to `offsets`.
+"""
+
+import numpy as np
+import torch
+
+
+def build_packing_cu_seqlens(
+    sequence_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+) -> tuple[torch.Tensor, int]:
+    """Builds FlashAttention's `cu_seqlens` from labels of tokens; for a batch, `build_varlen_offsets` needs no labels.
+
+    Legend: B bins, L tokens in a row, n sequences. Sequence i covers [cu_seqlens[i], cu_seqlens[i + 1]) of the rows'
+    tokens laid end to end, without those that `attention_mask` takes out, as in
+    `hidden.flatten(0, 1)[attention_mask.flatten().bool()]`.
+
+    Neighbouring positions of a row with equal labels belong to one sequence, once masked positions are taken out; two
+    rows never share one. The work stays on the labels' device. A GPU is waited for once, at the end, for two integers:
+    n, which the result's shape needs, and the longest length.
+
+    Example:
+        >>> cu_seqlens, max_seqlen = build_packing_cu_seqlens(torch.tensor([[0, 0, 1], [0, 0, 0]]))
+        >>> cu_seqlens.tolist(), max_seqlen
+        ([0, 2, 3, 6], 3)
+
+    Args:
+        sequence_ids: integers [B, L] or [L], one label for each position.
+        attention_mask: bool or integers of the same shape, non-zero on tokens and 0 on padding; None if every position
+            is a token.
+
+    Returns:
+        `cu_seqlens`, int32 [n + 1] on the labels' device, and `max_seqlen`, the longest sequence in tokens; `[0]` and 0
+        without any token.
+
+    Raises:
+        ValueError: `sequence_ids` is not [B, L] or [L], or `attention_mask` has another shape.
+    """
+    labels = as_rows("sequence_ids", sequence_ids)
+    if attention_mask is not None and attention_mask.shape != sequence_ids.shape:
+        raise ValueError(
+            f"attention_mask must have the shape of sequence_ids, {list(sequence_ids.shape)}; "
+            f"got {list(attention_mask.shape)}"
+        )
+    if labels.numel() == 0:
+        return torch.zeros(1, dtype=torch.int32, device=labels.device), 0
+    if labels.device.type == "cpu":
+        return _scan_host(labels, None if attention_mask is None else attention_mask.cpu())
+    return _scan_device(labels, None if attention_mask is None else attention_mask.to(labels.device))
+
+
+def _scan_host(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> tuple[torch.Tensor, int]:
+    row_tokens = labels.shape[1]
+    of_tokens = labels.numpy().reshape(-1)
+    if attention_mask is None:
+        is_first = np.ones(len(of_tokens), dtype=np.bool_)
+        np.not_equal(of_tokens[1:], of_tokens[:-1], out=is_first[1:])
+        is_first[::row_tokens] = True
+    else:
+        positions = np.flatnonzero(attention_mask.numpy())
+        of_tokens, rows = of_tokens[positions], positions // row_tokens
+        is_first = np.ones(len(positions), dtype=np.bool_)
+        is_first[1:] = (of_tokens[1:] != of_tokens[:-1]) | (rows[1:] != rows[:-1])
+    cu_seqlens = np.append(np.flatnonzero(is_first), len(of_tokens)).astype(np.int32)
+    return torch.from_numpy(cu_seqlens), int(np.diff(cu_seqlens).max(initial=0))
+
+
+def _scan_device(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> tuple[torch.Tensor, int]:
+    num_positions = labels.numel()
+    position = torch.arange(num_positions, device=labels.device)
+    if attention_mask is None:
+        is_token = torch.ones(num_positions, dtype=torch.bool, device=labels.device)
+        is_first = torch.ones_like(labels, dtype=torch.bool)
+        is_first[:, 1:] = labels[:, 1:] != labels[:, :-1]
+        is_first = is_first.reshape(-1)
+    else:
+        is_token = attention_mask.reshape(-1) != 0
+        flat_labels = labels.reshape(-1)
+        row_start = position[:: labels.shape[1], None].expand_as(labels).reshape(-1)
+        # Before a row's first token lies one of an earlier row or, in the first row, -1.
+        last_token = torch.where(is_token, position, -1).cummax(0).values
+        previous = torch.cat([last_token.new_full((1,), -1), last_token[:-1]])
+        follows = (previous >= row_start) & (flat_labels.index_select(0, previous.clamp(min=0)) == flat_labels)
+        is_first = is_token & ~follows
+
+    # Every size is known to the host. First tokens write their offset at their sequence's index, all others past the
+    # part that is kept, each at an index of its own; slots after the last sequence hold the total.
+    num_up_to = is_token.cumsum(0)
+    num_before = num_up_to - is_token.long()
+    sequence = is_first.cumsum(0) - 1
+    offsets = num_up_to[-1].expand(2 * num_positions + 1).clone()
+    offsets.scatter_(0, torch.where(is_first, sequence, position + num_positions + 1), num_before)
+    offsets = offsets[: num_positions + 1]
+    num_sequences, max_seqlen = torch.stack([sequence[-1] + 1, offsets.diff().max()]).tolist()
+    return offsets[: num_sequences + 1].to(torch.int32), max_seqlen
+
+
+def as_rows(name: str, labels: torch.Tensor) -> torch.Tensor:
+    """Returns labels [B, L] or [L] as [B, L].
+
+    Raises:
+        ValueError: they have another shape.
+    """
+    if labels.dim() == 1:
+        return labels.unsqueeze(0)
+    if labels.dim() != 2:
+        raise ValueError(f"{name} must have shape [B, L] or [L], got {list(labels.shape)}")
+    return labels

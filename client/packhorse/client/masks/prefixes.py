@@ -1,0 +1,76 @@
+"""Prefixes that several sequences see, in masks: filled in, or refused if a kernel cannot show them.
+
+Leaves which sequence has which prefix to `batches/layout`.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from packhorse.client.batches.layout import PackLayout
+from packhorse.client.masks.transfer import transfer
+
+
+def prefix_blocks(layout: PackLayout) -> Iterator[tuple[int, slice, slice]]:
+    """Yields (row, queries, keys) for every sequence that sees a prefix: its own positions, and those of the prefix."""
+    seeing = np.flatnonzero(layout.prefixes >= 0)
+    prefixes = layout.prefixes[seeing]
+    rows, queries = np.divmod(layout.starts[seeing], layout.row_tokens)
+    keys = layout.starts[prefixes] - rows * layout.row_tokens
+    columns = (rows, queries, keys, layout.lengths[seeing], layout.lengths[prefixes])
+    for row, query, key, num_queries, num_keys in zip(*(column.tolist() for column in columns), strict=True):
+        yield row, slice(query, query + num_queries), slice(key, key + num_keys)
+
+
+def fill_prefixes(mask: torch.Tensor, layout: PackLayout, value: float) -> None:
+    """Writes one value wherever a sequence sees a prefix, into a mask [B, 1, L, L] in host memory."""
+    for row, queries, keys in prefix_blocks(layout):
+        mask[row, 0, queries, keys] = value
+
+
+def refuse_prefixes(layout: PackLayout, what: str) -> None:
+    """Refuses shared prefixes for a kernel or preset that only knows ranges of tokens.
+
+    Raises:
+        ValueError: groups share prefixes; names the masks that show them.
+    """
+    if layout.shared_prefix:
+        raise ValueError(
+            f"{what} says where sequences begin and end, and cannot show several of them one prefix (shared_prefix): "
+            "use build_block_mask with FlexAttention, or build_boolean_mask or build_packing_attention_bias"
+        )
+
+
+def refuse_window(layout: PackLayout, window: int | None) -> None:
+    """Refuses a window over shared prefixes: distances in the row are then not distances of positions.
+
+    Raises:
+        ValueError: there are a window and shared prefixes.
+    """
+    if layout.shared_prefix and window is not None:
+        raise ValueError(
+            f"window {window} counts tokens in the row, where a shared prefix may lie far from those who see it: leave "
+            "out window, or shared_prefix"
+        )
+
+
+def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
+    """Returns the prefix that every token sees, as its first token in the row and its end: int32 [2, B, L].
+
+    Both are 0 for a token that sees none.
+    """
+    bounds = np.zeros((2, layout.num_rows, layout.row_tokens), dtype=np.int32)
+    for row, queries, keys in prefix_blocks(layout):
+        bounds[:, row, queries] = np.array([[keys.start], [keys.stop]])
+    (on_device,) = transfer([bounds], device)
+    return on_device
+
+
+def with_prefixes(pairs: torch.Tensor, layout: PackLayout) -> torch.Tensor:
+    """Adds the pairs of sequences and the prefixes that they see, and returns bool [B, L, L]: query, then key."""
+    if not layout.shared_prefix:
+        return pairs
+    firsts, ends = prefix_bounds(layout, pairs.device)[..., None]
+    keys = torch.arange(layout.row_tokens, dtype=torch.int32, device=pairs.device)
+    return pairs | ((keys >= firsts) & (keys < ends))

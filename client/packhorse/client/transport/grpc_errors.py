@@ -1,0 +1,74 @@
+"""Why a call failed: from gRPC's error to the client's exception.
+
+A failure is the service's answer, can never work, or is an accident of the network. Leaves trying again to `retries`,
+and a refused connection's cause to `handshake` and `_proxies`.
+"""
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from packhorse.client.errors import (
+    EXCEPTION_OF_REASON,
+    AccessDeniedError,
+    DatasetNotFoundError,
+    InvalidRequestError,
+    NotImplementedByServerError,
+    PackhorseError,
+    RequestTooLargeError,
+    ServerUnavailableError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+    named_field,
+)
+from packhorse.client.transport._proxies import Proxy
+from packhorse.client.transport.requests import bounded
+from packhorse.v1 import packing_pb2 as pb
+
+DOMAIN = "packhorse.v1"
+"""The domain of the service's own reasons."""
+
+
+_WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
+    grpc.StatusCode.UNIMPLEMENTED: NotImplementedByServerError,  # an older server, or a web server
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: AccessDeniedError,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,  # a service whose details were lost on the way
+    grpc.StatusCode.NOT_FOUND: DatasetNotFoundError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequestsError,
+}
+"""The meaning of a status without one of our reasons. Others come from the network, a proxy or a broken server:
+ServerUnavailableError."""
+
+
+_OVER_SIZE = "larger than max"
+"""gRPC's text for a message over a limit of either end; other RESOURCE_EXHAUSTED pass."""
+
+
+def exception_of(error: grpc.RpcError, target: str, proxy: Proxy | None = None) -> PackhorseError:
+    """Returns the client's exception for an error of a call to a target, perhaps by a proxy; never raises."""
+    assert isinstance(error, grpc.Call)  # a stub raises errors that are both
+    info, retry, text = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), ""
+    try:
+        status = rpc_status.from_call(error)
+        text = status.message if status else ""
+        for detail in status.details if status else ():
+            for message in (info, retry):
+                if detail.Is(message.DESCRIPTOR):
+                    detail.Unpack(message)
+    except (ValueError, DecodeError):  # the trailer was cut or altered on the way: only the status is left
+        info.Clear()
+    delay = retry.retry_delay.ToMilliseconds() / 1000 or None
+    name = f"ERROR_REASON_{info.reason}"
+    if info.domain == DOMAIN and name in pb.ErrorReason.keys():  # noqa: SIM118 (no mapping, though it has keys)
+        kind = EXCEPTION_OF_REASON[pb.ErrorReason.Value(name)]
+        return kind(named_field(bounded(text), info.metadata), info.metadata, retry_after_seconds=delay)
+    code, details = error.code(), error.details() or ""
+    kind = _WITHOUT_REASON.get(code, ServerUnavailableError)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _OVER_SIZE in details:
+        kind = RequestTooLargeError
+    text = f"{target}: {code.name}: {bounded(details)}"
+    if kind is ServerUnavailableError and proxy is not None:
+        return proxy.failure(target, text)
+    return kind(text, retry_after_seconds=delay)

@@ -1,0 +1,74 @@
+"""Columns of Arrow data: which one holds tokens, its type, and its values as NumPy arrays.
+
+Leaves files and record batches to `arrow.files`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats.extras import require
+
+_MOST_NAMES = 6
+"""The most names in a message."""
+
+
+USUAL_COLUMNS = ("input_ids", "tokens")
+"""Usual names of a column of tokens."""
+
+
+def evident_column(fitting: Sequence[str]) -> str | None:
+    """Returns the only column of those that could hold tokens, or the only one with a usual name; else None.
+
+    Example:
+        >>> evident_column(["labels", "input_ids"]), evident_column(["a", "b"])
+        ('input_ids', None)
+    """
+    for some in (fitting, [name for name in fitting if name in USUAL_COLUMNS]):
+        if len(some) == 1:
+            return some[0]
+    return None
+
+
+def column_type(schema: Any, column: str, where: str) -> Any:
+    """Returns the Arrow type of a column; a ValueError if it is missing or there twice."""
+    found = schema.get_all_field_indices(column)
+    if not found:
+        raise ValueError(f"{where} has no column {column!r}; its columns are: {listed(map(repr, schema.names))}")
+    if len(found) > 1:
+        raise ValueError(f"{where} has {len(found)} columns named {column!r}; rename all but one")
+    return schema.field(found[0]).type
+
+
+def is_token_list(kind: Any) -> bool:
+    """Whether an Arrow type is that of lists of integers, which lie end to end in memory."""
+    types = require("pyarrow", "arrow").types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or (types.is_fixed_size_list(kind) and kind.list_size)
+    return bool(is_list and types.is_integer(kind.value_type))
+
+
+def values_of(array: Any) -> Any:
+    """Returns an Arrow array of numbers without nulls as a NumPy array, a view.
+
+    Arrow's own `to_numpy` would import pandas, which takes longer than opening a source.
+    """
+    return np.from_dlpack(array)
+
+
+def nulls_of(array: Any) -> NDArray[np.bool_]:
+    """Returns which values of an Arrow array are null: bool [n]."""
+    return np.asarray(values_of(array.is_null().cast("uint8")).astype(np.bool_))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Returns names for a message: the first ones where there are many, and "none" without any.
+
+    Example:
+        >>> listed(["a", "b"]), listed(map(str, range(1000)))
+        ('a, b', '0, 1, 2, 3, 4, 5 and 994 more')
+    """
+    shown = list(names)
+    more = f" and {len(shown) - _MOST_NAMES:,} more" if len(shown) > _MOST_NAMES else ""
+    return ", ".join(shown[:_MOST_NAMES]) + more if shown else "none"

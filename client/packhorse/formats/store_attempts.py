@@ -1,0 +1,99 @@
+"""Attempts to read from a store: how long each may take, when to try again, and what the log says.
+
+Leaves the policy to `retry_policy`, and which failures are final to `formats.object_store`.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from packhorse.formats.retry_policy import RetryPolicy
+
+_LOG = logging.getLogger(__name__)
+
+
+_Result = TypeVar("_Result")
+
+
+_QUIET_SECONDS = 5.0
+"""Least time between two lines of the log about a wait."""
+
+
+_LEAST_SECONDS = 1.0
+"""Least time of the last attempt."""
+
+
+@dataclass(slots=True)
+class StoreAttempts:
+    """One series of attempts to read from a store: its time, and its lines in the log."""
+
+    policy: RetryPolicy
+    shown: str
+    """The URL that is asked, for messages."""
+    failures: int = 0
+    _began: float = field(default_factory=time.monotonic)
+    _said: float | None = None
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since the first attempt began."""
+        return time.monotonic() - self._began
+
+    def attempt_seconds(self, most: float) -> float:
+        """Returns how long the next attempt may take."""
+        if not self.policy.deadline_seconds:
+            return most
+        return min(most, max(self.policy.deadline_seconds - self.elapsed_seconds, _LEAST_SECONDS))
+
+    def wait(self, what: str, why: str, *, is_known: bool) -> bool:
+        """Waits for the next attempt; returns False if no time is left for one.
+
+        `is_known` says that the address has answered before, or may be right in spite of the failure.
+        """
+        self.failures += 1
+        limit, delay = self.policy.limit_seconds(is_known=is_known), self.policy.delay_seconds(self.failures)
+        if self.elapsed_seconds + delay >= limit:
+            return False
+        now = time.monotonic()
+        if self._said is None or now - self._said >= _QUIET_SECONDS:
+            self._said = now
+            _LOG.warning("%s: %s failed (%s); trying again for up to %.0f s", self.shown, what, why, limit)
+        time.sleep(delay)
+        return True
+
+    def within(self, most_seconds: float, work: Callable[[], _Result]) -> _Result:
+        """Runs one attempt in a thread of its own; abandons it with a TimeoutError when it takes too long."""
+        answers: queue.SimpleQueue[tuple[_Result | None, BaseException | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                answers.put((work(), None))
+            except BaseException as error:
+                answers.put((None, error))
+
+        threading.Thread(target=run, name="packhorse-store", daemon=True).start()
+        seconds = self.attempt_seconds(most_seconds)
+        for wait in _waits(seconds):
+            try:
+                answer, error = answers.get(timeout=wait)
+            except queue.Empty:
+                if self._said is None:
+                    self._said = time.monotonic()
+                    _LOG.warning("%s: no answer for %.0f s; waiting for up to %.0f s", self.shown, wait, seconds)
+                continue
+            if error is not None:
+                raise error
+            return answer  # type: ignore[return-value]
+        raise TimeoutError(f"no answer within {seconds:g} s")
+
+
+def _waits(seconds: float) -> Iterator[float]:
+    """Yields how long to wait before a line in the log, and then the rest."""
+    if seconds > _QUIET_SECONDS:
+        yield _QUIET_SECONDS
+        seconds -= _QUIET_SECONDS
+    yield seconds

@@ -1,0 +1,47 @@
+"""What a failure of a store means: wrong credentials, or nobody at the address.
+
+Leaves trying again to `store_attempts`.
+"""
+
+import socket
+
+_NO_CREDENTIALS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "DefaultCredentialsError",
+    "ClientAuthenticationError",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+)
+"""Names of stores' exceptions, or in their messages, for missing or wrong credentials."""
+
+
+_UNREACHED = (
+    "ConnectError",
+    "ConnectTimeout",
+    "ConnectTimeoutError",
+    "ClientConnectorError",
+    "ClientConnectorDNSError",
+    "EndpointConnectionError",
+    "NameResolutionError",
+    "NewConnectionError",
+)
+"""Names of HTTP libraries' exceptions where nobody is at an address."""
+
+
+def is_of_credentials(error: BaseException) -> bool:
+    """Whether a store's exception says that credentials are missing or wrong."""
+    said = f"{type(error).__name__} {error}"
+    return any(name in said for name in _NO_CREDENTIALS)
+
+
+def is_unreached(error: BaseException | None) -> bool:
+    """Whether an exception, or one of its causes, says that nobody is at the address."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, socket.gaierror | ConnectionRefusedError) or type(error).__name__ in _UNREACHED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

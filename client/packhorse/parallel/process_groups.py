@@ -1,0 +1,30 @@
+"""The process groups of every size that context-parallel ranks may have.
+
+Leaves what a rank computes to `parallel.context`.
+"""
+
+import torch.distributed as dist
+
+from packhorse.topology import ContextRule
+
+
+def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
+    """Makes the process groups of every size once; all ranks call it together.
+
+    Example:
+        >>> process_groups = context_process_groups(ContextRule(8192, 16))  # doctest: +SKIP
+        >>> process_group = process_groups.get(part.cp_size)  # None if a rank works alone  # doctest: +SKIP
+
+    Args:
+        rule: as in `context_batch`.
+
+    Returns:
+        Size → this rank's process group of that size, for sizes 2, 4, … `rule.max_context_parallel`.
+        `ContextBatch.cp_size` chooses one; its first member is `ContextBatch.first_rank`.
+
+    Raises:
+        ValueError: the number of ranks is not a multiple of `max_context_parallel`.
+    """
+    rule.of_loader(dist.get_rank(), dist.get_world_size())
+    sizes = [1 << bits for bits in range(1, rule.max_context_parallel.bit_length())]
+    return {size: dist.new_subgroups(group_size=size)[0] for size in sizes}  # type: ignore[no-untyped-call]

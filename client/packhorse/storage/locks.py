@@ -1,0 +1,116 @@
+"""Locks between processes, of files and folders.
+
+The system releases a lock when its holder ends, however it ends.
+"""
+
+import fcntl
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_POLL_SECONDS = 0.02
+"""Time between two tries to get a lock."""
+
+
+class LockHeldError(BlockingIOError):
+    """Another process holds the lock."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(f"{path} is locked by {holder}")
+        self.holder = holder
+        """Such as `process 17 on node-3 since 2031-01-01 12:00:00`."""
+
+
+@contextmanager
+def hold_lock(path: Path, *, wait_seconds: float = math.inf) -> Iterator[None]:
+    """Holds the lock of a file or a folder.
+
+    The holder may remove the file, also with its folder, before it lets go: who waits then makes both again.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, hold_lock(Path(folder, "lock")):
+        ...     with hold_lock(Path(folder, "lock"), wait_seconds=0):
+        ...         pass
+        Traceback (most recent call last):
+            ...
+        packhorse.storage.locks.LockHeldError: ... is locked by process ... on ... since ...
+
+    Args:
+        path: of a folder, or of a file that holds nothing else; a missing file is made, with its folder.
+        wait_seconds: how long to wait for another holder.
+
+    Raises:
+        LockHeldError: another process still holds it.
+        OSError: the file cannot be made, or the file system has no locks.
+    """
+    ends = time.monotonic() + wait_seconds
+    while True:
+        descriptor = _opened(path)
+        try:
+            if try_lock(descriptor):
+                if _is_at(descriptor, path):
+                    if not path.is_dir():
+                        since = time.strftime("%Y-%m-%d %H:%M:%S")
+                        os.truncate(descriptor, 0)
+                        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
+                    yield
+                    return
+                continue
+            if time.monotonic() >= ends:
+                raise LockHeldError(path, _holder(descriptor, path))
+        finally:
+            os.close(descriptor)
+        time.sleep(_POLL_SECONDS)
+
+
+def try_lock(file: int | IO[bytes] | IO[str], *, shared: bool = False) -> bool:
+    """Locks an open file until it is closed; returns False if another process holds it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryFile() as file:
+        ...     try_lock(file)
+        True
+
+    Args:
+        file: or its descriptor.
+        shared: several may hold such a lock, and none an exclusive one meanwhile.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _opened(path: Path) -> int:
+    if path.is_dir():
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # its last holder has just removed the folder
+            continue
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a path still leads to an open file, which may have been removed between opening and locking."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(descriptor: int, path: Path) -> str:
+    written = b"" if path.is_dir() else os.read(descriptor, 200)
+    return written.decode(errors="replace") or "another process"

@@ -1,0 +1,106 @@
+"""Checksums of messages of bins and their tokens.
+
+A checksum is the XXH3-64 of the message's arrays. Its seed, the `context`, is a hash of the request and is in
+`checksums`. Owns which arrays are hashed, and in which order.
+"""
+
+from collections.abc import Iterable
+
+import xxhash
+
+from packhorse.v1 import packing_pb2 as pb
+
+BIN_ARRAYS = (
+    "ids",
+    "templates",
+    "defined_templates",
+    "defined_sizes",
+    "defined_lengths",
+    "defined_components",
+    "position_offsets",
+    "first_tokens",
+    "group_ids",
+    "redacted",
+    "redacted_tokens",
+    "rows",
+)
+"""The arrays of a message of bins, in the order in which they are hashed."""
+
+
+_LATER = ("group_ids", "redacted", "redacted_tokens", "rows")
+"""Arrays that were added later. They are hashed only where they are not empty, so that other bins keep their earlier
+checksum."""
+
+
+def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
+    """Returns the checksum of a message of bins, see `arrays_checksum`.
+
+    Example:
+        >>> bins = pb.Bins(ids=b"abcd")
+        >>> bins_checksum(bins, context=1) == bins_checksum(bins, context=2)
+        False
+
+    Args:
+        bins: the message; its own `checksum` is left out.
+        context: the hash's seed, from `block_context` or `get_bins_context`.
+    """
+    return arrays_checksum((getattr(bins, name) for name in BIN_ARRAYS), bins.base_position, context)
+
+
+def tokens_checksum(tokens: pb.Tokens, bins_checksum: int) -> int:
+    """Returns the checksum of the tokens of a message of bins, seeded with that of the bins; in [0, 2^64).
+
+    Example:
+        >>> tokens = pb.Tokens(tokens=b"ab", token_bytes=2)
+        >>> tokens_checksum(tokens, 1) == tokens_checksum(tokens, 2)
+        False
+
+    Args:
+        tokens: the message; its own `checksum` is left out.
+        bins_checksum: of the bins, which says which stream and steps they are of.
+    """
+    state = xxhash.xxh3_64(seed=bins_checksum)
+    for part in (tokens.tokens, tokens.sizes, tokens.whole_sizes, tokens.loss_mask):
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    state.update(tokens.token_bytes.to_bytes(8, "little", signed=True))
+    state.update(int(tokens.has_prefixes).to_bytes(8, "little"))
+    return int(state.intdigest())
+
+
+def arrays_checksum(arrays: Iterable[bytes], base_position: int, context: int = 0) -> int:
+    """Returns the XXH3-64 of bins' arrays, each after its size, and of base_position, all little-endian, of 64 bits.
+
+    Example:
+        >>> arrays_checksum([b"abcd", *[b""] * 7], 0) == bins_checksum(pb.Bins(ids=b"abcd"))
+        True
+
+    Args:
+        arrays: in the order of `BIN_ARRAYS`.
+        base_position: as in the message.
+        context: the hash's seed, as for `bins_checksum`.
+    """
+    state = xxhash.xxh3_64(seed=context)
+    for name, part in zip(BIN_ARRAYS, arrays, strict=False):
+        if name in _LATER and not part:
+            continue
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    state.update(base_position.to_bytes(8, "little", signed=True))
+    return int(state.intdigest())
+
+
+def is_of_version_1(bins: pb.Bins, context: int = 0) -> bool:
+    """Whether a server of wire version 1 made a message. It knew no templates, and hashed five arrays.
+
+    Example:
+        >>> is_of_version_1(pb.Bins(ids=b"abcd")), is_of_version_1(pb.Bins(ids=b"abcd", templates=b"abcd"))
+        (True, False)
+
+    Args:
+        bins: the message.
+        context: as for `bins_checksum`.
+    """
+    if bins.templates:
+        return False
+    return bool(bins.ids) or bins.checksum == xxhash.xxh3_64_intdigest(bytes(5 * 8), seed=context)

@@ -1,0 +1,44 @@
+"""The positions that a rank's stream visits, which client and server compute alike.
+
+Leaves how an epoch is divided to `packhorse.topology`.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.topology import StreamMode, Topology
+
+
+def stream_positions(topology: Topology, rank: int, first_step: int, num_bins: int) -> NDArray[np.int64]:
+    """Returns the positions that a rank visits in order, without a balance: int64 [num_bins].
+
+    Example:
+        >>> topology = Topology(world_size=2, batch_size=2)
+        >>> stream_positions(topology, rank=1, first_step=0, num_bins=4).tolist()
+        [2, 3, 6, 7]
+
+    Args:
+        topology: of the stream; with a batch schedule, what `of_epoch` returned.
+        rank: of the stream.
+        first_step: the worker's step where the bins begin.
+        num_bins: how many positions to return.
+    """
+    parts = []
+    step, missing = first_step, num_bins
+    stretches = topology.stretches[topology.stretch_number(first_step) :]
+    for stretch, following in zip(stretches, (*stretches[1:], None), strict=True):
+        num_steps = -(-missing // stretch.batch_size)
+        if following is not None:
+            num_steps = min(num_steps, max(0, -(-(following.first_step - step) // topology.step_stride)))
+        within = rank * stretch.batch_size if topology.mode is StreamMode.PARTITION else 0
+        first = topology.start_position + stretch.offset_of(step) + within
+        slots = np.arange(first, first + stretch.batch_size, dtype=np.int64)
+        if num_steps != 1:
+            stride = topology.step_stride * stretch.bins_per_step
+            slots = (np.arange(num_steps, dtype=np.int64)[:, None] * stride + slots).ravel()
+        parts.append(slots)
+        step += num_steps * topology.step_stride
+        missing -= num_steps * stretch.batch_size
+        if missing <= 0:
+            break
+    return (parts[0] if len(parts) == 1 else np.concatenate(parts))[:num_bins]
