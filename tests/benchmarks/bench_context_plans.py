@@ -190,7 +190,7 @@ def _cutting(workspace: Workspace) -> Row:
     """Makes batches of bins that ranks share, and one rank's part of each, in one thread as a dataloader's workers."""
     root, lengths = workspace.root / "cut", _lognormal(8_000, "long", seed=2)
     plan = PlanOptions(max_seq_len=262_144, tokens_per_rank=8_192, align=64)
-    num_bins = prepare(lengths=lengths, output=root / "shared", plan=plan).n_bins
+    num_bins = prepare(lengths=lengths, output=root / "shared", plan=plan).num_bins
     write_flat_tokens(root / "tokens.bin", (np.zeros(each, dtype=np.uint16) for each in lengths), np.uint16)
     dataset = PackedDataset(f"embedded:{root}", "shared", root / "tokens.bin", batch_size=1)
 

@@ -41,7 +41,7 @@ def run(workspace: Workspace) -> list[Row]:
 
 def _whole(dataset: PreparedDataset, repeats: int, *, detailed: bool) -> list[Row]:
     """Measures whole epochs."""
-    num_sequences = dataset.manifest.n_sequences
+    num_sequences = dataset.manifest.num_sequences
     pools = {length: ids.astype(np.int64) for length, ids in pools_by_length(dataset).items()}
     epochs = count(1)
 
@@ -109,7 +109,7 @@ def _from_anywhere(dataset: PreparedDataset) -> Row:
     ratio = anywhere_sample.median / beginning_sample.median
     return Row(
         what="from a random position",
-        size=f"{in_words(dataset.manifest.n_sequences)} sequences",
+        size=f"{in_words(dataset.manifest.num_sequences)} sequences",
         ours=f"{anywhere_sample.median:.3g} M ids/s, median of {blocks} blocks",
         peer=f"{beginning_sample.median:.3g} M ids/s, packhorse from the first on",
         ratio=ratio,
@@ -123,7 +123,7 @@ def _epoch(dataset: PreparedDataset, epoch: int) -> None:
     num_ids = 0
     for first in range(0, view.num_bins, POSITIONS_AT_ONCE):
         num_ids += len(view.bins(np.arange(first, min(first + POSITIONS_AT_ONCE, view.num_bins))).ids)
-    assert num_ids == dataset.manifest.n_sequences
+    assert num_ids == dataset.manifest.num_sequences
 
 
 def _consume(bins: object) -> None:

@@ -66,7 +66,7 @@ def _row(what: str, dataset: PreparedDataset, source: Source) -> Row:
     ratio = ours_sample.median / plain_sample.median
     return Row(
         what=what,
-        size=f"{in_words(dataset.manifest.n_sequences)} sequences",
+        size=f"{in_words(dataset.manifest.num_sequences)} sequences",
         ours=f"{ours_sample.median:.3g} M ids/s, median of {blocks} blocks",
         peer=f"{plain_sample.median:.3g} M ids/s, the plain epoch",
         ratio=ratio,
@@ -87,7 +87,7 @@ def _first_bin(dataset: PreparedDataset) -> Row:
     sample = Sample(tuple(1000 * seconds() for _ in range(20)), "ms")
     return Row(
         what=f"open {windows:,} windows, first bin",
-        size=f"{in_words(dataset.manifest.n_sequences)} sequences",
+        size=f"{in_words(dataset.manifest.num_sequences)} sequences",
         ours=str(sample),
         target="< 10 ms",
         reached=sample.median < 10,

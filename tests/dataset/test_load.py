@@ -39,7 +39,7 @@ def test_a_sound_folder_opens(prepared: Path) -> None:
     dataset = open_prepared(prepared)
     assert dataset.name == "set"
     assert dataset.counts == counts_of_templates(dataset.templates)
-    assert dataset.plan.num_bins == dataset.manifest.n_bins
+    assert dataset.plan.num_bins == dataset.manifest.num_bins
     assert dataset.pool.dtype == np.uint32
     assert not dataset.pool.flags.writeable
     reseal(prepared)
@@ -141,11 +141,11 @@ def test_a_pickled_pool_is_never_loaded(prepared: Path) -> None:
     refused(prepared, "pools.npy")
 
 
-@pytest.mark.parametrize("field", ["n_sequences", "n_bins", "total_tokens"])
+@pytest.mark.parametrize("field", ["num_sequences", "num_bins", "total_tokens"])
 def test_a_manifest_that_states_other_numbers_is_refused(field: str, prepared: Path) -> None:
     manifest = open_prepared(prepared).manifest
     reseal(prepared, **{field: getattr(manifest, field) + 1})
-    refused(prepared, "manifest.json" if field != "n_sequences" else "pools.npy")
+    refused(prepared, "manifest.json" if field != "num_sequences" else "pools.npy")
 
 
 def test_options_are_part_of_the_digest(prepared: Path) -> None:

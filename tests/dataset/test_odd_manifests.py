@@ -92,10 +92,10 @@ EDITS: dict[str, tuple[Callable[[Content], None], str]] = {
     "efficiency infinite": (at("efficiency", value=INFINITY), "efficiency"),
     "efficiency text": (at("efficiency", value="0.9"), "efficiency"),
     "efficiency another": (at("efficiency", value=0.5), "efficiency"),
-    "no bins": (at("n_bins", value=0), "n_bins"),
-    "float bins": (at("n_bins", value=3.0), "n_bins"),
-    "no sequences": (at("n_sequences", value=0), "n_sequences"),
-    "huge sequences": (at("n_sequences", value=10**400), "n_sequences"),
+    "no bins": (at("num_bins", value=0), "num_bins"),
+    "float bins": (at("num_bins", value=3.0), "num_bins"),
+    "no sequences": (at("num_sequences", value=0), "num_sequences"),
+    "huge sequences": (at("num_sequences", value=10**400), "num_sequences"),
     "tokens over capacity": (at("total_tokens", value=10**9), "total_tokens"),
     "own tokens over tokens": (at("own_tokens", value=10**9), "own_tokens"),
     "own tokens too few": (at("own_tokens", value=300), "own_tokens"),
@@ -262,7 +262,7 @@ def test_any_mutation_opens_as_it_states_or_is_refused(pristine: Path, data: st.
             return
         assert isinstance(manifest, Manifest)
         assert manifest.render() == (folder / "manifest.json").read_bytes()
-        assert 1 <= manifest.lower_bound <= manifest.n_bins
+        assert 1 <= manifest.lower_bound <= manifest.num_bins
         assert manifest.digest == read(pristine)["digest"]
 
 

@@ -204,7 +204,7 @@ class Preferences:
                     writer.append(np.array(sequence, dtype=np.int64))
         source = {"input": folder / "pairs.idx", "group_size": 2, "max_seq_len": MAX_SEQ_LEN}
         self.num_pairs = len(rows)
-        self.num_bins = prepare(**source, output=folder / "data" / "pairs", progress=False).n_bins
+        self.num_bins = prepare(**source, output=folder / "data" / "pairs", progress=False).num_bins
         self.folder = folder
         model.save_pretrained(folder / "model")
 

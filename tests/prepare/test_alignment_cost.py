@@ -16,7 +16,7 @@ LENGTHS = np.clip(np.random.default_rng(0).lognormal(np.log(800) - 0.5, 1, 2_000
 def test_fp8_alignment_of_each_sequence_is_warned_of(tmp_path):
     with pytest.warns(UserWarning, match=r"align=128 adds 8\.\d% of padding: .*2·CP.*total_multiple_of=128"):
         manifest = prepare(lengths=LENGTHS, output=tmp_path / "a", plan=PlanOptions(max_seq_len=8_192, align=128))
-    assert manifest.n_sequences == len(LENGTHS)
+    assert manifest.num_sequences == len(LENGTHS)
 
 
 @pytest.mark.parametrize("options", [{"align": 16}, {"align": 8}, {}, {"extra_tokens": 100}])

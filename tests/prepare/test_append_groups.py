@@ -25,7 +25,7 @@ def test_groups_are_added(tmp_path, with_ids):
         output = tmp_path / "grown"
         tried = dry_run(lengths=part, output=output, append=number > 0, **arguments)
         manifest = prepare(lengths=part, output=output, append=number > 0, **arguments)
-        assert tried.stats.n_sequences == manifest.n_sequences
+        assert tried.stats.n_sequences == manifest.num_sequences
     whole = prepare(lengths=pa.concat_tables(parts), output=tmp_path / "whole", **arguments)
     assert manifest.version == 3
     assert manifest.digest == whole.digest

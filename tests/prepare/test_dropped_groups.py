@@ -26,7 +26,7 @@ def test_groups_that_are_too_long_are_left_out_whole(tmp_path):
     assert manifest.groups is not None
     assert manifest.groups.n_dropped == 2
     assert open_prepared(tmp_path / "set").over_length().tolist() == [[0, 2], [1, 8], [2, 1], [17, 9], [18, 1], [19, 1]]
-    assert tried.stats.n_sequences == manifest.n_sequences == 3
+    assert tried.stats.n_sequences == manifest.num_sequences == 3
 
 
 @pytest.mark.parametrize("steps", [1, 2])

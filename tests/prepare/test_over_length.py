@@ -149,7 +149,7 @@ def test_every_entry_and_file_is_the_oracles(case: dict[str, Any]) -> None:
         assert ledger.pieces == (pieces if options["over_length"] == "split" else 0)
         pairs = np.array([(identity, start) for _, identity, start, _ in reversed(expected)], np.int64)
         assert (manifest.ids_sum_a, manifest.ids_sum_b) == ids_sum(pairs[:, 0], pairs[:, 1])
-        assert manifest.n_sequences == len(expected)
+        assert manifest.num_sequences == len(expected)
 
 
 @pytest.mark.long

@@ -115,7 +115,7 @@ def test_prepare_matches_the_oracle(table: dict[str, Any]) -> None:
         lost = sum(over) if policy == "drop" else sum(over) - limit * len(over)
         assert (manifest.over_length.sequences, manifest.over_length.tokens) == (len(over), lost)
         assert (manifest.ids_sum_a, manifest.ids_sum_b) == ids_sum(np.array(kept, dtype=np.int64))
-        assert manifest.n_sequences == len(kept)
+        assert manifest.num_sequences == len(kept)
         assert manifest.source == "in"
         assert (content["max_seq_len"], content["packer"], content["digest"]) == (
             limit,

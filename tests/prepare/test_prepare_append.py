@@ -102,7 +102,7 @@ def grown(tmp_path: Path) -> Path:
 
 def test_every_version_stays_a_prepared_folder(grown: Path) -> None:
     versions = versions_of(grown)
-    assert [(v.number, v.is_current, v.manifest.n_sequences) for v in versions] == [
+    assert [(v.number, v.is_current, v.manifest.num_sequences) for v in versions] == [
         (3, True, 6),
         (2, False, 5),
         (1, False, 3),
@@ -232,7 +232,7 @@ def test_an_interrupted_append_leaves_the_version_before_and_resumes(
             prepare(more, append=True, **options)
     assert open_prepared(grown).manifest == before
     assert [v.number for v in versions_of(grown)] == [3, 2, 1]
-    assert prepare(more, append=True, resume=True, **options).n_sequences == 8
+    assert prepare(more, append=True, resume=True, **options).num_sequences == 8
     assert [v.number for v in versions_of(grown)] == [4, 3, 2, 1]
     for version in versions_of(grown):
         open_prepared(version.path)
@@ -333,7 +333,7 @@ def test_a_file_that_is_given_again_is_refused_and_one_that_was_rewritten_is_tol
     assert arrays(tmp_path / "set") == before
     write(source, {"n": [5], "id": [72]})
     grown = prepare(source, append=True, **options)
-    assert (grown.version, grown.n_sequences, grown.own_tokens) == (2, 3, 9)
+    assert (grown.version, grown.num_sequences, grown.own_tokens) == (2, 3, 9)
     assert arrays(tmp_path / "set" / "versions" / "1") == before
 
 

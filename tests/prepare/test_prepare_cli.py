@@ -47,7 +47,7 @@ def test_prints_statistics_ledger_digest_and_the_next_command(table: Path, tmp_p
     assert manifest.options.over_length == "drop"
     ledger = f"{manifest.over_length.sequences:,} sequences dropped; {manifest.over_length.tokens:,} tokens are lost"
     assert ledger in result.output
-    for words in ("PackingStats(", f"bins:        {manifest.n_bins:,}", "efficiency:", manifest.digest, str(out)):
+    for words in ("PackingStats(", f"bins:        {manifest.num_bins:,}", "efficiency:", manifest.digest, str(out)):
         assert words in result.output
     assert f"packhorse serve --data-root '{out.parent}'" in result.output
     assert "over length" not in invoke(

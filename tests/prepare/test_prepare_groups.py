@@ -51,11 +51,11 @@ def test_the_manifest_counts_sequences_and_groups(tmp_path):
     )
     rooms = [-(-(n + 1) // 4) * 4 for n in LENGTHS]
     of_groups = [sum(r for r, g in zip(rooms, PROMPTS, strict=True) if g == group) for group in MEMBERS]
-    assert (manifest.n_sequences, manifest.own_tokens, manifest.total_tokens) == (9, sum(LENGTHS), sum(rooms))
-    assert manifest.n_bins >= lower_bound({room: of_groups.count(room) for room in of_groups}, 24)
+    assert (manifest.num_sequences, manifest.own_tokens, manifest.total_tokens) == (9, sum(LENGTHS), sum(rooms))
+    assert manifest.num_bins >= lower_bound({room: of_groups.count(room) for room in of_groups}, 24)
     groups = manifest.groups
     assert groups is not None
-    assert (groups.by, groups.n_groups, groups.most_sequences, groups.ids_ascend) == ("column 'prompt'", 4, 4, False)
+    assert (groups.by, groups.num_groups, groups.most_sequences, groups.ids_ascend) == ("column 'prompt'", 4, 4, False)
     dataset = open_prepared(tmp_path / "set")
     epoch = dataset.epoch(0, seed=3)
     bins = epoch.bins(np.arange(epoch.num_bins))
@@ -67,7 +67,7 @@ def test_groups_without_last_tokens_may_have_one_token_more_each(tmp_path):
     options = {"group_size": 2, "max_seq_len": 8, "extra_tokens": -1, "over_length": "drop", "progress": False}
     lengths = np.array([5, 5, 6, 5, 1, 8, 1, 10**9])  # rooms of 4 + 4, 5 + 4, 1 + 7, 1 + far too many
     manifest = prepare(lengths=lengths, output=tmp_path / "set", **options)
-    assert (manifest.n_sequences, manifest.n_bins, manifest.total_tokens) == (4, 2, 16)
+    assert (manifest.num_sequences, manifest.num_bins, manifest.total_tokens) == (4, 2, 16)
     assert manifest.groups.n_dropped == 2
     dataset = open_prepared(tmp_path / "set")
     bins = dataset.epoch(0, seed=3).bins(np.arange(2))

@@ -49,7 +49,7 @@ def test_the_command_line_takes_several_and_says_where_ids_come_from(folder: Pat
     assert result.exit_code == 0, result.output
     assert ids_by_length(folder / "out") == {1: [101], 2: [102], 6: [106], 7: [107]}
     manifest = open_prepared(folder / "out").manifest
-    assert (manifest.id_column, manifest.n_sequences) == ("id", 4)
+    assert (manifest.id_column, manifest.num_sequences) == ("id", 4)
 
 
 @pytest.mark.parametrize("second", ["b.parquet", "link.parquet", "*.parquet", "deep/../b.parquet", "."])
@@ -77,7 +77,7 @@ def test_the_summary_of_many_inputs_is_short(folder: Path) -> None:
         pq.write_table(pa.table({"n": [1]}), folder / "many" / f"{number:02}.parquet")
     manifest = prepare(sorted((folder / "many").iterdir()), output=folder / "out", **COMMON)
     assert manifest.source.endswith("07.parquet, 22 more")
-    assert manifest.n_sequences == 30
+    assert manifest.num_sequences == 30
 
 
 def test_a_name_that_is_no_text_does_not_spoil_the_manifest(folder: Path) -> None:

@@ -92,7 +92,7 @@ def test_either_layout_replaces_either(tmp_path: Path, corpus_file: Path, layout
     prepare(corpus_file, format="seqpack", overwrite=True, **arguments)
     assert (tmp_path / "set" / "pools").is_dir()
     prepare(corpus_file, overwrite=True, **arguments)
-    assert open_prepared(tmp_path / "set").manifest.n_sequences == 3
+    assert open_prepared(tmp_path / "set").manifest.num_sequences == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "set"]
 
 

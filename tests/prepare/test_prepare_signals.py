@@ -109,7 +109,7 @@ def test_a_signal_in_any_step_leaves_no_dataset_and_resume_makes_it(
     options: dict[str, Any] = {"length_column": "n", "id_column": "id", "max_seq_len": 8192, "algorithm": "best-fit"}
     prepare(hard_table, output=tmp_path / "set", resume=True, **options)
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
-    assert open_prepared(tmp_path / "set").manifest.n_sequences == 40_000
+    assert open_prepared(tmp_path / "set").manifest.num_sequences == 40_000
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_store_in_memory(folder: Path, tmp_path: Path) -> None:
     memory.pipe_file("/held/a.parquet", (folder / "parts" / "0.parquet").read_bytes())
     manifest = prepare("memory://held/*.parquet", length_column="n", max_seq_len=64, output=tmp_path / "out")
     memory.rm("/held", recursive=True)
-    assert manifest.n_sequences == 100
+    assert manifest.num_sequences == 100
 
 
 @pytest.mark.parametrize(

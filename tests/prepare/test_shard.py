@@ -99,7 +99,7 @@ def test_shards_of_a_size_in_order(table, tmp_path):
         length_column="length",
         progress=False,
     )
-    assert {name: manifest.n_sequences for name, manifest in manifests.items()} == {
+    assert {name: manifest.num_sequences for name, manifest in manifests.items()} == {
         "part-0000": 130,
         "part-0001": 130,
         "part-0002": 40,
@@ -305,7 +305,7 @@ def test_a_column_of_categories_makes_shards_of_those_that_rows_have(tmp_path):
     root = tmp_path / "root"
     options = {"data_root": root, "max_seq_len": 8, "by": "kind", "length_column": "length", "progress": False}
     manifests = shard(tmp_path / "x.arrow", name="cut", **options)
-    assert {name: manifest.n_sequences for name, manifest in manifests.items()} == {"cut--5": 1, "cut-..": 2}
+    assert {name: manifest.num_sequences for name, manifest in manifests.items()} == {"cut--5": 1, "cut-..": 2}
     with connect(f"embedded:{root}") as client:
         assert [each.name for each in client.get_dataset("cut").components] == ["cut--5", "cut-.."]
 

@@ -214,8 +214,8 @@ def test_ids_are_bounded_by_the_bisections_they_take(embedded, monkeypatch):
     from packhorse.server.methods import locate as module
 
     backend = embedded._transport._backend
-    num_lengths = backend.get_dataset(pb.GetDatasetRequest(name="rows")).dataset.num_lengths
-    monkeypatch.setattr(module, "MAX_LOCATE_BISECTIONS", 10 * num_lengths)
+    num_rooms = backend.get_dataset(pb.GetDatasetRequest(name="rows")).dataset.num_rooms
+    monkeypatch.setattr(module, "MAX_LOCATE_BISECTIONS", 10 * num_rooms)
     assert len(backend.locate_sequences(pb.LocateSequencesRequest(dataset="rows", ids=range(10))).locations) == 10
     with pytest.raises(Exception, match="at most 10") as caught:
         backend.locate_sequences(pb.LocateSequencesRequest(dataset="rows", ids=range(11)))

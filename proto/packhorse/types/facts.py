@@ -283,7 +283,7 @@ class DatasetInfo(Fact):
     total_tokens: int
     efficiency: float
     lower_bound: int
-    num_lengths: int
+    num_rooms: int
     num_templates: int
     max_sequences_per_bin: int
     algorithm: str

@@ -85,7 +85,7 @@ ERROR_REASON_POSITION_PASSED: ErrorReason
 ERROR_REASON_TOKENS_NOT_SERVED: ErrorReason
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_lengths", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "skipped_by_reason", "key_column", "num_groups", "older_digests", "components", "stages", "takedown", "context_rule", "resources", "shares_prefixes", "has_tokens", "has_loss_mask", "token_dtype")
+    __slots__ = ("name", "digest", "max_seq_len", "num_sequences", "num_bins", "total_tokens", "efficiency", "lower_bound", "num_rooms", "num_templates", "max_sequences_per_bin", "id_type", "algorithm", "ids_sum_a", "ids_sum_b", "over_length", "align", "extra_tokens", "keep", "id_column", "plan_cut_off", "own_tokens", "over_length_sequences", "over_length_source_tokens", "over_length_tokens", "source", "skipped_rows", "skipped_by_reason", "key_column", "num_groups", "older_digests", "components", "stages", "takedown", "context_rule", "resources", "shares_prefixes", "has_tokens", "has_loss_mask", "token_dtype")
     class SkippedByReasonEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -101,7 +101,7 @@ class Dataset(_message.Message):
     TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     EFFICIENCY_FIELD_NUMBER: _ClassVar[int]
     LOWER_BOUND_FIELD_NUMBER: _ClassVar[int]
-    NUM_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROOMS_FIELD_NUMBER: _ClassVar[int]
     NUM_TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCES_PER_BIN_FIELD_NUMBER: _ClassVar[int]
     ID_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -141,7 +141,7 @@ class Dataset(_message.Message):
     total_tokens: int
     efficiency: float
     lower_bound: int
-    num_lengths: int
+    num_rooms: int
     num_templates: int
     max_sequences_per_bin: int
     id_type: IdType
@@ -173,7 +173,7 @@ class Dataset(_message.Message):
     has_tokens: bool
     has_loss_mask: bool
     token_dtype: str
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_lengths: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., skipped_by_reason: _Optional[_Mapping[str, int]] = ..., key_column: _Optional[str] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., takedown: _Optional[_Union[Takedown, _Mapping]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., resources: _Optional[_Iterable[_Union[Resource, _Mapping]]] = ..., shares_prefixes: _Optional[bool] = ..., has_tokens: _Optional[bool] = ..., has_loss_mask: _Optional[bool] = ..., token_dtype: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., max_seq_len: _Optional[int] = ..., num_sequences: _Optional[int] = ..., num_bins: _Optional[int] = ..., total_tokens: _Optional[int] = ..., efficiency: _Optional[float] = ..., lower_bound: _Optional[int] = ..., num_rooms: _Optional[int] = ..., num_templates: _Optional[int] = ..., max_sequences_per_bin: _Optional[int] = ..., id_type: _Optional[_Union[IdType, str]] = ..., algorithm: _Optional[str] = ..., ids_sum_a: _Optional[int] = ..., ids_sum_b: _Optional[int] = ..., over_length: _Optional[str] = ..., align: _Optional[int] = ..., extra_tokens: _Optional[int] = ..., keep: _Optional[str] = ..., id_column: _Optional[str] = ..., plan_cut_off: _Optional[bool] = ..., own_tokens: _Optional[int] = ..., over_length_sequences: _Optional[int] = ..., over_length_source_tokens: _Optional[int] = ..., over_length_tokens: _Optional[int] = ..., source: _Optional[str] = ..., skipped_rows: _Optional[int] = ..., skipped_by_reason: _Optional[_Mapping[str, int]] = ..., key_column: _Optional[str] = ..., num_groups: _Optional[int] = ..., older_digests: _Optional[_Iterable[str]] = ..., components: _Optional[_Iterable[_Union[Component, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., takedown: _Optional[_Union[Takedown, _Mapping]] = ..., context_rule: _Optional[_Union[ContextRule, _Mapping]] = ..., resources: _Optional[_Iterable[_Union[Resource, _Mapping]]] = ..., shares_prefixes: _Optional[bool] = ..., has_tokens: _Optional[bool] = ..., has_loss_mask: _Optional[bool] = ..., token_dtype: _Optional[str] = ...) -> None: ...
 
 class Resource(_message.Message):
     __slots__ = ("name", "cap", "total", "most")

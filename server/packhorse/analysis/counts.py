@@ -77,7 +77,7 @@ def _budgets(manifest: Manifest) -> str:
     if not caps:
         return ""
     return (
-        f"these plans know tokens only: with at most {caps} a bin, the dataset's own plan has {manifest.n_bins:,} "
+        f"these plans know tokens only: with at most {caps} a bin, the dataset's own plan has {manifest.num_bins:,} "
         f"bins, and none has fewer than {manifest.lower_bound:,}"
     )
 

@@ -154,15 +154,15 @@ def version_facts(version: Version) -> dict[str, Any]:
 
     Example:
         >>> from packhorse.dataset import versions_of
-        >>> [version_facts(version)["n_bins"] for version in versions_of("datasets/corpus")]
+        >>> [version_facts(version)["num_bins"] for version in versions_of("datasets/corpus")]
         [2]
     """
     manifest = version.manifest
     return {
         "version": version.number,
         "is_current": version.is_current,
-        "n_sequences": manifest.n_sequences,
-        "n_bins": manifest.n_bins,
+        "num_sequences": manifest.num_sequences,
+        "num_bins": manifest.num_bins,
         "digest": manifest.digest,
         "path": str(version.path),
     }

@@ -222,7 +222,7 @@ def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: fl
     if real := real_tokens(manifest):
         click.echo(f"real tokens  {real}")
     if manifest.groups is not None and manifest.is_grouped:
-        click.echo(groups_line(manifest.groups, manifest.n_sequences))
+        click.echo(groups_line(manifest.groups, manifest.num_sequences))
     for line in resource_lines(manifest):
         click.echo(line)
     if manifest.keys is not None:

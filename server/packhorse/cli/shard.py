@@ -68,6 +68,6 @@ def command(
             overwrite=overwrite,
         )
     for shard_name, manifest in manifests.items():
-        click.echo(f"{shard_name}  {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")
-    click.echo(f"mixture      {name}, {sum(each.n_bins for each in manifests.values()):,} bins in an epoch")
+        click.echo(f"{shard_name}  {manifest.num_sequences:,} sequences in {manifest.num_bins:,} bins")
+    click.echo(f"mixture      {name}, {sum(each.num_bins for each in manifests.values()):,} bins in an epoch")
     click.echo(f"next         packhorse serve --data-root {shlex.quote(str(data_root))}")

@@ -185,7 +185,7 @@ def _compared(
     """Compares the planned lengths with those of a token source."""
     source = open_tokens(tokens, id_column)
     assert source is not None
-    num_entries = min(sample or manifest.n_sequences, manifest.n_sequences)
+    num_entries = min(sample or manifest.num_sequences, manifest.num_sequences)
     return verify_lengths(
         folder,
         _OpenLengths(tokens, id_column, manifest.id_column or ""),
@@ -246,7 +246,9 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
     if manifest is not None:
         version = f", version {manifest.version}" if manifest.version > 1 or result.folder.name != name else ""
         click.echo(f"{name}{version} {manifest.digest}")
-        click.echo(f"{len(manifest.checksums)} files, {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins")
+        click.echo(
+            f"{len(manifest.checksums)} files, {manifest.num_sequences:,} sequences in {manifest.num_bins:,} bins"
+        )
     if lengths is not None:
         click.echo(f"{lengths.compared:,} of {lengths.entries:,} lengths compared with {tokens}")
         if result.are_tokens_compared:

@@ -59,12 +59,12 @@ class PreparedDataset:
     manifest: Manifest
     """Its manifest."""
     pool: PoolArray
-    """Ids of all lengths, ascending by (length, id, start), memory-mapped read-only: uint32 or int64 [n_sequences].
+    """Ids of all lengths, ascending by (length, id, start), memory-mapped read-only: uint32 or int64 [num_sequences].
     Of a grouped dataset, numbers of groups, by (sum of rooms, number)."""
     plan: PlanIndex
     """The plan laid out for random access."""
     first_tokens: PoolArray | None = None
-    """First token of each pool entry in its sequence, mapped, too: uint32 or int64 [n_sequences]; None: all 0. Of a
+    """First token of each pool entry in its sequence, mapped, too: uint32 or int64 [num_sequences]; None: all 0. Of a
     pool of groups `groups` has them."""
     groups: Groups | None = None
     """The groups that the plan is over, with their sequences; None if every sequence is planned by itself."""
@@ -108,7 +108,7 @@ class PreparedDataset:
         return {"": self.keys}
 
     @property
-    def num_lengths(self) -> int:
+    def num_rooms(self) -> int:
         """Distinct lengths."""
         return len(self.plan.lengths)
 
@@ -164,7 +164,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
 
     Example:
         >>> dataset = open_prepared("datasets/corpus")
-        >>> dataset.manifest.n_bins, dataset.counts, dataset.pool.tolist()
+        >>> dataset.manifest.num_bins, dataset.counts, dataset.pool.tolist()
         (2, Counter({3: 2, 5: 2}), [1, 2, 0, 3])
 
     Args:
@@ -186,14 +186,14 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     if set(manifest.checksums) != {*DATA_FILES, *optional_files(manifest)}:
         raise PreparedDatasetError(f"{named(folder / MANIFEST)} lists {sorted(manifest.checksums)}")
     # Gigantic files are refused unread: every template holds sequences of its own.
-    counts_bytes = _ENTRY_BYTES * (manifest.distinct_lengths + 1)
-    templates_bytes = _ENTRY_BYTES * (manifest.distinct_templates + 1) + _LENGTH_BYTES * manifest.n_sequences
+    counts_bytes = _ENTRY_BYTES * (manifest.num_rooms + 1)
+    templates_bytes = _ENTRY_BYTES * (manifest.num_templates + 1) + _LENGTH_BYTES * manifest.num_sequences
     counts = _read_json(folder / COUNTS, manifest, counts_bytes, parse_counts)
     templates = _read_json(folder / TEMPLATES, manifest, templates_bytes, parse_templates)
     pool = map_array(folder / POOLS, *manifest.pool_shape)
     first_tokens = None
     if manifest.start_dtype:
-        first_tokens = map_array(folder / STARTS, manifest.start_dtype, (manifest.n_sequences,))
+        first_tokens = map_array(folder / STARTS, manifest.start_dtype, (manifest.num_sequences,))
     groups = _map_groups(folder, manifest, first_tokens)
     keys = Keys.mapped(folder, manifest.keys) if manifest.keys else None
     if manifest.over_length.sequences:
@@ -206,7 +206,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     budgets = None
     if manifest.resources:
         capacities = np.array(manifest.capacities, dtype=np.int64)
-        sizes = map_array(folder / CLASSES, "int64", (manifest.distinct_lengths, len(capacities)))
+        sizes = map_array(folder / CLASSES, "int64", (manifest.num_rooms, len(capacities)))
         budgets = Budgets(sizes=np.array(sizes), capacities=capacities)
     try:
         plan = PlanIndex.build(templates, counts, manifest.max_seq_len, budgets)
@@ -214,14 +214,14 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
         raise PreparedDatasetError(f"{named(folder / TEMPLATES)} does not fit {COUNTS}: {error}") from None
     digest = dataset_digest(counts, templates, manifest.options, manifest.checksums, manifest.resources)
     total_tokens = int(plan.rooms.astype(np.int64) @ plan.counts) - manifest.rounding_tokens
-    in_plan = manifest.groups.n_groups if manifest.groups else manifest.n_sequences
+    in_plan = manifest.groups.num_groups if manifest.groups else manifest.num_sequences
     for what, stated, actual in (
-        ("n_groups" if manifest.groups else "n_sequences", in_plan, plan.num_sequences),
-        ("n_bins", manifest.n_bins, plan.num_bins),
+        ("num_groups" if manifest.groups else "num_sequences", in_plan, plan.num_sequences),
+        ("num_bins", manifest.num_bins, plan.num_bins),
         ("total_tokens", manifest.total_tokens, total_tokens),
         ("total_capacity", manifest.total_capacity, plan.num_bins * manifest.max_seq_len),
-        ("distinct_lengths", manifest.distinct_lengths, len(counts)),
-        ("distinct_templates", manifest.distinct_templates, len(templates)),
+        ("num_rooms", manifest.num_rooms, len(counts)),
+        ("num_templates", manifest.num_templates, len(templates)),
         ("digest", manifest.digest, digest),
     ):
         if stated != actual:
@@ -235,8 +235,8 @@ def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None
     """Maps the files of groups; None if the dataset has none."""
     if manifest.groups is None:
         return None
-    num_members = manifest.n_sequences
-    table = map_array(folder / GROUPS, "int64", (manifest.groups.n_groups, 2))
+    num_members = manifest.num_sequences
+    table = map_array(folder / GROUPS, "int64", (manifest.groups.num_groups, 2))
     if table[-1, 1] != num_members:
         raise PreparedDatasetError(
             f"{named(folder / GROUPS)} ends at member {table[-1, 1]}, and {MANIFEST} states {num_members} sequences"

@@ -205,7 +205,7 @@ class GroupRecord:
 
     by: str
     """What says which rows are a group."""
-    n_groups: int
+    num_groups: int
     """Groups in the plan."""
     n_dropped: int
     """Groups that were too long for a bin and left out, with all their sequences."""
@@ -257,7 +257,7 @@ class KeyRecord:
 class SequenceFacts:
     """Facts that were counted of a dataset's sequences."""
 
-    n_sequences: int
+    num_sequences: int
     """Number of sequences in the plan; each piece of a split one counts."""
     own_tokens: int
     """The sequences' own tokens among them."""
@@ -304,19 +304,19 @@ class Manifest(Facts):
     """Options of the plan."""
     algorithm: str
     """The packer that made the plan."""
-    n_bins: int
+    num_bins: int
     """Number of bins in an epoch."""
     total_tokens: int
     """Sum of all rooms."""
     total_capacity: int
-    """n_bins · max_seq_len."""
+    """num_bins · max_seq_len."""
     efficiency: float
     """total_tokens / total_capacity."""
     lower_bound: int
     """No plan has fewer bins."""
-    distinct_lengths: int
-    """Number of distinct lengths."""
-    distinct_templates: int
+    num_rooms: int
+    """Number of distinct rooms; with resources, of classes of sizes."""
+    num_templates: int
     """Number of distinct templates."""
     plan_cut_off: bool
     """Whether a time limit ended planning early: the same input may then give another plan and digest next time."""
@@ -338,8 +338,8 @@ class Manifest(Facts):
     def pool_shape(self) -> tuple[str, tuple[int]]:
         """Type and shape of pools.npy."""
         if self.groups is None:
-            return self.id_dtype, (self.n_sequences,)
-        return "uint32" if self.groups.n_groups <= 2**32 else "int64", (self.groups.n_groups,)
+            return self.id_dtype, (self.num_sequences,)
+        return "uint32" if self.groups.num_groups <= 2**32 else "int64", (self.groups.num_groups,)
 
     @property
     def shares_prefixes(self) -> bool:
@@ -359,7 +359,7 @@ class Manifest(Facts):
         """
         if self.options.extra_tokens >= 0:
             return self.own_tokens
-        return self.total_tokens if self.options.align == 1 else self.own_tokens - self.n_sequences
+        return self.total_tokens if self.options.align == 1 else self.own_tokens - self.num_sequences
 
     @property
     def capacities(self) -> list[int]:
@@ -438,21 +438,21 @@ class Manifest(Facts):
         )
         yield "max_seq_len is a power of two times tokens_per_rank", _is_context_sound(options)
         yield "only over_length 'truncate' keeps a tail", options.over_length == "truncate" or not is_tail
-        yield "n_sequences is in [1, 2^63)", 1 <= self.n_sequences <= _MOST
-        yield "n_bins is in [1, n_sequences]", 1 <= self.n_bins <= self.n_sequences
-        yield "total_capacity is n_bins · max_seq_len", self.total_capacity == self.n_bins * options.max_seq_len
+        yield "num_sequences is in [1, 2^63)", 1 <= self.num_sequences <= _MOST
+        yield "num_bins is in [1, num_sequences]", 1 <= self.num_bins <= self.num_sequences
+        yield "total_capacity is num_bins · max_seq_len", self.total_capacity == self.num_bins * options.max_seq_len
         yield "total_capacity is below 2^63", self.total_capacity <= _MOST
         yield (
-            "total_tokens is in [n_sequences, total_capacity]",
-            (self.n_sequences <= self.total_tokens <= self.total_capacity),
+            "total_tokens is in [num_sequences, total_capacity]",
+            (self.num_sequences <= self.total_tokens <= self.total_capacity),
         )
-        not_own, extra = self.total_tokens - self.own_tokens, options.extra_tokens * self.n_sequences
-        most = extra + (options.align - 1 + (extra < 0)) * self.n_sequences  # a sequence of one token keeps it
+        not_own, extra = self.total_tokens - self.own_tokens, options.extra_tokens * self.num_sequences
+        most = extra + (options.align - 1 + (extra < 0)) * self.num_sequences  # a sequence of one token keeps it
         yield "own_tokens is total_tokens without extra_tokens and alignment", extra <= not_own <= most
         yield "efficiency is total_tokens / total_capacity", self.efficiency == self.total_tokens / self.total_capacity
-        yield "lower_bound is in [1, n_bins]", 1 <= self.lower_bound <= self.n_bins
-        yield "distinct_lengths is in [1, n_sequences]", 1 <= self.distinct_lengths <= self.n_sequences
-        yield "distinct_templates is in [1, n_bins]", 1 <= self.distinct_templates <= self.n_bins
+        yield "lower_bound is in [1, num_bins]", 1 <= self.lower_bound <= self.num_bins
+        yield "num_rooms is in [1, num_sequences]", 1 <= self.num_rooms <= self.num_sequences
+        yield "num_templates is in [1, num_bins]", 1 <= self.num_templates <= self.num_bins
         yield "ids_sum_a and ids_sum_b are in [0, 2^64)", min(self.ids_sum_a, self.ids_sum_b) >= 0
         yield "ids_sum_a and ids_sum_b are in [0, 2^64)", max(self.ids_sum_a, self.ids_sum_b) < 2**64
         yield "over_length counts from 0", min(ledger.sequences, ledger.tokens, ledger.pieces) >= 0
@@ -462,10 +462,10 @@ class Manifest(Facts):
         if self.inputs is not None:
             yield from _rules_of_inputs(self.inputs)
         if (groups := self.groups) is not None:
-            yield "groups has n_groups in [1, n_sequences]", 1 <= groups.n_groups <= self.n_sequences
+            yield "groups has num_groups in [1, num_sequences]", 1 <= groups.num_groups <= self.num_sequences
             yield "groups counts what it dropped from 0", 0 <= groups.n_dropped_listed <= groups.n_dropped
             most, per_bin = groups.most_sequences, groups.max_sequences_per_bin
-            yield "groups fit bins", 1 <= most <= per_bin <= self.n_sequences
+            yield "groups fit bins", 1 <= most <= per_bin <= self.num_sequences
             yield (
                 "groups are neither cut nor counted by sequence",
                 (options.over_length != "truncate" and options.max_sequences_per_bin is None)

@@ -24,4 +24,4 @@ def stats_of(manifest: Manifest, templates: Mapping[Template, int]) -> PackingSt
     )
     if manifest.resources:
         stats = stats.with_tokens(manifest.total_tokens, manifest.lower_bound)
-    return replace(stats, n_sequences=manifest.n_sequences)
+    return replace(stats, n_sequences=manifest.num_sequences)

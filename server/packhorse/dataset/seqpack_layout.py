@@ -18,6 +18,7 @@ from packhorse.dataset._json_files import parse_counts, parse_templates
 from packhorse.dataset.arrays import create_array
 from packhorse.dataset.layout import COUNTS, MANIFEST, SEQPACK_POOLS, TEMPLATES
 from packhorse.dataset.load import PreparedDataset, open_prepared
+from packhorse.dataset.manifest import Manifest
 from packhorse.dataset.plain_files import PreparedDatasetError, open_file, read_file
 from packhorse.epoch import PlanIndex
 from packhorse.packing import Template
@@ -114,18 +115,22 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
         np.load(path, mmap_mode="r+", allow_pickle=False)[:] = ids
     (folder / COUNTS).write_text(json.dumps({str(length): count for length, count in dataset.counts.items()}))
     (folder / TEMPLATES).write_text(json.dumps([[list(t), m] for t, m in dataset.templates.items()]))
-    manifest = {
-        "max_seq_len": dataset.manifest.max_seq_len,
-        "packer": dataset.manifest.algorithm,
-        "n_sequences": dataset.manifest.n_sequences,
-        "n_bins": dataset.manifest.n_bins,
-        "distinct_lengths": dataset.manifest.distinct_lengths,
-        "distinct_templates": dataset.manifest.distinct_templates,
-        "total_tokens": dataset.manifest.total_tokens,
-        "total_capacity": dataset.manifest.total_capacity,
-        "efficiency": dataset.manifest.efficiency,
+    (folder / MANIFEST).write_text(json.dumps(_facts(dataset.manifest), indent=2))
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    """Returns what seqpack's manifest says, under its keys."""
+    return {
+        "max_seq_len": manifest.max_seq_len,
+        "packer": manifest.algorithm,
+        "n_sequences": manifest.num_sequences,
+        "n_bins": manifest.num_bins,
+        "distinct_lengths": manifest.num_rooms,
+        "distinct_templates": manifest.num_templates,
+        "total_tokens": manifest.total_tokens,
+        "total_capacity": manifest.total_capacity,
+        "efficiency": manifest.efficiency,
     }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
 
 
 def pools_by_length(dataset: PreparedDataset) -> dict[int, NDArray[np.integer]]:
@@ -170,6 +175,5 @@ def load_prepared(path: str | os.PathLike[str]) -> Loaded:
     if is_seqpack_layout(folder):
         return load_seqpack_layout(folder)
     dataset = open_prepared(folder)
-    manifest = dataset.manifest
-    content = {**asdict(manifest), "max_seq_len": manifest.max_seq_len, "packer": manifest.algorithm}
+    content = {**asdict(dataset.manifest), **_facts(dataset.manifest)}
     return content, dataset.counts, dataset.templates, pools_by_length(dataset)

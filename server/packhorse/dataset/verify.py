@@ -106,7 +106,7 @@ def _over_class(dataset: PreparedDataset) -> Iterator[str]:
     manifest, groups, plan = dataset.manifest, dataset.groups, dataset.plan
     if groups is None or groups.resources is None:
         return
-    classes = map_array(dataset.path / CLASSES, "int64", (manifest.distinct_lengths, len(manifest.capacities)))
+    classes = map_array(dataset.path / CLASSES, "int64", (manifest.num_rooms, len(manifest.capacities)))
     is_capped = np.array([each.cap is not None for each in manifest.resources])
     class_ends = np.cumsum(plan.counts)
     for first in range(0, len(dataset.pool), _ENTRIES_AT_ONCE):

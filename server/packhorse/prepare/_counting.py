@@ -375,7 +375,7 @@ def facts_of(
     """
     return SequenceFacts(
         **asdict(sums),
-        n_sequences=int(counts.sum()),
+        num_sequences=int(counts.sum()),
         id_dtype=stored_dtype(*id_range),
         start_dtype=start_dtype,
         over_length=over_length,

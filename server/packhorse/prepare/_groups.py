@@ -58,7 +58,7 @@ class Grouped:
     options: PlanOptions
     """Options of the plan over sequences."""
     by: str
-    n_groups: int
+    num_groups: int
     n_dropped: int
     n_dropped_listed: int
     facts: SequenceFacts
@@ -80,11 +80,11 @@ class Grouped:
     @property
     def array_bytes(self) -> int:
         """Bytes of the tables."""
-        order_bytes = 0 if self.ids_ascend else 8 * self.facts.n_sequences
-        amount_bytes = 4 * len(self.sizes.resources) * self.facts.n_sequences if self.sizes else 0
+        order_bytes = 0 if self.ids_ascend else 8 * self.facts.num_sequences
+        amount_bytes = 4 * len(self.sizes.resources) * self.facts.num_sequences if self.sizes else 0
         start_dtype = self.facts.start_dtype
-        start_bytes = np.dtype(start_dtype).itemsize * self.facts.n_sequences if start_dtype else 0
-        table_bytes = 16 * (self.n_groups + self.facts.n_sequences) + amount_bytes + start_bytes
+        start_bytes = np.dtype(start_dtype).itemsize * self.facts.num_sequences if start_dtype else 0
+        table_bytes = 16 * (self.num_groups + self.facts.num_sequences) + amount_bytes + start_bytes
         return table_bytes + order_bytes + 8 * self.n_dropped_listed
 
     def record(self, plan: PackingPlan) -> GroupRecord:
@@ -92,10 +92,10 @@ class Grouped:
         per_bin = max(sum(map(self.most_by_room.__getitem__, template)) for template in plan.templates)
         return GroupRecord(
             by=self.by,
-            n_groups=self.n_groups,
+            num_groups=self.num_groups,
             n_dropped=self.n_dropped,
             most_sequences=max(self.most_by_room.values()),
-            max_sequences_per_bin=min(per_bin, self.facts.n_sequences),
+            max_sequences_per_bin=min(per_bin, self.facts.num_sequences),
             ids_ascend=self.ids_ascend,
             n_dropped_listed=self.n_dropped_listed,
             shared_tokens=self.shared_tokens,
@@ -192,7 +192,7 @@ def gather_groups(
         ),
         options=options,
         by=grouping.said,
-        n_groups=tally.num_groups,
+        num_groups=tally.num_groups,
         n_dropped=tally.num_dropped + (groups_before.n_dropped if groups_before else 0),
         n_dropped_listed=len(all_dropped),
         facts=tally.facts(),

@@ -61,8 +61,8 @@ def fill_pool(
         rooms: int64 [D], the distinct rooms, ascending; empty if `cursors` has an entry for every number.
         cursors: int64 [D], or [largest room + 1], the next entry of each room; advanced.
         ends: int64, as long: the exclusive end of each room's entries.
-        pool: uint32 or int64 [n_sequences].
-        first_tokens: uint32 or int64 [n_sequences], where each entry begins in its sequence; empty if all are 0.
+        pool: uint32 or int64 [num_sequences].
+        first_tokens: uint32 or int64 [num_sequences], where each entry begins in its sequence; empty if all are 0.
     """
     is_plain = align == 1 and extra_tokens == 0 and len(first_tokens) == 0 and len(rooms) == 0
     for i in range(len(lengths)):

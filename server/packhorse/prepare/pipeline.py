@@ -70,9 +70,9 @@ def prepare(
 
     Example:
         >>> manifest = prepare("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
-        >>> manifest.n_bins, manifest.efficiency
+        >>> manifest.num_bins, manifest.efficiency
         (2, 1.0)
-        >>> prepare(lengths=[5, 3, 3, 5], output="datasets/held", plan=PlanOptions(max_seq_len=8, align=2)).n_bins
+        >>> prepare(lengths=[5, 3, 3, 5], output="datasets/held", plan=PlanOptions(max_seq_len=8, align=2)).num_bins
         3
 
     Args:
@@ -210,7 +210,7 @@ def _warn_of_alignment(manifest: Manifest) -> None:
             ),
             stacklevel=3,
         )
-    padding = manifest.total_tokens - manifest.own_tokens - options.extra_tokens * manifest.n_sequences
+    padding = manifest.total_tokens - manifest.own_tokens - options.extra_tokens * manifest.num_sequences
     if options.align < _LARGE_ALIGN or padding <= _MUCH_PADDING * manifest.own_tokens:
         return
     warnings.warn(
@@ -348,7 +348,7 @@ def dry_run(**arguments: Any) -> DryRun:
     return DryRun(
         inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
         over_length=counted.facts.over_length,
-        stats=replace(stats, n_sequences=counted.facts.n_sequences),
+        stats=replace(stats, n_sequences=counted.facts.num_sequences),
         algorithm=plan.algorithm,
         plan_cut_off=plan.cut_off,
         disk_bytes=disk_bytes,

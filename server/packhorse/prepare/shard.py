@@ -72,7 +72,7 @@ def shard(
 
     Example:
         >>> manifests = shard("corpus.idx", name="cut", data_root="shards", sequences=2, max_seq_len=8)
-        >>> {name: manifest.n_sequences for name, manifest in manifests.items()}
+        >>> {name: manifest.num_sequences for name, manifest in manifests.items()}
         {'cut-0000': 2, 'cut-0001': 2}
 
     Args:
@@ -140,7 +140,7 @@ def shard(
         for each, manifest in zip(shards, engine.map(cutting.write, shards), strict=True):
             manifests[each.folder.name] = manifest
             advance(1)
-        stage = StageEntry(weights={shard_name: manifest.n_bins for shard_name, manifest in manifests.items()})
+        stage = StageEntry(weights={shard_name: manifest.num_bins for shard_name, manifest in manifests.items()})
         with hold_lock(root):
             replace_bytes(mixture, f"# {len(manifests)} shards, weighed by their bins\n{render_stage(stage)}".encode())
     return manifests

@@ -164,7 +164,7 @@ def test_loss_and_gradients_are_those_of_the_sequences_alone(tmp_path, no_launch
 def test_the_longest_sequence_is_one_more_than_a_bin(tmp_path):
     plan = {"max_seq_len": 8, "extra_tokens": -1, "progress": False}
     manifest = prepare(lengths=np.array([9, 1, 2, 3]), output=tmp_path / "set", **plan)
-    assert (manifest.n_bins, manifest.total_tokens, manifest.own_tokens) == (2, 8 + 1 + 1 + 2, 15)
+    assert (manifest.num_bins, manifest.total_tokens, manifest.own_tokens) == (2, 8 + 1 + 1 + 2, 15)
     assert manifest.fed_tokens == 12  # the sequence of one token keeps it
     aligned = prepare(lengths=np.array([9, 1, 2, 3]), output=tmp_path / "aligned", align=2, **plan)
     assert (aligned.total_tokens, aligned.fed_tokens) == (8 + 2 + 2 + 2, 15 - 4)

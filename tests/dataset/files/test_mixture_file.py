@@ -128,7 +128,7 @@ def test_ends_in_bins_steps_and_tokens_are_positions_of_the_run(pristine):
         f"{STAGES}until_tokens = {2 * tokens}\n{STAGES}until_tokens = {2 * tokens + 1}\n{STAGES}"
     )
     mixture = MixtureDataset("my", MixtureFile.parse(text, FILE), [dataset])
-    num_bins = dataset.manifest.n_bins
+    num_bins = dataset.manifest.num_bins
     assert [first for first, _ in mixture.chain] == [0, 7, 20, 2 * num_bins, 2 * num_bins + 1]
 
 
@@ -194,12 +194,12 @@ def test_stages_of_drawn_steps_end_between_steps(pristine):
     dataset = open_prepared(pristine)
     text = f"draw = 'steps'\nbins_per_step = 4\n{STAGES}until_steps = 3\n{STAGES}until_tokens = 1000\n{STAGES}"
     mixture = MixtureDataset("my", MixtureFile.parse(text, FILE), [dataset])
-    tokens_of_bin = dataset.manifest.own_tokens / dataset.manifest.n_bins
+    tokens_of_bin = dataset.manifest.own_tokens / dataset.manifest.num_bins
     [_, (first, _), (second, _)] = mixture.chain
     assert first == 12
     assert second % 4 == 0
     assert second - 4 < 1000 / tokens_of_bin <= second
-    assert mixture.num_bins == dataset.manifest.n_bins // 4 * 4
+    assert mixture.num_bins == dataset.manifest.num_bins // 4 * 4
     with pytest.raises(
         MixtureError, match=r"epoch_bins = 30 is not a whole number of steps, .* bins_per_step, e\.g\. 32"
     ):

@@ -248,7 +248,7 @@ def test_a_dry_run_tells_everything_and_writes_nothing(bad: Path, tmp_path: Path
         manifest.over_length,
         manifest.algorithm,
     )
-    assert (found.stats.n_bins, found.stats.efficiency) == (manifest.n_bins, manifest.efficiency)
+    assert (found.stats.n_bins, found.stats.efficiency) == (manifest.num_bins, manifest.efficiency)
     taken = sum(path.stat().st_size for path in (tmp_path / "deep" / "out").iterdir())
     assert 0.1 * found.disk_bytes < taken <= found.disk_bytes
     assert found.seconds > 0

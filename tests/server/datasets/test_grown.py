@@ -35,7 +35,7 @@ def test_a_version_is_opened_for_who_asks_for_its_digest(root, digests):
     assert catalog.older_digests("set") == []
     for number, num_sequences in ((3, 6), (1, 3), (2, 5), (1, 3)):
         dataset = catalog.get("set", digests[number])
-        assert (dataset.manifest.n_sequences, dataset.name) == (num_sequences, "set")
+        assert (dataset.manifest.num_sequences, dataset.name) == (num_sequences, "set")
         catalog.confirm(dataset)
     assert catalog.older_digests("set") == [digests[1], digests[2]]
     assert catalog.get("set", digests[1]) is catalog.get("set", digests[1])

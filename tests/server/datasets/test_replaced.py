@@ -133,7 +133,7 @@ def test_a_new_version_that_is_refused_leaves_the_old_one_and_is_looked_at_again
     assert catalog.get("data") is old
     shutil.copy(corpus.root / "rows" / POOLS, root / "data")
     catalog.refresh()
-    assert catalog.get("data").manifest.n_sequences == 2000
+    assert catalog.get("data").manifest.num_sequences == 2000
 
 
 def test_a_folder_altered_in_place_ends_its_open_streams(root):

@@ -200,7 +200,7 @@ def test_the_gauge_of_a_resource_says_how_full_bins_are(tmp_path):
     manifest = prepare(lengths=table, max_seq_len=16, columns=columns, execution=quiet, output=tmp_path / "vl")
     registry = Metrics(lambda: [open_prepared(tmp_path / "vl")]).registry
     labels = {"dataset": "vl", "resource": "tiles"}
-    assert registry.get_sample_value("packhorse_dataset_resource_ratio", labels) == 6 / (4 * manifest.n_bins)
+    assert registry.get_sample_value("packhorse_dataset_resource_ratio", labels) == 6 / (4 * manifest.num_bins)
     assert registry.get_sample_value("packhorse_dataset_resource_ratio", {**labels, "resource": "frames"}) is None
 
 
@@ -353,11 +353,11 @@ def test_each_size_of_a_schedule_is_a_run(opened):
     dataset, schedule = opened[0], "0:8 40:16 100:32 1000000:64"
     shape = {"world_size": 4, "accumulation": 2, "balance": Balance.MICRO_STEP}
     sizes_of = {0: [1, 2, 4], 60: [2, 4], 100: [4]}  # from this position on; the epoch never comes to the last stage
-    assert dataset.manifest.n_bins < 1_000_000
+    assert dataset.manifest.num_bins < 1_000_000
     for position, sizes in sizes_of.items():
         own = WaitingGauge(lambda: opened)
         topology = Topology(batch_schedule=schedule, start_position=position, **shape)
-        own.saw(dataset, topology.of_epoch(0, num_bins=dataset.manifest.n_bins, max_seq_len=256))
+        own.saw(dataset, topology.of_epoch(0, num_bins=dataset.manifest.num_bins, max_seq_len=256))
         found = {(int(labels["batch_size"]), labels["wait"]): value for labels, value in samples(own)}
         assert sorted({size for size, _ in found}) == sizes
         for size in sizes:

@@ -86,7 +86,7 @@ def test_plan_context_compares_rules(folder: Path, tmp_path: Path) -> None:
         (size, cap) for size in (2048, 1024, 512, 256) for cap in (110, 300)
     ]
     own = next(each for each in plans if (each["tokens_per_rank"], each["cost_cap_percent"]) == (512, 300))
-    assert own["num_bins"] == open_prepared(folder).manifest.n_bins
+    assert own["num_bins"] == open_prepared(folder).manifest.num_bins
     histogram = tmp_path / "counts.json"
     histogram.write_text(json.dumps(Counter(lengths())))
     flags = ("--max-seq-len", "4096", "--align", "16", "--tokens-per-rank", "512", "--cost-cap-percent", "300")

@@ -51,7 +51,7 @@ def prepared(folder, **words):
 
 def bins_of(folder, epoch=0):
     """(ids, tokens, tiles) of every bin of an epoch."""
-    bins = open_prepared(folder).epoch(epoch, seed=5).bins(range(open_prepared(folder).manifest.n_bins))
+    bins = open_prepared(folder).epoch(epoch, seed=5).bins(range(open_prepared(folder).manifest.num_bins))
     assert (bins.lengths == LENGTHS[bins.ids]).all()
     parts = np.split(bins.ids, bins.bin_ends[:-1])
     return [(ids.tolist(), int(LENGTHS[ids].sum()), int(TILES[ids].sum())) for ids in parts]
@@ -64,7 +64,7 @@ def test_every_sequence_comes_once_and_no_bin_is_over_a_cap(tmp_path, epoch):
     assert sorted(id for ids, _, _ in found for id in ids) == list(range(NUM))
     assert all(tokens <= MAX_SEQ_LEN and tiles <= CAP for _, tokens, tiles in found)
     assert manifest.lower_bound >= max(-(-LENGTHS.sum() // MAX_SEQ_LEN), -(-TILES.sum() // CAP))
-    assert manifest.n_bins <= 1.06 * manifest.lower_bound  # few, small bins
+    assert manifest.num_bins <= 1.06 * manifest.lower_bound  # few, small bins
     assert (manifest.total_tokens, manifest.own_tokens) == (LENGTHS.sum(), LENGTHS.sum())
     assert not open_prepared(tmp_path / "set").has_groups
 
@@ -110,11 +110,11 @@ def test_the_manifest_and_the_service_tell_what_there_is(tmp_path):
     assert f"tiles: {TILES.sum():,} of column 'tiles', at most 4 a sequence; bins are" in result.output
     assert "a row may hold more of a resource than its cap" in result.output
     manifest = open_prepared(tmp_path / "set").manifest
-    assert f"│ {manifest.n_bins} │ {manifest.efficiency:.2%} │" in " ".join(result.output.split())  # no class's rooms
+    assert f"│ {manifest.num_bins} │ {manifest.efficiency:.2%} │" in " ".join(result.output.split())  # no class's rooms
     for command in (["compare", "--algorithm", "best-fit"], ["context", "--world-size", "4"]):
         result = CliRunner().invoke(main, ["plan", *command, str(tmp_path / "set")])
         said = " ".join(result.output.split())
-        assert f"at most 6 tiles a bin, the dataset's own plan has {manifest.n_bins} bins" in said
+        assert f"at most 6 tiles a bin, the dataset's own plan has {manifest.num_bins} bins" in said
 
 
 def test_the_status_page_compares_no_packers_that_know_tokens_only(tmp_path):
@@ -166,7 +166,7 @@ def test_a_bin_costs_what_its_tokens_and_tiles_cost(tmp_path):
     costly = Resource(name="tiles", column="tiles", cap=CAP, cost=1000)
     manifest = prepared(tmp_path / "set", resources=(Resource(name="patches", column="grids", cost=7), costly))
     dataset = open_prepared(tmp_path / "set")
-    positions = np.arange(manifest.n_bins)[::-3]
+    positions = np.arange(manifest.num_bins)[::-3]
     epoch = dataset.epoch(0, seed=5)
     expected = [
         sum(50 * LENGTHS[id] + LENGTHS[id] ** 2 + (1000 + 4 * 7) * TILES[id] for id in ids)
@@ -204,7 +204,7 @@ def test_groups_share_a_bin_and_its_budgets(tmp_path):
         resources=(Resource(name="tiles", column="tiles", cap=12),),
     )
     dataset = open_prepared(tmp_path / "set")
-    bins = dataset.epoch(0, seed=1).bins(range(manifest.n_bins))
+    bins = dataset.epoch(0, seed=1).bins(range(manifest.num_bins))
     for ids, groups in zip(
         np.split(bins.ids, bins.bin_ends[:-1]), np.split(bins.group_ids, bins.bin_ends[:-1]), strict=True
     ):
@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused_or_left_out_and_counted(tmp_path):
         lengths=TABLE, length_column="n", max_seq_len=MAX_SEQ_LEN, resources=(TILES_UP_TO_CAP,), output=tmp_path / "dry"
     )
     whole = prepared(tmp_path / "whole")
-    assert (dry.stats.n_bins, dry.stats.total_tokens) == (whole.n_bins, whole.total_tokens)
+    assert (dry.stats.n_bins, dry.stats.total_tokens) == (whole.num_bins, whole.total_tokens)
 
 
 def test_any_number_of_workers_writes_the_same_and_work_is_resumed(tmp_path):

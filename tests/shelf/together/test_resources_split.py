@@ -39,7 +39,7 @@ def prepared(folder, lengths=LENGTHS, tiles=TILES, *, ids=None, cap=CAP, **words
 
 def check_epoch(dataset, lengths, tiles, cap):
     """Every token of every sequence comes once; only text is cut; no bin is over a budget. Arrays are by id."""
-    bins = dataset.epoch(0, seed=3).bins(range(dataset.manifest.n_bins))
+    bins = dataset.epoch(0, seed=3).bins(range(dataset.manifest.num_bins))
     firsts = np.zeros(len(bins.ids), np.int64) if bins.first_tokens is None else bins.first_tokens.astype(np.int64)
     assert (bins.first_tokens is None) == (dataset.manifest.start_dtype is None)
     longest = dataset.manifest.options.rooms.longest
@@ -76,7 +76,7 @@ def test_every_token_comes_once(tmp_path_factory, data, align, extra, in_order):
     assert (ledger.sequences, ledger.source_tokens, ledger.tokens, ledger.pieces, ledger.over_cap) == (
         *(is_long.sum(), lengths[is_long].sum(), 0, pieces[is_long].sum(), 0),
     )
-    assert (manifest.n_sequences, manifest.own_tokens) == (pieces.sum(), lengths.sum())
+    assert (manifest.num_sequences, manifest.own_tokens) == (pieces.sum(), lengths.sum())
     located = dataset.epoch(0, seed=3).locate(np.array([*range(num), num, 2**63 - 1, -(2**63)]))
     assert located.ids[: len(located.ids) - 3].tolist() == np.repeat(np.arange(num), pieces[by_id]).tolist()
     assert located.positions[-3:].tolist() == located.first_tokens[-3:].tolist() == [-1] * 3
@@ -125,7 +125,7 @@ def test_what_has_images_and_does_not_fit_is_refused_with_how_many_there_are(tmp
 
 def test_there_may_be_more_classes_than_tokens(tmp_path):
     manifest = prepared(tmp_path / "set")
-    assert manifest.distinct_lengths > MAX_SEQ_LEN
+    assert manifest.num_rooms > MAX_SEQ_LEN
     check_epoch(open_prepared(tmp_path / "set"), LENGTHS, TILES, CAP)
 
 
@@ -164,7 +164,7 @@ def test_a_dry_run_counts_what_is_written(tmp_path):
     resources = (Resource(name="tiles", column="tiles", cap=CAP),)
     dry = dry_run(lengths=table, resources=resources, output=tmp_path / "dry", **words)
     whole = prepared(tmp_path / "whole")
-    assert (dry.stats.n_bins, dry.stats.n_sequences) == (whole.n_bins, whole.n_sequences)
+    assert (dry.stats.n_bins, dry.stats.n_sequences) == (whole.num_bins, whole.num_sequences)
     assert dry.over_length == whole.over_length
     written = sum(path.stat().st_size for path in (tmp_path / "whole").iterdir())
     assert abs(dry.disk_bytes - written) < 1 << 15

@@ -76,9 +76,9 @@ def test_a_group_takes_the_room_of_its_distinct_tokens(root, sequences):
     groups = [sequences[first : first + GROUP_SIZE] for first in range(0, len(sequences), GROUP_SIZE)]
     assert manifest.shares_prefixes
     assert manifest.own_tokens == sum(map(nodes_of, groups)) < 0.6 * sum(map(len, sequences))
-    assert manifest.n_sequences == len(sequences)
+    assert manifest.num_sequences == len(sequences)
     assert manifest.groups.shared_tokens == sum(map(len, sequences)) - manifest.own_tokens
-    assert manifest.n_bins < sum(map(len, sequences)) / CAPACITY  # fewer than any plan of whole sequences has
+    assert manifest.num_bins < sum(map(len, sequences)) / CAPACITY  # fewer than any plan of whole sequences has
 
 
 def test_batches_hold_every_sequence_whole(root, sequences):
@@ -233,7 +233,11 @@ def test_groups_are_appended_as_they_would_be_at_once(tmp_path):
     prepare(f"{some}.idx", output=tmp_path / "set", plan=plan, grouping=grouping, append=True)
     prepare(f"{some}.idx", output=tmp_path / "whole", plan=plan, grouping=grouping)
     one, other = (open_prepared(tmp_path / name).manifest for name in ("set", "whole"))
-    assert (one.own_tokens, one.n_sequences, one.ids_sum_a) == (other.own_tokens, other.n_sequences, other.ids_sum_a)
+    assert (one.own_tokens, one.num_sequences, one.ids_sum_a) == (
+        other.own_tokens,
+        other.num_sequences,
+        other.ids_sum_a,
+    )
     assert (one.shares_prefixes, one.version) == (True, 2)
     written(some, [*sequences, *sequences[:4]])
     with pytest.raises(ValueError, match="sharing prefixes"):

@@ -135,7 +135,7 @@ def test_what_is_written_can_be_prepared(folder: Path, tmp_path: Path) -> None:
     path = lines(tmp_path / "c.jsonl", [{"messages": chat} for chat in CHATS[:50]])
     tokenize_fine_tuning(path, tmp_path / "sft", ChatColumns(), tokenizer=folder)
     manifest = prepare(tmp_path / "sft.idx", output=tmp_path / "o", max_seq_len=512)
-    assert manifest.n_sequences == 50
+    assert manifest.num_sequences == 50
     with pytest.raises(ValueError, match=r"sft\.loss_mask\.idx is a loss mask, not tokens: prepare .*sft\.idx"):
         prepare(tmp_path / "sft.loss_mask.idx", output=tmp_path / "m", max_seq_len=512)
 

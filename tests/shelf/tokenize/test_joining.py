@@ -42,7 +42,7 @@ def test_several_pairs_become_one_in_order_and_prepare_names_the_command(tmp_pat
     joined = sequences(tmp_path / "joined")
     assert joined == [list(range(100, 105)), list(range(105, 111)), [1, 2, 3], [4, 5, 6, 7]]
     manifest = prepare(tmp_path / "joined.idx", max_seq_len=16, output=tmp_path / "d")
-    assert (manifest.n_sequences, manifest.total_tokens) == (4, 18)
+    assert (manifest.num_sequences, manifest.total_tokens) == (4, 18)
 
 
 def test_sentences_are_refused_by_prepare_and_loaders_and_joined_to_documents(tmp_path: Path) -> None:

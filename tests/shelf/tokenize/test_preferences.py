@@ -78,7 +78,7 @@ def test_what_is_written_is_prepared_in_pairs(folder: Path, tmp_path: Path) -> N
     assert "--group-size 2" in result.output
     manifest = prepare(tmp_path / "x.idx", group_size=2, max_seq_len=64, output=tmp_path / "d", progress=False)
     assert manifest.groups is not None
-    assert manifest.groups.n_groups == 5
+    assert manifest.groups.num_groups == 5
 
 
 def test_a_row_is_dropped_with_both_its_sequences(folder: Path, tmp_path: Path) -> None:

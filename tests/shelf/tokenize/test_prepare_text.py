@@ -92,7 +92,7 @@ def test_options_of_tokenize_are_taken_and_mistyped_ones_refused(folder):
 def test_both_answers_of_a_preference_share_a_bin(folder):
     prepared(source="pairs.jsonl", max_seq_len=64)
     manifest = open_prepared("sets/d").manifest
-    assert (manifest.groups.n_groups, manifest.n_sequences) == (5, 10)
+    assert (manifest.groups.num_groups, manifest.num_sequences) == (5, 10)
 
 
 def test_answers_of_a_preference_may_share_their_prompt(folder):
@@ -132,7 +132,7 @@ def test_tokens_of_a_file_that_changed_are_made_again(folder):
     assert run(*call).exit_code == 1
     write("text.jsonl", [{"text": "dog"}, {"text": "fox"}])
     assert run(*call).exit_code == 0
-    assert open_prepared("sets/d").manifest.n_sequences == 2
+    assert open_prepared("sets/d").manifest.num_sequences == 2
 
 
 def test_an_output_that_is_taken_is_refused_before_tokenizing(folder):
@@ -142,7 +142,7 @@ def test_an_output_that_is_taken_is_refused_before_tokenizing(folder):
     assert "--overwrite" in refused.output
     assert left(folder) == ["d"]
     prepared("--overwrite", source="text.jsonl")
-    assert open_prepared("sets/d").manifest.n_sequences == 7
+    assert open_prepared("sets/d").manifest.num_sequences == 7
     assert left(folder) == ["d"]
 
 
@@ -171,7 +171,7 @@ def test_new_text_is_appended_with_its_tokens_and_the_old_version_keeps_its_own(
     write("more.jsonl", [{"text": "fox"}, {"text": "dog"}])
     prepared("--append", source="more.jsonl")
     new = open_prepared("sets/d").manifest
-    assert (new.version, new.n_sequences) == (2, 9)
+    assert (new.version, new.num_sequences) == (2, 9)
     assert len(MegatronTokens("sets/d/tokens/d.idx")) == 9
     assert len(MegatronTokens("sets/d/versions/1/tokens/d.idx")) == 7
     ids = [number for batch in PackedDataset("sets/d", batch_size=1) for number in batch["ids"].tolist()]
@@ -201,4 +201,4 @@ def test_an_earlier_version_goes_with_its_tokens(folder):
     assert run("sets/d", "--prune", 1, command="inspect").exit_code == 0
     assert not list((folder / "sets/d").glob("versions/*"))
     prepared("--overwrite", source="chats.jsonl")
-    assert open_prepared("sets/d").manifest.n_sequences == 9
+    assert open_prepared("sets/d").manifest.num_sequences == 9

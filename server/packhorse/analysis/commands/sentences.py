@@ -26,10 +26,10 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
     quantiles = ", ".join(f"p{round(100 * q)} {length:,}" for q, length in report.quantiles.items())
     yield (
         f"{measured}: {lengths[0]:,} to {lengths[-1]:,} tokens, mean {report.mean_room:,.1f}, {quantiles}; "
-        f"{manifest.distinct_lengths:,} {'classes of sizes' if manifest.resources else 'distinct'}"
+        f"{manifest.num_rooms:,} {'classes of sizes' if manifest.resources else 'distinct'}"
     )
     yield (
-        f"plan: {manifest.algorithm}, {manifest.distinct_templates:,} templates, at most "
+        f"plan: {manifest.algorithm}, {manifest.num_templates:,} templates, at most "
         f"{dataset.max_sequences_per_bin:,} sequences in a bin"
     )
     if (rule := manifest.options.context) is not None:
@@ -55,7 +55,7 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
 def _origin_lines(manifest: Manifest) -> Iterator[str]:
     """Yields where sequences, ids and keys are from."""
     if manifest.groups is not None and manifest.is_grouped:
-        yield groups_line(manifest.groups, manifest.n_sequences)
+        yield groups_line(manifest.groups, manifest.num_sequences)
     yield from resource_lines(manifest)
     origin = "row numbers" if manifest.id_column is None else f"column {manifest.id_column!r}"
     yield f"ids: {manifest.id_dtype}, {origin} of {manifest.source}"
@@ -92,8 +92,8 @@ def version_line(version: Version) -> str:
     manifest = version.manifest
     current = " (current)" if version.is_current else ""
     return (
-        f"version {version.number}{current}: {manifest.n_sequences:,} sequences in {manifest.n_bins:,} bins, digest "
-        f"{manifest.digest}, in {version.path}"
+        f"version {version.number}{current}: {manifest.num_sequences:,} sequences in {manifest.num_bins:,} bins, "
+        f"digest {manifest.digest}, in {version.path}"
     )
 
 

@@ -15,7 +15,7 @@ def groups_line(groups: GroupRecord, num_sequences: int) -> str:
 
     Example:
         >>> record = GroupRecord(
-        ...     by="every 2 rows", n_groups=5, n_dropped=1, most_sequences=2, max_sequences_per_bin=8, ids_ascend=True
+        ...     by="every 2 rows", num_groups=5, n_dropped=1, most_sequences=2, max_sequences_per_bin=8, ids_ascend=True
         ... )
         >>> groups_line(record, 10)
         'groups: 5 by every 2 rows, 1 left out, of 10 sequences; at most 2 in a group and 8 in a bin'
@@ -25,7 +25,7 @@ def groups_line(groups: GroupRecord, num_sequences: int) -> str:
     )
     left_out = f", {groups.n_dropped:,} left out" if groups.n_dropped else ""
     return (
-        f"groups: {groups.n_groups:,} by {groups.by}{left_out}, of {num_sequences:,} sequences; at most "
+        f"groups: {groups.num_groups:,} by {groups.by}{left_out}, of {num_sequences:,} sequences; at most "
         f"{groups.most_sequences:,} in a group and {groups.max_sequences_per_bin:,} in a bin{shared}"
     )
 
@@ -34,7 +34,7 @@ def resource_lines(manifest: Manifest) -> Iterator[str]:
     """Yields, for each resource, how much of it there is, and how full bins are of it."""
     for each in manifest.resources:
         item = "group" if manifest.is_grouped else "sequence"
-        full = f"; bins are {each.total / (each.cap * manifest.n_bins):.2%} full of {each.cap:,}" if each.cap else ""
+        full = f"; bins are {each.total / (each.cap * manifest.num_bins):.2%} full of {each.cap:,}" if each.cap else ""
         yield f"{each.name}: {each.total:,} of column {each.column!r}, at most {each.most:,} a {item}{full}"
 
 

@@ -111,7 +111,7 @@ class MixtureDataset:
             self.rows_per_bin: tuple[int, ...] = tuple(_rows_per_bin(file, dataset) for dataset in datasets)
             """For each component, how many of its own bins are joined into one of the mixture."""
             self.component_bins: tuple[int, ...] = tuple(
-                -(-dataset.manifest.n_bins // rows) for dataset, rows in zip(datasets, self.rows_per_bin, strict=True)
+                -(-dataset.manifest.num_bins // rows) for dataset, rows in zip(datasets, self.rows_per_bin, strict=True)
             )
             """For each component, how many bins of the mixture one of its epochs makes."""
             self._stages = self._resolved()
@@ -171,9 +171,9 @@ class MixtureDataset:
         return {dataset.name: dataset.keys for dataset in self.datasets}
 
     @property
-    def num_lengths(self) -> int:
+    def num_rooms(self) -> int:
         """Distinct lengths of all components."""
-        return sum(dataset.num_lengths for dataset in self.datasets)
+        return sum(dataset.num_rooms for dataset in self.datasets)
 
     @property
     def shares(self) -> list[tuple[Fraction, ...]]:
@@ -214,15 +214,15 @@ class MixtureDataset:
                 cost_cap_percent=first.options.cost_cap_percent if is_laid_alike else None,
             ),
             algorithm="mixture",
-            n_sequences=about(lambda each: each.n_sequences),
-            n_bins=self.num_bins,
+            num_sequences=about(lambda each: each.num_sequences),
+            num_bins=self.num_bins,
             total_tokens=total_tokens,
             own_tokens=about(lambda each: each.own_tokens),
             total_capacity=total_capacity,
             efficiency=total_tokens / total_capacity,
             lower_bound=self.num_bins,
-            distinct_lengths=self.num_lengths,
-            distinct_templates=sum(manifest.distinct_templates for manifest in manifests),
+            num_rooms=self.num_rooms,
+            num_templates=sum(manifest.num_templates for manifest in manifests),
             id_dtype="uint32" if id_dtypes == {"uint32"} else "int64",
             start_dtype=None if not start_dtypes else "uint32" if start_dtypes == {"uint32"} else "int64",
             ids_sum_a=0,
@@ -259,7 +259,7 @@ class MixtureDataset:
             max_seq_len=rows * manifest.max_seq_len,
             max_sequences_per_bin=rows * dataset.max_sequences_per_bin,
             num_tokens=manifest.own_tokens,
-            num_templates=manifest.distinct_templates if rows == 1 else 0,
+            num_templates=manifest.num_templates if rows == 1 else 0,
             digest=manifest.digest
             + (f"-windows{num_windows}" if num_windows > 1 else "")
             + (f"-rows{rows}" if rows > 1 else ""),

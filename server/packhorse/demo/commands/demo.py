@@ -275,10 +275,10 @@ def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_l
         repr(PackingStats.from_templates(dataset.templates, max_seq_len, proven_bound=dataset.manifest.lower_bound))
     )
     manifest = dataset.manifest
-    padded = manifest.total_tokens / (manifest.n_sequences * max_seq_len)
+    padded = manifest.total_tokens / (manifest.num_sequences * max_seq_len)
     console.print(
-        f"one sequence a row would be {padded:.2%} efficient: packing needs {manifest.n_bins:,} rows instead of "
-        f"{manifest.n_sequences:,} ({time.perf_counter() - started:.1f} s)"
+        f"one sequence a row would be {padded:.2%} efficient: packing needs {manifest.num_bins:,} rows instead of "
+        f"{manifest.num_sequences:,} ({time.perf_counter() - started:.1f} s)"
     )
     if manifest.over_length.sequences:
         console.print(
@@ -394,7 +394,7 @@ def _audit(
     console.rule("audit")
     problems = []
     manifest = dataset.manifest
-    expected = (manifest.n_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
+    expected = (manifest.num_sequences, manifest.total_tokens, _file_checksum(summary, manifest.max_seq_len))
     rows = []
     for epoch in range(_EPOCHS):
         ranks = [epochs[epoch] for epochs in counts]

@@ -68,7 +68,7 @@ class Dataset(Protocol):
         ...
 
     @property
-    def num_lengths(self) -> int:
+    def num_rooms(self) -> int:
         """Distinct lengths: the cost of locating an id."""
         ...
 

@@ -236,7 +236,7 @@ class Takedowns:
         read.stamps = (stamps[0], *self._stamps(path, read)[1:])
         if before is not None and (late := self._late(name, before, file)):
             _LOG.warning("%s: %s", path.name, late)
-        num_bins = dataset.manifest.n_bins
+        num_bins = dataset.manifest.num_bins
         for number, entry in enumerate(file.skips):
             if entry.positions.ranges[0][0] >= num_bins:
                 _LOG.warning(

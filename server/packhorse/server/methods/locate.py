@@ -58,11 +58,11 @@ def locate_in_slices(
     skips = datasets.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
     datasets.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)
     source = epochs.source(dataset, request.seed, request.epoch, skips)
-    num_lengths = dataset.num_lengths
+    num_rooms = dataset.num_rooms
     assignment = None
     num_arranged = 1
     if request.HasField("topology"):
-        topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
+        topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.num_sequences)
         if topology.mode is StreamMode.INDEPENDENT:
             raise invalid_field(
                 "topology.mode",
@@ -70,7 +70,7 @@ def locate_in_slices(
             )
         assignment = epochs.assignment(dataset, request.seed, request.epoch, skips, topology)
         num_arranged = max(1, assignment.bins_to_locate())
-    most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_lengths, MAX_LOCATE_ARRANGED // num_arranged)
+    most_ids = min(MAX_LOCATE_IDS, MAX_LOCATE_BISECTIONS // num_rooms, MAX_LOCATE_ARRANGED // num_arranged)
     num_ids = len(request.ids) + len(request.keys)
     if num_ids > most_ids:
         raise too_large(
@@ -83,7 +83,7 @@ def locate_in_slices(
     response = pb.LocateSequencesResponse(digest=datasets.digest_of(dataset, skips, takedown))
     checksum = LocationsChecksum(request, response.digest)
     names = [component.name for component in components_of(dataset)]
-    at_once = max(1, min(_BISECTIONS_AT_ONCE // num_lengths, _ARRANGED_AT_ONCE // num_arranged))
+    at_once = max(1, min(_BISECTIONS_AT_ONCE // num_rooms, _ARRANGED_AT_ONCE // num_arranged))
     pace = Pace()
     key_bytes = 0
 

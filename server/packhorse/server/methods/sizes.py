@@ -26,7 +26,7 @@ def bytes_per_sequence(dataset: Dataset) -> int:
 
 def average_bytes_per_bin(dataset: Dataset, *, with_tokens: bool = False) -> float:
     """Returns the average bytes of a bin in a message, once most templates have been defined."""
-    sequences_per_bin = dataset.manifest.n_sequences / dataset.manifest.n_bins
+    sequences_per_bin = dataset.manifest.num_sequences / dataset.manifest.num_bins
     return BYTES_PER_BIN / 2 + _bytes_per_entry(dataset) * sequences_per_bin + with_tokens * token_bytes(dataset)
 
 

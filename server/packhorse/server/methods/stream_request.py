@@ -114,7 +114,7 @@ class _Run:
         num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
         source = epochs.source(dataset, request.seed, request.epoch, skips)
         try:
-            topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.n_sequences)
+            topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.num_sequences)
         except ServiceError:  # with the cursor of another dataset it does not fit: that error says more
             begin = request.topology.start_position
             datasets.check_digest(

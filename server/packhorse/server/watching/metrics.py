@@ -54,10 +54,10 @@ DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset | MixtureDataset]
     ),
     GAP_GAUGE: (
         "Bins beyond the proven lower bound, as a share of it",
-        lambda dataset: dataset.manifest.n_bins / dataset.manifest.lower_bound - 1,
+        lambda dataset: dataset.manifest.num_bins / dataset.manifest.lower_bound - 1,
     ),
-    "packhorse_dataset_bins": ("Bins in an epoch", lambda dataset: dataset.manifest.n_bins),
-    "packhorse_dataset_sequences": ("Sequences in an epoch", lambda dataset: dataset.manifest.n_sequences),
+    "packhorse_dataset_bins": ("Bins in an epoch", lambda dataset: dataset.manifest.num_bins),
+    "packhorse_dataset_sequences": ("Sequences in an epoch", lambda dataset: dataset.manifest.num_sequences),
 }
 
 RESOURCE_GAUGE = "packhorse_dataset_resource_ratio"
@@ -272,7 +272,7 @@ class _DatasetCollector:
             manifest = dataset.manifest
             for each in manifest.resources:
                 if each.cap is not None:
-                    full.add_metric([dataset.name, each.name], each.total / (each.cap * manifest.n_bins))
+                    full.add_metric([dataset.name, each.name], each.total / (each.cap * manifest.num_bins))
         yield full
 
 
@@ -325,7 +325,7 @@ class WaitingGauge:
         """
         if not isinstance(dataset, PreparedDataset | MixtureDataset) or topology.world_size == 1:
             return
-        num_left = dataset.manifest.n_bins - topology.start_position
+        num_left = dataset.manifest.num_bins - topology.start_position
         sizes = [
             stretch.batch_size
             for stretch in topology.stretches[:MOST_RUNS]

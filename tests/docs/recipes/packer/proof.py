@@ -22,4 +22,4 @@ manifest = prepare(
     output=Path(sys.argv[1], "pairs"),
     plan=PlanOptions(max_seq_len=8, algorithm="pairing"),
 )
-assert (manifest.algorithm, manifest.n_bins) == ("pairing", 3)
+assert (manifest.algorithm, manifest.num_bins) == ("pairing", 3)

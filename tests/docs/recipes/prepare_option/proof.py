@@ -22,15 +22,15 @@ pq.write_table(pa.table({"length": LENGTHS, "tiles": [0] * len(LENGTHS)}), table
 
 
 manifest = prepare(table, output=root / "datasets" / "rows", plan=PLAN)
-assert (manifest.n_sequences, manifest.inputs.skipped.by_reason) == (3, {REASON: 3})
+assert (manifest.num_sequences, manifest.inputs.skipped.by_reason) == (3, {REASON: 3})
 assert [row.row for row in manifest.inputs.skipped.first] == [0, 2, 5]
 with connect(f"embedded:{root / 'datasets'}") as client:
     assert client.get_dataset("rows").skipped_by_reason == {REASON: 3}
-    assert sorted(client.get_bins("rows", positions=range(manifest.n_bins)).ids.tolist()) == [1, 3, 4]
+    assert sorted(client.get_bins("rows", positions=range(manifest.num_bins)).ids.tolist()) == [1, 3, 4]
 
 more = prepare(lengths=LENGTHS, output=root / "datasets" / "held", plan=PLAN)
 more = prepare(lengths=LENGTHS, output=root / "datasets" / "held", plan=PLAN, append=True)
-assert (more.n_sequences, more.inputs.skipped.by_reason) == (6, {REASON: 6})
+assert (more.num_sequences, more.inputs.skipped.by_reason) == (6, {REASON: 6})
 with pytest.raises(ValueError, match="min_tokens was 3 and is None"):
     prepare(table, output=root / "datasets" / "rows", plan=PlanOptions(max_seq_len=8), append=True)
 TILES = Resource(name="tiles", column="tiles")

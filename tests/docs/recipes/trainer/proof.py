@@ -14,7 +14,7 @@ root = Path(sys.argv[1])
 with MegatronWriter(root / "corpus", vocab_size=100) as writer:
     for _ in range(8):
         writer.append([1, 2, 3])
-assert prepare(root / "corpus.idx", output=root / "datasets" / "corpus", plan=PlanOptions(max_seq_len=3)).n_bins == 8
+assert prepare(root / "corpus.idx", output=root / "datasets" / "corpus", plan=PlanOptions(max_seq_len=3)).num_bins == 8
 data = PackedData(f"embedded:{root / 'datasets'}", "corpus", root / "corpus.idx", batch_size=1, seed=3, num_workers=0)
 
 ids, state = [], {}

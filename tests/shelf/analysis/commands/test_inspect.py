@@ -35,7 +35,7 @@ def run(*arguments: str) -> str:
 def test_json_holds_manifest_stats_and_templates(prepared: PreparedDataset) -> None:
     content = json.loads(run(str(prepared.path), "--json", "--templates", "4"))
     assert content["manifest"]["digest"] == prepared.manifest.digest
-    assert content["stats"]["n_bins"] == prepared.manifest.n_bins
+    assert content["stats"]["num_bins"] == prepared.manifest.num_bins
     assert content["templates"] == [[list(t), m] for t, m in prepared.templates.most_common(4)]
     assert prepared.manifest.max_seq_len in [choice["max_seq_len"] for choice in content["context_lengths"]]
 
@@ -43,7 +43,7 @@ def test_json_holds_manifest_stats_and_templates(prepared: PreparedDataset) -> N
 def test_tables_and_plot(prepared: PreparedDataset, tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
     shown = run(str(prepared.path), "--plot", str(plot))
-    assert f"{prepared.manifest.n_bins:,}" in shown
+    assert f"{prepared.manifest.num_bins:,}" in shown
     assert prepared.manifest.digest in shown
     assert plot.read_bytes().startswith(b"\x89PNG")
 
@@ -76,7 +76,7 @@ def test_context_lengths_are_what_preparing_for_them_would_make(
         folder.mkdir()
         manifest = dataset_of(folder, lengths, max_seq_len=choice.max_seq_len, **options).manifest
         near = 0.01 if policy == "split" and align > 1 else 0  # where a last piece ends, only rooms are known
-        assert choice.bins == pytest.approx(manifest.n_bins, rel=near)
+        assert choice.bins == pytest.approx(manifest.num_bins, rel=near)
         assert choice.efficiency == pytest.approx(manifest.efficiency, rel=near or 1e-9)
         assert choice.sequences_cut == manifest.over_length.sequences
         if align == 1:

@@ -121,7 +121,7 @@ def test_a_folders_sequences_are_planned_as_if_prepared_for_this_length(
     other = open_prepared(prepared(tmp_path / "other", lengths, max_seq_len=max_seq_len, over_length=policy))
     arguments = (str(folder), "--max-seq-len", str(max_seq_len), "--algorithm", "auto", "--json")
     (row,) = json.loads(run(*arguments))["packers"]
-    assert row["bins"] == other.manifest.n_bins
+    assert row["bins"] == other.manifest.num_bins
     assert row["efficiency"] == pytest.approx(other.manifest.efficiency)
 
 
@@ -129,7 +129,7 @@ def test_a_folder_keeps_its_options(tmp_path: Path) -> None:
     folder = prepared(tmp_path, [3, 5, 5, 7, 9], max_seq_len=24, align=4, extra_tokens=1, max_sequences_per_bin=2)
     (row,) = json.loads(run(str(folder), "--algorithm", "auto", "--json"))["packers"]
     manifest = open_prepared(folder).manifest
-    assert (row["bins"], row["efficiency"]) == (manifest.n_bins, manifest.efficiency)
+    assert (row["bins"], row["efficiency"]) == (manifest.num_bins, manifest.efficiency)
     (row,) = json.loads(run(str(folder), "--algorithm", "auto", "--align", "8", "--json"))["packers"]
     assert row["bins"] == pack_histogram({8: 4, 16: 1}, 24, max_sequences_per_bin=2).num_bins
     for wrong in (("--align", "6"), ("--extra-tokens", "0")):
