@@ -35,7 +35,7 @@ def run(*arguments: str) -> str:
 def test_json_holds_manifest_stats_and_templates(prepared: PreparedDataset) -> None:
     content = json.loads(run(str(prepared.path), "--json", "--templates", "4"))
     assert content["manifest"]["digest"] == prepared.manifest.digest
-    assert content["stats"]["num_bins"] == prepared.manifest.num_bins
+    assert content["stats"]["n_bins"] == prepared.manifest.num_bins
     assert content["templates"] == [[list(t), m] for t, m in prepared.templates.most_common(4)]
     assert prepared.manifest.max_seq_len in [choice["max_seq_len"] for choice in content["context_lengths"]]
 
