@@ -22,7 +22,7 @@ from packhorse.trainers.transformers import PackedTrainer
 
 
 class RecordingTrainer(PackedTrainer):
-    """Writes down what it trains on; `--record` alone needs this class."""
+    """Writes down what it trains on; only `--record` needs this class."""
 
     record: Record
 

@@ -1,6 +1,6 @@
 """Proof that training misses and repeats nothing: every sequence trained on, written down.
 
-Owns that file alone; the examples share it, and a training script of yours needs none.
+Owns only that file; the examples share it, and a training script of yours needs none.
 """
 
 import json

@@ -1,6 +1,6 @@
 """How a loss mask is named: `X.loss_mask.bin` and its index, beside the tokens `X.bin`.
 
-Owns names alone, of files and of objects in a store; leaves writing the pair to `formats.megatron_writer`, and reading
+Owns only names, of files and of objects in a store; leaves writing the pair to `formats.megatron_writer`, and reading
 it to the sources of a client.
 """
 

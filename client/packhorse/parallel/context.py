@@ -370,7 +370,7 @@ class ContextCounts:
 
     @classmethod
     def of_parts(cls, parts: Sequence[ContextBatch]) -> "ContextCounts":
-        """Counts a rank's parts, each sequence on the first of its ranks alone, and each target where it is computed.
+        """Counts a rank's parts, each sequence only on the first of its ranks, and each target where it is computed.
 
         Without a layout (None) all ranks of a part have its targets, which then count on the first as well.
 

@@ -32,7 +32,7 @@ class PackedSampler(GRPOGroupNSampler):
         n_samples_per_prompt: samples in a group, stored one after the other.
         max_tokens: the most tokens that a rank takes in a batch; None for no cap.
         cost_linear: see `PackOptions`.
-        equal_counts: whether every rank takes `batch_size` samples; otherwise costs alone decide.
+        equal_counts: whether every rank takes `batch_size` samples; otherwise only costs decide.
         client: whose server places them; None places in this process, which needs packhorse[server].
 
     Raises:

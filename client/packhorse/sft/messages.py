@@ -364,7 +364,7 @@ def _check_text(text: str, where: str) -> None:
 
 
 def pair_messages(prompt: Sequence[Mapping[str, Any]], response: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Returns a conversation of a prompt and a response to it, which trains on the response alone.
+    """Returns a conversation of a prompt and a response to it, which trains only on the response.
 
     Example:
         >>> pair_messages([{"role": "user", "content": "hi"}], [{"role": "assistant", "content": "hello"}])

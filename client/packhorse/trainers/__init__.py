@@ -2,7 +2,7 @@
 
 `transformers` and `trl` hold trainers, `lightning` a data module, `torchdata` a loader and a node, `megatron` a data
 iterator, `verl` a scheduler. The modules of Megatron and verl import without their stacks; the others need theirs.
-The names of this package itself need torch alone.
+The names of this package itself need only torch.
 """
 
 from packhorse.trainers._data import PackedData

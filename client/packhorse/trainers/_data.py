@@ -65,7 +65,7 @@ class PackedData:
 
     @property
     def media(self) -> Media | None:
-        """What its batches have of images; None for text alone."""
+        """What its batches have of images; None for text without images."""
         return None if self.batch is None else self.batch.media
 
     def with_defaults(self, other: "PackedData") -> "PackedData":

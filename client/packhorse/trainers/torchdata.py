@@ -71,7 +71,7 @@ class PackedNode(BaseNode):
         [[3, 2], [0, 1]]
 
     Args:
-        loader: whose batches; made by `create_packed_dataloader`, and used by this node alone.
+        loader: whose batches; made by `create_packed_dataloader`, and used only by this node.
     """
 
     def __init__(self, loader: PackedDataLoader) -> None:

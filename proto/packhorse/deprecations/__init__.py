@@ -43,7 +43,7 @@ class Deprecation:
         return f"{self.name} is deprecated since {self.since} and goes in {self.removed}: use {self.instead}"
 
     def warn(self, stacklevel: int = 1) -> None:
-        """Warns with a FutureWarning, which Python shows to users and not to developers alone.
+        """Warns with a FutureWarning, which Python shows not only to developers but also to users.
 
         Args:
             stacklevel: 1 for whoever calls the function that calls this.

@@ -1,7 +1,7 @@
 """Context plans: how a bin is laid over several ranks, so that long sequences get many ranks and short ones get one.
 
 Owns `ContextRule`, from a bin's rooms to its parts, and from those of an optimizer step to what each rank computes. It
-is a function of rooms alone, so the planner, every rank and an audit lay out a bin alike, and nothing but the bin has
+depends on rooms only, so the planner, every rank and an audit lay out a bin alike, and nothing but the bin has
 to travel. Leaves which tokens of a part each of its ranks computes to the client.
 """
 

@@ -191,7 +191,7 @@ def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, top
 
 
 def _measured(dataset: PreparedDataset, plan: PlanIndex, topology: Topology) -> dict[Balance, Waiting] | None:
-    """Measures a plan. With groups, a bin's cost depends on its sequences, and not on its template alone."""
+    """Measures a plan. With groups, a bin's cost depends on its sequences, and not only on its template."""
     if dataset.groups is None:
         return waiting_of_plan(plan, topology)
     pool = dataset.pool[: plan.num_sequences]  # by room: a shorter context drops the longest groups

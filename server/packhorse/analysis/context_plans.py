@@ -83,7 +83,7 @@ class ContextPlan:
         return price_of(self.bandwidth) * received / sum(each.cost for each in self.shared)
 
     def lost(self, context_groups: int) -> float | None:
-        """Returns the time beyond the work alone, as a share of it."""
+        """Returns the time beyond the work itself, as a share of it."""
         waiting = self.waiting[context_groups]
         return None if waiting is None else (1 + waiting) * (1 + self.communication) - 1
 

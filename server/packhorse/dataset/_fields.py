@@ -1,6 +1,6 @@
 """Dataclasses as JSON objects, and whether an object has the fields and types that a dataclass declares.
 
-Owns that comparison, from the annotations alone, and fields that came later; leaves ranges to the dataclass.
+Owns that comparison, from the annotations only, and fields that came later; leaves ranges to the dataclass.
 """
 
 import math

@@ -32,7 +32,7 @@ _PART_DIGITS = 16
 
 
 def fingerprint(value: object) -> str:
-    """Returns 16 hexadecimal digits that depend on a JSON-like value alone (keys are sorted)."""
+    """Returns 16 hexadecimal digits that depend only on a JSON-like value (keys are sorted)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_PART_DIGITS]
 

@@ -92,7 +92,7 @@ class Assignment:
         return both if (np.diff(order) == 1).all() else both.take(order)
 
     def is_in_order(self, steps: range) -> bool:
-        """Whether the topology alone decides the positions of a rank's bins of some steps."""
+        """Whether only the topology decides the positions of a rank's bins of some steps."""
         return self.topology.balance is Balance.NONE and (not steps or steps[-1] < self._num_full_steps)
 
     @property

@@ -1,6 +1,6 @@
 """A plan laid out for random access: from a bin's number to its template, cost and draws.
 
-Owns the tables that depend on the plan alone (not on seed or epoch), and the check that the plan uses every sequence
+Owns the tables that depend only on the plan (not on seed or epoch), and the check that the plan uses every sequence
 exactly once. Leaves keys to `sources.prepared` and the arithmetic to `plan_kernels`.
 """
 

@@ -1,6 +1,6 @@
 """Lower bounds on the number of bins.
 
-Owns the bounds that need the counts alone, and the plain check of the certificate in which a packer proves more. The
+Owns the bounds that need only the counts, and the plain check of the certificate in which a packer proves more. The
 check is one slow, obvious dynamic program in Python's own integers, and shares nothing with the packer.
 """
 

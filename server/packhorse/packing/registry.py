@@ -101,7 +101,7 @@ LIST_ONLY = {
     "next-fit": "one bin after the other, in the order given (concatenation)",
     "random-order": "first-fit after a seeded shuffle",
 }
-"""Packers of `pack_sequences` alone, since they depend on an order that a histogram does not keep."""
+"""Packers of `pack_sequences` only, since they depend on an order that a histogram does not keep."""
 
 
 def checked_algorithm(algorithm: str, *, list_only: bool = False) -> None:

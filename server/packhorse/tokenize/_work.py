@@ -142,7 +142,7 @@ def may_replace(output: str | os.PathLike[str], *, resume: bool, overwrite: bool
 
 @contextmanager
 def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwrite: bool) -> Iterator[Work]:
-    """Gives the work folder of an output prefix to this process alone, and removes it when the job is done.
+    """Gives the work folder of an output prefix to this process only, and removes it when the job is done.
 
     After a failure it stays if a part is finished, unless the input or an option was wrong. Finished parts of an
     earlier call are kept with `resume`, and thrown away with `overwrite`.

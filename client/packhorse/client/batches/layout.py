@@ -1,6 +1,6 @@
 """The layout of a batch: the offsets of its sequences, from which every mask is made.
 
-Owns offsets in host memory, what follows from them alone (`cu_seqlens`, `sequence_ids`), and their form in files;
+Owns offsets in host memory, what follows only from them (`cu_seqlens`, `sequence_ids`), and their form in files;
 leaves tokens to `_content` and inputs of attention kernels to `masks`.
 """
 
@@ -144,7 +144,7 @@ class PackLayout:
     def flattened(self, total_multiple_of: int = 1) -> "PackLayout":
         """Returns the same sequences end to end in one row, with no more padding than makes it a multiple.
 
-        Without any sequence the row is padding alone, since no kernel takes an empty row.
+        Without any sequence the row is only padding, since no kernel takes an empty row.
 
         Args:
             total_multiple_of: the row has a multiple of this many tokens, at least one of them.
@@ -269,7 +269,7 @@ class PackLayout:
 
     @cached_property
     def segments(self) -> NDArray[np.int32]:
-        """Offsets in T of everything that attends to itself alone, sequences and ranges of padding: int32 [k + 1].
+        """Offsets in T of everything that attends only to itself, sequences and ranges of padding: int32 [k + 1].
 
         Strictly ascending from 0 to T; no segment crosses from one row into the next.
         """

@@ -255,7 +255,7 @@ def _joined(media: Media, key: str, loaded: list[_Tensors], ids: NDArray[np.int6
     if others and not media.pads:
         raise MediaError(
             f"{key} of sequence {ids[0]} has the shape {list(tensors[0].shape)}, and of sequence {ids[others[0]]} "
-            f"{list(tensors[others[0]].shape)}: images of one batch may differ in the first size alone; load all with "
+            f"{list(tensors[others[0]].shape)}: images of one batch may differ only in the first size; load all with "
             "one processor"
         )
     if others:

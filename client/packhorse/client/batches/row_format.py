@@ -186,7 +186,7 @@ class RowFormat:
     batch show it to them, and their position ids continue where it ends. "tree": tokens that sequences of a bin begin
     with stand in it once, and batches are `packhorse.rollouts.TreeBatch`es."""
     media: Media | None = None
-    """The images of sequences, and what the model takes of them; None for text alone."""
+    """The images of sequences, and what the model takes of them; None for text without images."""
 
     def __post_init__(self) -> None:
         """Checks every field."""

@@ -45,7 +45,7 @@ class Progress:
         shared = torch.zeros(sum(sizes), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         numbers, seen, self._digest, self._bound = shared.split(sizes)
         self._numbers, self._seen = numbers.view(torch.int64), seen.view(torch.int64)
-        self._own: Resume | None = None  # what a StatefulDataLoader gave to this worker alone
+        self._own: Resume | None = None  # what a StatefulDataLoader gave only to this worker
         self._last: tuple[int, Mapping[str, Any]] | None = None  # of which choice, and the state after its last batch
         self._iterations = 0  # in this process; only the last one goes on
         self._pid = os.getpid()
@@ -88,7 +88,7 @@ class Progress:
         self._numbers[_ITERATION] += 1
 
     def take(self, *, needs_position_of_worker: bool) -> Resume:
-        """Returns where this iteration begins; what was given to this worker alone counts once.
+        """Returns where this iteration begins; what was given only to this worker counts once.
 
         Args:
             needs_position_of_worker: whether each of several workers has a position of its own.
@@ -142,7 +142,7 @@ class Progress:
         return Resume.from_state(state, seed=self._seed, topology=self._topology)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continues after a state; in a worker of a StatefulDataLoader, for that worker alone."""
+        """Continues after a state; in a worker of a StatefulDataLoader, only for that worker."""
         resume = self.read(state)
         info = get_worker_info()
         if info is None:

@@ -284,7 +284,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         as_row: type[dict[str, Any]] = Batch
         if self._output == "numpy":
             keys = {name: [np.asarray(item) for item in value] for name, value in keys.items()}
-            as_row = dict  # JAX and Grain look into plain dicts alone
+            as_row = dict  # JAX and Grain look into plain dicts only
         return [as_row({name: value[i] for name, value in keys.items()}) for i in range(len(bins))]
 
     def _assemble(self, bins: BinBlock) -> PackedBatch:

@@ -69,7 +69,7 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
         (1, 4)
 
     Args:
-        rank: (rank, world_size); a torch DeviceMesh with named dimensions, or its data dimension alone (`mesh["dp"]`);
+        rank: (rank, world_size); a torch DeviceMesh with named dimensions, or only its data dimension (`mesh["dp"]`);
             None to find them.
 
     Raises:
@@ -178,7 +178,7 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
     if unknown:
         raise ValueError(
             f"the device mesh has the dimensions {', '.join(names)}, and whether data is divided over "
-            f"{', '.join(unknown)} is not known; pass the data dimensions alone, e.g. mesh['dp'], or "
+            f"{', '.join(unknown)} is not known; pass only the data dimensions, e.g. mesh['dp'], or "
             "rank=(rank, world_size)"
         )
     data = [i for i, name in enumerate(names) if not _is_model(name)]

@@ -40,7 +40,7 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 class BlockWriter:
     """Writes one value inside segments and another outside.
 
-    Inside, allowed pairs depend on the distance alone, so every block is a corner of one matrix, whose rows are slices
+    Inside, allowed pairs depend only on the distance, so every block is a corner of one matrix, whose rows are slices
     of one line: nothing is computed for a block, and the line stays in the processor's first cache. Masks are
     contiguous [B, 1, L, L] in host memory; large ones are written by as many threads as PyTorch has.
     """

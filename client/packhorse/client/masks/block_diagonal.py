@@ -40,7 +40,7 @@ def build_block_diagonal_mask(where: LayoutLike, *, causal: bool) -> Any:
             raise
         raise ImportError(
             "build_block_diagonal_mask needs xformers: install it (pip install xformers), or use varlen_attention or "
-            "build_block_mask, which need torch alone"
+            "build_block_mask, which need only torch"
         ) from None
     mask = attn_bias.BlockDiagonalMask.from_seqlens(layout.lengths.tolist())
     return mask.make_causal() if causal else mask

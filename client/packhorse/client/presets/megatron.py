@@ -66,7 +66,7 @@ def megatron_preset(
         shift_labels=True,
         labels="shifted; -100, and loss_mask 0, on the last token of each sequence and on padding",
         flatten=False,
-        padding="counted by the padded offsets alone; the rest of a row is a segment that holds 0 tokens",
+        padding="counted only by the padded offsets; the rest of a row is a segment that holds 0 tokens",
         num_segments=num_sequences,
         build=partial(_build, align=align, num_sequences=num_sequences),
     )

@@ -129,7 +129,7 @@ class Resume:
 
 
 def as_cursor(state: Mapping[str, Any]) -> State:
-    """Returns the cursor in a state: its topology counts within an optimizer step alone."""
+    """Returns the cursor in a state: its topology counts within an optimizer step only."""
     names = Cursor.__annotations__ if state.get("steps_into_optimizer_step") else _REQUIRED
     return {name: state[name] for name in names}
 
@@ -147,7 +147,7 @@ def is_of_worker(state: Mapping[str, Any]) -> bool:
 def _cursor_of_loader(state: Mapping[str, Any]) -> State:
     """Returns a cursor of the last batch that a StatefulDataLoader had returned.
 
-    Each worker's state knows that worker's last batch alone. Batches are returned in the order of their steps, so the
+    Each worker's state knows only that worker's last batch. Batches are returned in the order of their steps, so the
     last of all is that of the worker which is furthest.
     """
     if "_snapshot" in state:

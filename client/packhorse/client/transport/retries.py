@@ -39,7 +39,7 @@ def policy_of(timeout_seconds: float | None, retry: RetryPolicy | None) -> Retry
     if timeout_seconds is None:
         return retry or RetryPolicy()
     if retry is not None:
-        raise ValueError("timeout_seconds and retry are both given; give RetryPolicy(deadline_seconds=…) alone")
+        raise ValueError("timeout_seconds and retry are both given; give only RetryPolicy(deadline_seconds=…)")
     if not checked_seconds("timeout_seconds", timeout_seconds):
         raise ValueError("timeout_seconds must be above 0; RetryPolicy(deadline_seconds=0) is for a single try")
     return RetryPolicy(deadline_seconds=timeout_seconds, connect_seconds=timeout_seconds)

@@ -108,7 +108,7 @@ def _with_stage(text: str, file: str, stage: StageEntry, from_position: int) -> 
 
 
 def _cut(text: str, file: str, num_stages: int) -> str:
-    """Returns a file's text with its first stages alone, at least one; the last of them no longer ends."""
+    """Returns a file's text with only its first stages, at least one; the last of them no longer ends."""
     wanted = MixtureFile.parse(text, file).cut(num_stages)
     starts = [header.start() for header in _HEADER.finditer(text)]
     edited = text

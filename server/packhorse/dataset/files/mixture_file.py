@@ -208,7 +208,7 @@ class MixtureFile:
         return replace(self, stages=(*self.stages[:-1], last, stage))
 
     def cut(self, num_stages: int) -> "MixtureFile":
-        """Returns the file with its first stages alone, at least one; the last of them no longer ends."""
+        """Returns the file with only its first stages, at least one; the last of them no longer ends."""
         last = replace(self.stages[num_stages - 1], until=None)
         return replace(self, stages=(*self.stages[: num_stages - 1], last))
 

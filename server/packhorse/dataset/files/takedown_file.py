@@ -232,7 +232,7 @@ def read_ids_of(path: Path, refuse: Callable[[Path], None] = lambda _: None) -> 
     def read(name: str) -> str:
         if not name or Path(name).name != name or name.startswith("."):
             raise TakedownError(
-                f"{name!r} is not the name of a file beside {path.name}; put it there, and give its name alone"
+                f"{name!r} is not the name of a file beside {path.name}; put it there, and give only its name"
             )
         ids_file = path.with_name(name)
         refuse(ids_file)

@@ -129,7 +129,7 @@ def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
         why = "it holds Python objects, which are not read" if "pickle" in str(error) else str(error)
         raise ValueError(f"{without_secrets(path)} cannot be read as a NumPy array: {why}") from None
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path} holds several arrays; save the lengths alone with numpy.save")
+        raise ValueError(f"{path} holds several arrays; save only the lengths with numpy.save")
     return array
 
 

@@ -147,7 +147,7 @@ class _Process:
                 "packhorse.server.app.processes",
                 str(theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
-                process_group=0,  # ^C in a terminal reaches the parent alone, which hands it on
+                process_group=0,  # ^C in a terminal reaches only the parent, which hands it on
             )
         ours.send(settings)
         return cls(settings, process, ours)

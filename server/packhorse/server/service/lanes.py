@@ -172,4 +172,4 @@ def _run_slices(slices: TimeSlices[Any]) -> _Progress:
 
 def _be_nice(niceness: int) -> None:
     if niceness and sys.platform == "linux":  # elsewhere a priority is the whole process's
-        os.nice(niceness)  # of this thread alone, and nicer than the process already is: anything else takes privileges
+        os.nice(niceness)  # of this thread only, and nicer than the process already is: anything else takes privileges
