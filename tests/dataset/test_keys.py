@@ -34,7 +34,7 @@ def test_it_answers_as_a_dict_does(names, others, data):
     oracle = dict(zip(names, range(len(names)) if ids is None else ids, strict=True))
     with TemporaryDirectory() as folder:
         table, record = table_of(folder, names, ids)
-        assert (len(table), record.n_keys, record.has_ids) == (len(names), len(names), ids is not None)
+        assert (len(table), record.num_keys, record.has_ids) == (len(names), len(names), ids is not None)
         asked = [*names, *others]
         assert table.ids_of(asked).tolist() == [oracle.get(name, -1) for name in asked]
         key_of = {number: name for name, number in oracle.items()}
@@ -87,4 +87,4 @@ def test_a_table_begins_with_another(tmp_path):
 
 def write_record(folder):
     ends = np.load(folder / "key_ends.npy")
-    return keys.KeyRecord(column="url", n_keys=len(ends), n_bytes=int(ends[-1]))
+    return keys.KeyRecord(column="url", num_keys=len(ends), num_bytes=int(ends[-1]))

@@ -68,7 +68,7 @@ def test_groups_without_last_tokens_may_have_one_token_more_each(tmp_path):
     lengths = np.array([5, 5, 6, 5, 1, 8, 1, 10**9])  # rooms of 4 + 4, 5 + 4, 1 + 7, 1 + far too many
     manifest = prepare(lengths=lengths, output=tmp_path / "set", **options)
     assert (manifest.num_sequences, manifest.num_bins, manifest.total_tokens) == (4, 2, 16)
-    assert manifest.groups.n_dropped == 2
+    assert manifest.groups.num_dropped == 2
     dataset = open_prepared(tmp_path / "set")
     bins = dataset.epoch(0, seed=3).bins(np.arange(2))
     assert dict(zip(bins.ids.tolist(), bins.lengths.tolist(), strict=True)) == {0: 4, 1: 4, 4: 1, 5: 7}

@@ -1,6 +1,7 @@
 """A conversation as text, with the model's turns, where its characters come from, and what is not in it.
 
-Owns the order of these; leaves each to `sft.fitting`, `sft.turns` and `sft.unused`. Imported with the first template.
+Owns the order in which these are found; leaves each to `sft.fitting`, `sft.turns` and `sft.unused`. Jinja is imported
+with the first template only.
 """
 
 import re
@@ -23,6 +24,7 @@ class RenderedChat:
     """The text of a conversation."""
 
     text: str
+    """What the template made of the conversation."""
     turns: tuple[Turn, ...]
     """The model's turns, ascending and disjoint."""
     unused: Mapping[str, int]
@@ -32,9 +34,13 @@ class RenderedChat:
     runs: Sequence[Run]
     """Where its characters come from."""
     template: ChatTemplate
+    """The template that made it."""
     variables: Mapping[str, Any]
+    """What the template was given besides the conversation."""
     marks: Marks
+    """Texts of the tokenizer that may end a turn."""
     turn_end: str
+    """What ends a turn of the model: "template", or "next", the mark with which the next message begins."""
 
     @property
     def ends_with_turn(self) -> bool:
@@ -42,7 +48,7 @@ class RenderedChat:
         return bool(self.turns) and not self.text[self.turns[-1].end :].strip()
 
     def own_texts(self) -> Iterator[str]:
-        """Yields the texts of the row in its text, without the template's words."""
+        """Yields the parts of the text that come from the row, not from the template."""
         end = 0
         for run in self.runs:
             end += run.length
@@ -100,13 +106,14 @@ def _with_next_mark(turn: Turn, traced: TracedText, marks: Marks) -> Turn:
 
 
 def _leaf(run: Run) -> Leaf | None:
+    """Returns where a stretch of text comes from; the first value of what was written as JSON."""
     if isinstance(run.source, Dump):
         return next(leaves_of(run.source.value), None)
     return run.source
 
 
 def _path(leaf: Leaf, is_dump: bool) -> str:
-    """A leaf's path, as `messages[1].tool_calls[0].function.name`; of what was written as JSON, the value's."""
+    """A leaf's path, as `messages[1].tool_calls[0].function.name`; the value's path if it was written as JSON."""
     keys = list(leaf.path)
     if is_dump and "arguments" in keys:
         keys = keys[: keys.index("arguments") + 1]

@@ -82,7 +82,7 @@ class TokenSource(ABC):
         return ""
 
     @property
-    def is_mapped(self) -> bool:
+    def knows_lengths(self) -> bool:
         """Whether lengths are known without reading tokens."""
         return False
 
@@ -264,8 +264,8 @@ class MappedSource(TokenSource):
         """Finds sequences; a TokenSourceError if an id is missing."""
 
     @property
-    def is_mapped(self) -> bool:
-        """True; see `TokenSource.is_mapped`."""
+    def knows_lengths(self) -> bool:
+        """True; see `TokenSource.knows_lengths`."""
         return True
 
     @property

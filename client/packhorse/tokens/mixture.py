@@ -45,9 +45,9 @@ class MixtureSource(TokenSource):
         return ", ".join(f"{name}: {source.where}" for name, source in self._sources.items())
 
     @property
-    def is_mapped(self) -> bool:
-        """Whether all sources are."""
-        return all(source.is_mapped for source in self._sources.values())
+    def knows_lengths(self) -> bool:
+        """Whether lengths are known without reading tokens, of all sources."""
+        return all(source.knows_lengths for source in self._sources.values())
 
     @property
     def token_dtype(self) -> np.dtype[Any] | None:
@@ -126,9 +126,9 @@ class _OfSequences(TokenSource):
         return ", ".join(source.where for source, _ in self._parts)
 
     @property
-    def is_mapped(self) -> bool:
-        """Whether all sources are."""
-        return all(source.is_mapped for source, _ in self._parts)
+    def knows_lengths(self) -> bool:
+        """Whether lengths are known without reading tokens, of all sources."""
+        return all(source.knows_lengths for source, _ in self._parts)
 
     @property
     def token_dtype(self) -> np.dtype[Any] | None:
@@ -189,9 +189,9 @@ class EveryToken(TokenSource):
         self._tokens = tokens
 
     @property
-    def is_mapped(self) -> bool:
-        """Whether the tokens are."""
-        return self._tokens.is_mapped
+    def knows_lengths(self) -> bool:
+        """Whether lengths are known without reading tokens."""
+        return self._tokens.knows_lengths
 
     def for_ids(self, id_column: str) -> "EveryToken":
         """Returns the mask of the source that takes these ids."""

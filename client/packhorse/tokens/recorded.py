@@ -40,7 +40,7 @@ def open_recorded(path: str, record: Mapping[str, Any], num_sequences: int) -> T
         ValueError: they cannot be read.
     """
     source = as_token_source(path, column=record.get("column"))
-    if source.is_mapped:  # of others 64 reads take seconds
+    if source.knows_lengths:  # of others 64 reads take seconds
         check_tokens(source, record["fingerprint"], num_sequences)
     if record.get("has_loss_mask") and source.loss_mask_beside() is None:
         raise TokenSourceError(

@@ -1,6 +1,6 @@
 """When a certificate expires, read from its PEM file.
 
-Leaves when plain text is safe to `addresses`.
+Owns the few elements of DER that it reads; leaves checking a certificate to TLS.
 """
 
 import ssl

@@ -68,7 +68,7 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
     manifest, rule, lengths = dataset.manifest, rule_of(dataset), lengths_before(dataset)
     own = manifest.max_seq_len
     if manifest.resources and manifest.groups:  # lengths are without those that were left out
-        num_dropped, lost_tokens = manifest.groups.n_dropped, manifest.over_length.tokens
+        num_dropped, lost_tokens = manifest.groups.num_dropped, manifest.over_length.tokens
         return [replace(_at(dataset, lengths, own), sequences_cut=num_dropped, tokens_cut=lost_tokens)]
     powers = {1 << bits for bits in range(31) if own / _SHORTER <= 1 << bits <= own * _LONGER}
     drops = options_of(dataset).over_length == "drop"

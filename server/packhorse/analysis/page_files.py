@@ -1,4 +1,7 @@
-"""The files of the status page, served one by one or as one self-contained file."""
+"""The files of the status page, served one by one or as one self-contained file.
+
+Leaves what the page asks for, and how often, to page.js in the folder page.
+"""
 
 import base64
 import html

@@ -189,7 +189,7 @@ def _compared(
     return verify_lengths(
         folder,
         _OpenLengths(tokens, id_column, manifest.id_column or ""),
-        order="pool" if source.is_mapped else "id",
+        order="pool" if source.knows_lengths else "id",
         sample=sample,
         workers=workers or (1 if num_entries < _MANY_ENTRIES else os.cpu_count() or 1),
         progress=progress,

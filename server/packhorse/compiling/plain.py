@@ -12,7 +12,7 @@ import numpy as np
 
 
 def plain_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a loop as Python runs it, with what it calls in the same form, and integers that wrap silently.
+    """Returns the Python form of a loop: what it calls is in Python form too, and integers wrap silently.
 
     It takes whatever Python's operators take: a helper for numbers also takes arrays.
 

@@ -80,12 +80,12 @@ class Keys:
     def mapped(cls, folder: Path, record: KeyRecord) -> "Keys":
         """Maps a table; a PreparedDatasetError if a file is not as the manifest says."""
         table = cls(
-            data=map_array(folder / KEYS, "uint8", (record.n_bytes,)),
-            ends=map_array(folder / KEY_ENDS, "int64", (record.n_keys,)),
-            order=map_array(folder / KEY_ORDER, "int64", (record.n_keys, 2)),
-            ids=map_array(folder / KEY_IDS, "int64", (record.n_keys,)) if record.has_ids else None,
+            data=map_array(folder / KEYS, "uint8", (record.num_bytes,)),
+            ends=map_array(folder / KEY_ENDS, "int64", (record.num_keys,)),
+            order=map_array(folder / KEY_ORDER, "int64", (record.num_keys, 2)),
+            ids=map_array(folder / KEY_IDS, "int64", (record.num_keys,)) if record.has_ids else None,
         )
-        if int(table.ends[-1]) != record.n_bytes:
+        if int(table.ends[-1]) != record.num_bytes:
             raise PreparedDatasetError(f"{named(folder / KEY_ENDS)} does not fit {KEYS}: restore both from a copy")
         return table
 
@@ -159,7 +159,7 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
         >>> rows = KeyRows(np.frombuffer(b"aab", np.uint8), np.array([2, 1]))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_keys(Path(folder), [rows], column="name", num_keys=2)
-        KeyRecord(column='name', n_keys=2, n_bytes=3, has_ids=False)
+        KeyRecord(column='name', num_keys=2, num_bytes=3, has_ids=False)
 
     Args:
         folder: has none of its files.
@@ -200,7 +200,7 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
             path.unlink()
             pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
             append_order(pairs)
-    record = KeyRecord(column=column, n_keys=count, n_bytes=num_bytes, has_ids=has_ids)
+    record = KeyRecord(column=column, num_keys=count, num_bytes=num_bytes, has_ids=has_ids)
     _refuse_duplicates(Keys.mapped(folder, record))
     return record
 

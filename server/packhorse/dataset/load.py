@@ -153,7 +153,7 @@ class PreparedDataset:
 
     def dropped_groups(self) -> NDArray[np.int64]:
         """Returns the groups that were too long and left out, as far as they are known, ascending: int64 [n]."""
-        num_listed = self.manifest.groups.n_dropped_listed if self.manifest.groups else 0
+        num_listed = self.manifest.groups.num_dropped_listed if self.manifest.groups else 0
         if not num_listed:
             return np.empty(0, dtype=np.int64)
         return map_array(self.path / DROPPED_GROUPS, "int64", (num_listed,))
@@ -198,8 +198,8 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     keys = Keys.mapped(folder, manifest.keys) if manifest.keys else None
     if manifest.over_length.sequences:
         map_array(folder / OVER_LENGTH, "int64", (manifest.over_length.sequences, 2))
-    if manifest.groups is not None and manifest.groups.n_dropped_listed:
-        map_array(folder / DROPPED_GROUPS, "int64", (manifest.groups.n_dropped_listed,))
+    if manifest.groups is not None and manifest.groups.num_dropped_listed:
+        map_array(folder / DROPPED_GROUPS, "int64", (manifest.groups.num_dropped_listed,))
     if check_pool:
         for name in _array_files(manifest):
             _check_sum(folder / name, manifest, sha256_of(folder / name))

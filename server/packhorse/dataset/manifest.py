@@ -1,4 +1,4 @@
-"""The manifest of a prepared folder: facts, plan and checksums.
+"""The manifest of a prepared folder: facts, the plan's options with their defaults, and checksums.
 
 Owns its fields, its one rendering as JSON and the refusal of any other; leaves the files beside it to `layout`.
 """
@@ -207,7 +207,7 @@ class GroupRecord:
     """What says which rows are a group."""
     num_groups: int
     """Groups in the plan."""
-    n_dropped: int
+    num_dropped: int
     """Groups that were too long for a bin and left out, with all their sequences."""
     most_sequences: int
     """Sequences of the largest group."""
@@ -215,7 +215,7 @@ class GroupRecord:
     """No bin of the plan has more sequences."""
     ids_ascend: bool
     """Whether ids ascend from group to group, so that no file holds their order."""
-    n_dropped_listed: int = field(default=0, metadata=LATER)
+    num_dropped_listed: int = field(default=0, metadata=LATER)
     """Groups left out that dropped_groups.npy holds: all, but none of an earlier release or of groups by size."""
     shared_tokens: int | None = field(default=None, metadata=LATER)
     """Tokens without room, because another sequence of their group has them; None if prefixes are not shared."""
@@ -245,9 +245,9 @@ class KeyRecord:
 
     column: str
     """The column of the input that they come from."""
-    n_keys: int
+    num_keys: int
     """How many there are: one for every row of the input, also of those that are not in the plan."""
-    n_bytes: int
+    num_bytes: int
     """Their bytes in UTF-8."""
     has_ids: bool = field(default=False, metadata=LATER)
     """Whether key_ids.npy tells the id of each; else it is its entry, counted from 0."""
@@ -463,7 +463,7 @@ class Manifest(Facts):
             yield from _rules_of_inputs(self.inputs)
         if (groups := self.groups) is not None:
             yield "groups has num_groups in [1, num_sequences]", 1 <= groups.num_groups <= self.num_sequences
-            yield "groups counts what it dropped from 0", 0 <= groups.n_dropped_listed <= groups.n_dropped
+            yield "groups counts what it dropped from 0", 0 <= groups.num_dropped_listed <= groups.num_dropped
             most, per_bin = groups.most_sequences, groups.max_sequences_per_bin
             yield "groups fit bins", 1 <= most <= per_bin <= self.num_sequences
             yield (
@@ -478,7 +478,7 @@ class Manifest(Facts):
             yield "groups count shared tokens from 0", (groups.shared_tokens or 0) >= 0
         yield from self._rules_of_resources()
         if (keys := self.keys) is not None:
-            yield "keys have a byte each, and at least one is there", 1 <= keys.n_keys <= keys.n_bytes <= _MOST
+            yield "keys have a byte each, and at least one is there", 1 <= keys.num_keys <= keys.num_bytes <= _MOST
         yield "checksums are SHA-256", all(_SHA256.fullmatch(checksum) for checksum in self.checksums.values())
         yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
 

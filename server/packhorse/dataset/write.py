@@ -90,7 +90,7 @@ def optional_files(facts: Facts) -> list[str]:
         OVER_LENGTH: facts.over_length.sequences > 0,
         GROUPS: groups is not None,
         MEMBERS: groups is not None,
-        DROPPED_GROUPS: groups is not None and groups.n_dropped_listed > 0,
+        DROPPED_GROUPS: groups is not None and groups.num_dropped_listed > 0,
         MEMBER_ORDER: groups is not None and not groups.ids_ascend,
         RESOURCES: bool(facts.resources),
         CLASSES: bool(facts.resources),

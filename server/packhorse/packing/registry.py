@@ -37,7 +37,7 @@ _FEW_LENGTHS = 2000
 
 
 def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[Template]]) -> Packer:
-    """A fast packer that proves nothing."""
+    """Returns a fast packer, whose plan comes without a bound."""
     return lambda pairs, capacity, limit, _: Packing(templates=pack(pairs, capacity, limit), algorithm=name)
 
 
@@ -95,7 +95,7 @@ PACKERS: dict[str, Packer] = {
     "worst-fit": _plain("worst-fit", worst_fit_decreasing),
     "worst-fit-batched": _plain("worst-fit-batched", worst_fit_batched),
 }
-"""All pack longest first."""
+"""Name → packer; all pack by descending length."""
 
 LIST_ONLY = {
     "next-fit": "one bin after the other, in the order given (concatenation)",
@@ -115,7 +115,7 @@ def checked_algorithm(algorithm: str, *, list_only: bool = False) -> None:
 
 
 def check_time_limit(time_limit_seconds: float) -> None:
-    """Refuses what is no time above 0."""
+    """Refuses a time limit that is not above 0."""
     if not isinstance(time_limit_seconds, int | float) or not time_limit_seconds > 0:
         raise ValueError(parameter("time_limit_seconds") + f" must be above 0, got {time_limit_seconds!r}")
 
@@ -147,9 +147,9 @@ def pack_histogram(
     Args:
         counts: length in tokens → number of sequences; zeros are ignored.
         max_seq_len: a bin's capacity in tokens.
-        algorithm: a name of `PACKERS`, or "auto", which keeps the plan with the fewest bins: "best-fit"; "balanced",
-            with a limit of sequences or few distinct lengths; and "optimal", if the others stay more than `NEAR_GAP`
-            above the lower bound and its libraries are installed.
+        algorithm: a name of `PACKERS`, or "auto": that of "best-fit" ("balanced" with a limit of sequences) if its plan
+            is at most `NEAR_GAP` above the lower bound; else that of "optimal", if its libraries are installed, or of
+            "balanced", if it has fewer bins and there are few distinct lengths.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         time_limit_seconds: limit for "optimal". It normally ends earlier, after a fixed amount of work and always with
             the same plan: at most 30 s of a core on most machines, up to 90 s with a limit of sequences. If the limit

@@ -59,8 +59,8 @@ class Grouped:
     """Options of the plan over sequences."""
     by: str
     num_groups: int
-    n_dropped: int
-    n_dropped_listed: int
+    num_dropped: int
+    num_dropped_listed: int
     facts: SequenceFacts
     """Facts of the sequences."""
     ids_ascend: bool
@@ -85,7 +85,7 @@ class Grouped:
         start_dtype = self.facts.start_dtype
         start_bytes = np.dtype(start_dtype).itemsize * self.facts.num_sequences if start_dtype else 0
         table_bytes = 16 * (self.num_groups + self.facts.num_sequences) + amount_bytes + start_bytes
-        return table_bytes + order_bytes + 8 * self.n_dropped_listed
+        return table_bytes + order_bytes + 8 * self.num_dropped_listed
 
     def record(self, plan: PackingPlan) -> GroupRecord:
         """Returns what the manifest says of the groups."""
@@ -93,11 +93,11 @@ class Grouped:
         return GroupRecord(
             by=self.by,
             num_groups=self.num_groups,
-            n_dropped=self.n_dropped,
+            num_dropped=self.num_dropped,
             most_sequences=max(self.most_by_room.values()),
             max_sequences_per_bin=min(per_bin, self.facts.num_sequences),
             ids_ascend=self.ids_ascend,
-            n_dropped_listed=self.n_dropped_listed,
+            num_dropped_listed=self.num_dropped_listed,
             shared_tokens=self.shared_tokens,
         )
 
@@ -193,8 +193,8 @@ def gather_groups(
         options=options,
         by=grouping.said,
         num_groups=tally.num_groups,
-        n_dropped=tally.num_dropped + (groups_before.n_dropped if groups_before else 0),
-        n_dropped_listed=len(all_dropped),
+        num_dropped=tally.num_dropped + (groups_before.num_dropped if groups_before else 0),
+        num_dropped_listed=len(all_dropped),
         facts=tally.facts(),
         ids_ascend=tally.ids_ascend,
         shared_tokens=None if grouping.share_prefixes is None else tally.shared_tokens(),

@@ -1,6 +1,6 @@
 """The sort of a dataset by length: every pass over it, in order, down to the sealed folder.
 
-Owns the order of passes, and that no id comes twice. Leaves each pass to `_counting`, `_spills` and `_merging`, and
+Owns the order of passes. Leaves each pass to `_counting`, `_spills` and `_merging`, and
 what is known of finished tasks to `_work`.
 """
 

@@ -212,7 +212,7 @@ class BatchAssembler(RowFormat):
             return
         block = self._labelled(block)
         # Lengths are asked for one batch at a time where the source must read tokens to know them.
-        is_known = self._is_plain(block) or _of_block(source, block).is_mapped
+        is_known = self._is_plain(block) or _of_block(source, block).knows_lengths
         group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
         for first in range(0, len(block), group_size):
             group = block.slice(first, min(first + group_size, len(block)))

@@ -98,7 +98,9 @@ class BatchMaker:
         self.tokens = _of_plan(self.tokens, plan)
         fingerprint = (plan.tokens_fingerprint, plan.tokens_sequences)
         is_new = bool(plan.tokens_fingerprint) and fingerprint != self._checked and not plan.id_column
-        if is_new and self.tokens.is_mapped and not self.wants_tokens:  # of others 64 reads take seconds; rows are ids
+        if (
+            is_new and self.tokens.knows_lengths and not self.wants_tokens
+        ):  # of others 64 reads take seconds; rows are ids
             check_tokens(self.tokens, *fingerprint)
             self._checked = fingerprint
         if self.loss_mask is not None:

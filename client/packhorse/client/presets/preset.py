@@ -1,7 +1,7 @@
-"""What a preset is.
+"""`Preset`: what a training stack's batches must be, and the check that a batch is so.
 
-Owns the declaration that every preset makes, and the check that a batch has the declared form; leaves each training
-stack's keys to a file of its own and their names to `registry`.
+Owns the declaration that every preset makes, the check of a plan against it, and the warning of what it costs. Leaves
+each training stack's keys to a file of its own, and their names to `registry`.
 """
 
 import warnings

@@ -1,8 +1,12 @@
-"""The presets by their names."""
+"""The presets by their names.
 
-from dataclasses import replace
+Owns the list; leaves each preset to a file of its own.
+"""
+
 from typing import Literal
 
+from packhorse.client.presets._open_instruct import open_instruct_preset
+from packhorse.client.presets._trl import trl_preset
 from packhorse.client.presets._trl_async import trl_async_preset
 from packhorse.client.presets.jax import jax_preset
 from packhorse.client.presets.llama_factory import llama_factory_preset
@@ -26,34 +30,6 @@ PresetName = Literal[
     "trl_async",
 ]
 """What `get_preset` knows, for type checkers."""
-
-
-def open_instruct_preset() -> Preset:
-    """Makes the preset of open-instruct's `finetune.py`: what its `TensorDataCollatorWithFlattening` makes.
-
-    The keys are those of `padding_free_preset()`.
-    """
-    return replace(
-        padding_free_preset(),
-        name="open-instruct",
-        takes_media=False,
-        trainer="finetune.py of open-instruct (August 2026) with --packing; GRPO has rollouts.to_open_instruct",
-    )
-
-
-def trl_preset() -> Preset:
-    """Makes the preset of `SFTTrainer`: what its collator makes with `padding_free=True`.
-
-    The keys are those of `padding_free_preset()`. TRL itself leaves out of the loss what has position 0,
-    which is the first token of each sequence. Hand batches over behind the collator, by a trainer whose
-    `get_train_dataloader` returns the loader of a PackedDataset; TRL would not pack or collate them again.
-    """
-    return replace(
-        padding_free_preset(),
-        name="trl",
-        takes_media=False,
-        trainer="SFTTrainer of TRL (1.16), as its collator with padding_free=True feeds it",
-    )
 
 
 _ALL = (

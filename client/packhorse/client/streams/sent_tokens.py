@@ -31,8 +31,8 @@ class FromServer(TokenSource):
         return f"<{self.where}>"
 
     @property
-    def is_mapped(self) -> bool:
-        """True: a block has its tokens."""
+    def knows_lengths(self) -> bool:
+        """True: a block brings its tokens."""
         return True
 
     @property

@@ -1,8 +1,8 @@
-"""How long and how often the client tries.
+"""Tries again until a deadline: the attempts of one call or stream, and their log lines.
 
-Owns the attempts of a series, with their log lines. Accidents of the network are transient: every request may be sent
-again. Leaves the numbers to `RetryPolicy`, which failures are accidents to `grpc_errors`, and connections and limits of
-gRPC's calls to `transport.grpc_channels`.
+Owns when a series ends. Accidents of the network are transient: every request may be sent again. Leaves its times to
+`packhorse.formats.retry_policy`, which failures are accidents to `grpc_errors`, and connections and limits of gRPC's
+calls to `transport.grpc_channels`.
 """
 
 import logging

@@ -15,15 +15,15 @@ def groups_line(groups: GroupRecord, num_sequences: int) -> str:
 
     Example:
         >>> record = GroupRecord(
-        ...     by="every 2 rows", num_groups=5, n_dropped=1, most_sequences=2, max_sequences_per_bin=8, ids_ascend=True
+        ...     by="pair", num_groups=5, num_dropped=1, most_sequences=2, max_sequences_per_bin=8, ids_ascend=True
         ... )
         >>> groups_line(record, 10)
-        'groups: 5 by every 2 rows, 1 left out, of 10 sequences; at most 2 in a group and 8 in a bin'
+        'groups: 5 by pair, 1 left out, of 10 sequences; at most 2 in a group and 8 in a bin'
     """
     shared = (
         "" if groups.shared_tokens is None else f"; {groups.shared_tokens:,} tokens stand in another of their group"
     )
-    left_out = f", {groups.n_dropped:,} left out" if groups.n_dropped else ""
+    left_out = f", {groups.num_dropped:,} left out" if groups.num_dropped else ""
     return (
         f"groups: {groups.num_groups:,} by {groups.by}{left_out}, of {num_sequences:,} sequences; at most "
         f"{groups.most_sequences:,} in a group and {groups.max_sequences_per_bin:,} in a bin{shared}"
@@ -40,7 +40,7 @@ def resource_lines(manifest: Manifest) -> Iterator[str]:
 
 def keys_text(keys: KeyRecord) -> str:
     """Returns how many keys there are, and where they are from."""
-    return f"{keys.n_keys:,} of column {keys.column!r}, {keys.n_bytes:,} bytes"
+    return f"{keys.num_keys:,} of column {keys.column!r}, {keys.num_bytes:,} bytes"
 
 
 def real_tokens(manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""Sources that renumber the bins of another source.
+"""Sources that renumber the bins of another: ranges of positions left out, and short bins joined into long ones.
 
 Owns `SkipSource`, which leaves ranges of positions out, and `JoinedSource`, which joins several short bins into a long
 one, so that components of different max_seq_len have bins of one size.

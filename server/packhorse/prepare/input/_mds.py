@@ -1,6 +1,6 @@
 """MDS shards as input.
 
-Owns choosing their columns. The form of shards is in `packhorse.formats`.
+Owns which columns are read, and the rows of each shard. Leaves the form of shards to `packhorse.formats.mds`.
 """
 
 import os
@@ -44,7 +44,7 @@ class MdsRows(RowRange):
 
 
 class MdsReader(WholeFiles):
-    """See the top of the file."""
+    """Reads folders of MDS shards, which hold tokens or lengths in columns."""
 
     kind = "MDS"
     takes = "one folder of MDS shards with its index.json; a column of lengths or of tokens"

@@ -1,6 +1,6 @@
-"""Kinds of input that other commands take, so that users who name them are told which: text and histograms.
+"""Text and histograms as input: refused, with the command that takes them.
 
-Owns recognising them, and what is said. The list of readers is in `find`.
+Owns recognising them, and what is said. Leaves the list of readers to `find`.
 """
 
 import os
@@ -14,8 +14,8 @@ from packhorse.prepare.input._columns import InputColumns
 _LOOK_BYTES = 1 << 12
 
 
-class TextReader(WholeFiles):
-    """Text has no lengths before it is tokenized, and a trainer needs the tokens too."""
+class TextRefusal(WholeFiles):
+    """Refuses text: it has no lengths before it is tokenized, and a trainer needs the tokens too."""
 
     kind = "text"
     takes = "not read here, because tokens are needed to train from as well: `packhorse tokenize` first"
@@ -27,7 +27,7 @@ class TextReader(WholeFiles):
     )
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """Says what to do instead."""
+        """Raises a ValueError that says what to do instead."""
         where = without_secrets(paths[0])
         name = shlex.quote(os.path.basename(where).partition(".")[0])
         if columns.length is not None:
@@ -41,8 +41,8 @@ class TextReader(WholeFiles):
         )
 
 
-class HistogramReader(WholeFiles):
-    """A histogram has lengths but no ids, and ids are what a server serves."""
+class HistogramRefusal(WholeFiles):
+    """Refuses a histogram: it has lengths but no ids, and ids are what a server serves."""
 
     kind = "histogram"
     takes = "not read here, because it has no ids: `packhorse plan compare` plans it"
@@ -55,7 +55,7 @@ class HistogramReader(WholeFiles):
         )
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """Says what to do instead."""
+        """Raises a ValueError that says what to do instead."""
         where = without_secrets(paths[0])
         raise ValueError(
             f"{where} is JSON: a histogram has no ids, and a prepared dataset serves ids. `packhorse plan compare "

@@ -36,7 +36,7 @@ class ArrowRows(RowRange):
 
 
 class ArrowReader(WholeFiles):
-    """See the top of the file."""
+    """Reads Arrow files and folders: a column of lengths or of tokens."""
 
     kind = "Arrow"
     takes = "an .arrow or .feather file, a folder of *.arrow, a pattern, or a folder that save_to_disk wrote"

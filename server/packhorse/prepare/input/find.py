@@ -17,7 +17,7 @@ from packhorse.parameters import parameter
 from packhorse.prepare.input._base import Opened, Reader
 from packhorse.prepare.input._columns import InputColumns
 from packhorse.prepare.input._mds import MdsReader
-from packhorse.prepare.input._refused_kinds import HistogramReader, TextReader
+from packhorse.prepare.input._refused_kinds import HistogramRefusal, TextRefusal
 from packhorse.prepare.input._token_files import FlatReader, MegatronReader
 from packhorse.prepare.input.arrow import ArrowReader
 from packhorse.prepare.input.npy import NpyReader, SeqpackReader
@@ -32,8 +32,8 @@ READERS: tuple[Reader, ...] = (
     FlatReader(),
     NpyReader(),
     SeqpackReader(),
-    HistogramReader(),
-    TextReader(),
+    HistogramRefusal(),
+    TextRefusal(),
 )
 """All readers, in the order in which an input is shown to them."""
 

@@ -45,7 +45,7 @@ class NpyRows(RowRange):
 
 
 class NpyReader(WholeFiles):
-    """See the top of the file."""
+    """Reads NumPy arrays of lengths, or of records with fields of lengths and ids."""
 
     kind = "NumPy"
     takes = "a .npy file of lengths, or of records with fields of lengths and ids; a folder of them, or a pattern"
@@ -202,7 +202,7 @@ class SeqpackRows(RowRange):
 
 
 class SeqpackReader(WholeFiles):
-    """See the top of the file."""
+    """Reads a folder that seqpack prepared: the ids of its pools, with the pools' lengths."""
 
     kind = "seqpack"
     takes = "one folder that seqpack.prepare wrote; --id-column names the column that its ids came from, if any"

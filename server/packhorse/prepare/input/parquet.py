@@ -116,7 +116,7 @@ class ParquetRows(RowRange):
 
 
 class ParquetReader(WholeFiles):
-    """See the top of the file."""
+    """Reads Parquet files: a column of lengths or of tokens."""
 
     kind = "Parquet"
     takes = "a .parquet file, a folder of them at any depth, or a quoted glob pattern; a column of lengths or of tokens"

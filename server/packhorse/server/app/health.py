@@ -1,7 +1,8 @@
 """Whether this server can serve, and why not.
 
 Owns the reasons for which health is NOT_SERVING, and the two loops that look for them: whether lanes answer and blocks
-are made, and whether there is a dataset. Leaves gRPC's health service itself to `running`.
+are made, and whether there is a dataset. Leaves gRPC's health service, and that the server
+starts or drains, to `running`.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A running server: sockets, health, reflection, metrics, and a shutdown that loses no message and ends in time.
 
-Owns the process's life. Leaves requests to `servicer`, workarounds to `base.workarounds`, and several processes to
-`processes`.
+Owns the process's life: health is NOT_SERVING before it and after. Leaves requests to `servicer`, workarounds to
+`base.workarounds`, and several processes to `processes`.
 """
 
 import asyncio

@@ -99,9 +99,9 @@ class Corpus:
         return "" if self._tokens.token_dtype is None else self._tokens.token_dtype.name
 
     @property
-    def is_mapped(self) -> bool:
+    def knows_lengths(self) -> bool:
         """Whether lengths are known without reading tokens."""
-        return self._tokens.is_mapped
+        return self._tokens.knows_lengths
 
     def read(self, bins: Bins, redacted: Redacted | None) -> BinTokens:
         """Returns the tokens of bins.
@@ -157,7 +157,7 @@ class Corpus:
         return tokens.of_sequences(components), masks, ids, planned, firsts, components
 
     def _sources(self) -> tuple[TokenSource, TokenSource | None]:
-        if self.is_mapped and (self._loss_mask is None or self._loss_mask.is_mapped):
+        if self.knows_lengths and (self._loss_mask is None or self._loss_mask.knows_lengths):
             return self._tokens, self._loss_mask
         if self._copies.pair is None:
             self._copies.pair = (self._tokens.copy(), None if self._loss_mask is None else self._loss_mask.copy())
@@ -293,7 +293,7 @@ class Corpora:
                 continue
             with suppress(ServiceError), self.reading(dataset):  # which the log has by then
                 corpus, epoch = self.of(dataset), dataset.epoch(0, 0)
-                for first in range(0, epoch.num_bins if corpus.is_mapped else 0, CHECKED_BINS):
+                for first in range(0, epoch.num_bins if corpus.knows_lengths else 0, CHECKED_BINS):
                     corpus.check_lengths(epoch.bins(np.arange(first, min(first + CHECKED_BINS, epoch.num_bins))))
 
     def _open(self, dataset: Dataset) -> _Opened:
@@ -340,7 +340,7 @@ class Corpora:
             return as_token_source(where)
         is_given = dataset.name in self._given
         source = as_token_source(where) if is_given else open_recorded(where, asdict(inputs.tokens), inputs.rows)
-        if is_given or not source.is_mapped:  # a server can take its time
+        if is_given or not source.knows_lengths:  # a server can take its time
             check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
         return source
 

@@ -69,7 +69,7 @@ class Dataset(Protocol):
 
     @property
     def num_rooms(self) -> int:
-        """Distinct lengths: the cost of locating an id."""
+        """Number of distinct rooms; locating an id searches each."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class Datasets(Protocol):
         ...
 
     def confirm(self, dataset: Dataset, components: Iterable[int] = ()) -> None:
-        """Makes sure that bins (of a mixture's components) came from files that were checked; see `Catalog.confirm`."""
+        """Makes sure that the files of a dataset, or of a mixture's components, were checked; see `Catalog.confirm`."""
         ...
 
     def append_stage(

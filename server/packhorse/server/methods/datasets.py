@@ -1,4 +1,7 @@
-"""Which dataset a request is about: its name, its digest, and the positions that it skips."""
+"""Which dataset a request is about: its name, its digest, and the positions that it skips.
+
+Owns the refusal of a cursor of another dataset; leaves which datasets there are to `datasets.catalog`.
+"""
 
 from collections.abc import Collection
 

@@ -1,4 +1,7 @@
-"""How large a message may be, and how large an answer will be."""
+"""How large a message may be, and how large an answer will be.
+
+Owns the limit and the estimates; leaves waiting for memory to `service.memory_budget`.
+"""
 
 import math
 

@@ -21,7 +21,7 @@ KEEP_SECONDS = 3600.0
 """How long a digest is shown after a stream of its run last opened with it or ended."""
 
 _RUN_ID = re.compile(r"[\w.:-]{1,64}")
-"""Others are not shown: strangers choose them."""
+"""Run ids of another form are not shown: a stranger may send anything."""
 
 
 class RunDigests(Watcher):
@@ -48,7 +48,7 @@ class RunDigests(Watcher):
         self._saw(key)
 
     def ended(self, call: Call) -> None:
-        """Remembers it for some time from now on."""
+        """Keeps a run's digest for KEEP_SECONDS after its stream has ended."""
         key = self._of_call.pop(call, None)
         if key is not None:
             self._saw(key)
