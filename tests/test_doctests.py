@@ -26,8 +26,8 @@ from packhorse.formats import MegatronWriter
 DATA = Path(__file__).parent / "data"
 CORE = ("topology", "types", "wire", "shelf", "jobs", "packing", "epoch", "dataset", "prepare", "formats", "client")
 SHELF = (
-    *("analysis", "export", "losses", "parallel", "pictures", "proof", "rollouts", "sft", "tokenize", "trainers"),
-    "vision",
+    *("analysis", "export", "losses", "parallel", "pictures", "proof", "reference_packers", "rollouts", "sft"),
+    *("tokenize", "trainers", "vision"),
 )
 PACKAGES = (*CORE, *(name for name in SHELF if find_spec(f"packhorse.{name}")))
 PACKAGES_OF_CLASSES = tuple(

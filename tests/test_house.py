@@ -31,7 +31,6 @@ CLUSTERED = {
     "packhorse/epoch/plan_kernels.py": "the compiled loops over one plan",
     "packhorse/packing/list_kernels.py": "the compiled loops of one family of packers",
     "packhorse/prepare/kernels.py": "the compiled loops of one pass over rows",
-    "packhorse/packing/reference.py": "published packers, each a function",
     "packhorse/packing/list_packers.py": "functions under the names of one published package",
     "packhorse/packing/vectors.py": "classes of sizes, their packer and its bound, which nothing else needs",
     "packhorse/packing/optimal/_rounding.py": "ways from fractions to whole bins, tried one after the other",

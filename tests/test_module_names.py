@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("storage", "jobs", "packing", "epoch", "dataset", "prepare", "tokenize")
+PACKAGES = ("storage", "jobs", "packing", "epoch", "dataset", "prepare", "reference_packers", "tokenize")
 ROOMS = ("batches", "loading", "masks", "presets", "sources", "streams", "transport")
 SHELF = ("export", "losses", "parallel", "pictures", "proof", "rollouts", "trainers", "vision")
 REPOSITORY = Path(__file__).parents[1]

@@ -17,8 +17,8 @@ HALVES = {
     "The shelf": "What uses the core. Any package of it could be taken away.",
 }
 SHELF = (
-    *("analysis", "demo", "export", "losses", "parallel", "pictures", "proof", "rollouts", "sft", "tokenize"),
-    *("trainers", "vision"),
+    *("analysis", "demo", "export", "losses", "parallel", "pictures", "proof", "reference_packers", "rollouts", "sft"),
+    *("tokenize", "trainers", "vision"),
 )
 
 

@@ -60,6 +60,22 @@ def test_unknown_algorithm_names_those_there_are():
         pack_histogram({1: 1}, 4, algorithm="wurst-fit")
 
 
+def test_without_the_shelf_its_packers_are_unknown():
+    """`auto` and the packers of the core plan as ever, and the message names them."""
+    code = """
+import sys
+sys.modules["packhorse.reference_packers"] = None  # as if it were left out
+from packhorse.packing import PACKERS, pack_histogram
+assert [*PACKERS] == ["balanced", "best-fit", "optimal", "worst-fit", "worst-fit-batched"]
+for algorithm in ("auto", "best-fit", "worst-fit"):
+    pack_histogram({5: 2, 3: 2}, 8, algorithm=algorithm)
+pack_histogram({5: 2, 3: 2}, 8, algorithm="first-fit")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = done.stderr.splitlines()[-1]
+    assert "ValueError: unknown algorithm='first-fit'; there are: auto, balanced, best-fit, optimal, worst-fit" in said
+
+
 @pytest.mark.parametrize("counts", [{}, {3: 0}, {3: 0, 4: 0}])
 def test_no_sequences_is_a_plan_without_bins(counts):
     plan = pack_histogram(counts, 8)

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import click
 
 from packhorse.parameters import Message, Parameter, message_of
+from packhorse.shelf import has_package
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,7 @@ class CommandEntry:
     @property
     def is_there(self) -> bool:
         """Whether this installation has the package."""
-        parts = self.package.split(".")
-        return all(find_spec(".".join(parts[:depth])) is not None for depth in range(2, len(parts) + 1))
+        return has_package(self.package)
 
     @property
     def missing(self) -> list[str]:

@@ -6,6 +6,7 @@ Modules with compiled code need Numba, and are loaded when they are first asked 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from packhorse.packing.best_fit import fill_decreasing, spread_decreasing
 from packhorse.packing.bounds import check_certificate, lower_bound
 from packhorse.packing.context import pack_context
 from packhorse.packing.counts import MAX_SEQ_LEN
@@ -13,12 +14,13 @@ from packhorse.packing.lengths import checked_lengths, length_histogram_from_len
 from packhorse.packing.list_packers import (
     greedy_pack_sequences,
     heap_pack_sequences,
+    pack_length_histogram,
+    pack_length_histogram_batched,
     seed_from_components,
     shuffle_bins,
 )
 from packhorse.packing.on_demand.sequences import PackedSequences, pack_sequences, pack_sizes
 from packhorse.packing.plan import DualCertificate, PackingPlan, Template, canonical_templates, counts_of_templates
-from packhorse.packing.reference import pack_length_histogram, pack_length_histogram_batched
 from packhorse.packing.registry import DEFAULT_TIME_LIMIT_SECONDS, LIST_ONLY, PACKERS, pack_histogram
 from packhorse.packing.rooms import checked_rule, rooms_of_lengths
 from packhorse.packing.stats import PackingStats
@@ -63,6 +65,7 @@ __all__ = [
     "counts_of_templates",
     "distinct_rows",
     "even_bins",
+    "fill_decreasing",
     "greedy_pack_sequences",
     "halve_into",
     "heap_pack_sequences",
@@ -81,6 +84,7 @@ __all__ = [
     "shuffle_bins",
     "sort_indices_by_length",
     "split_to_multiple",
+    "spread_decreasing",
     "vector_bound",
 ]
 

@@ -1,8 +1,8 @@
-"""Packers on groups of equal bins: best-fit-decreasing, and balanced packing.
+"""Packers on groups of equal bins: best-fit-decreasing, worst-fit-decreasing, and balanced packing.
 
 Owns the packer that `auto` starts with, in O(distinct lengths · log) the same bins as sequence by sequence, and the
 loops that the decreasing packers share: one fills a bin before the next, one deals a length out bin by bin. Leaves
-published packers to `reference`, checks and bounds to `registry`.
+published packers to `packhorse.reference_packers`, checks and bounds to `registry`.
 
 Every packer takes (length, count) pairs by descending length, as `checked_counts` returns them, the capacity in tokens
 and the most sequences in a bin, and returns template → multiplicity.
@@ -134,8 +134,22 @@ Key = Callable[[int, int, int], tuple[int, int]]
 def fill_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int, key: Key) -> Counter[Template]:
     """Packs longest first; a bin takes as many of a length as it can before the next bin does.
 
-    A length then fills whole groups and leaves at most three new ones: O(distinct lengths · log). `key` says which of
-    the bins with room is taken first.
+    A length then fills whole groups and leaves at most three new ones: O(distinct lengths · log).
+
+    Example:
+        >>> first_fit = lambda room, first, stamp: (first, 0)
+        >>> fill_decreasing([(5, 2), (3, 3)], capacity=8, limit=8, key=first_fit)
+        Counter({(5, 3): 2, (3,): 1})
+
+    Args:
+        pairs: (length, count) by descending length, as packers get them; not checked.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
+        key: (room, number of the first bin in the order of opening, stamp of the last touch) of equal bins → their key;
+            of the bins with room, those with the smallest key are taken first. Keys are distinct.
+
+    Returns:
+        Template → multiplicity.
     """
     open_groups: list[_Group] = []  # with room for the length in hand
     waiting: list[tuple[int, int, _Group]] = []  # most room first: shorter lengths will fit
@@ -239,9 +253,23 @@ class Dealer:
 def spread_decreasing(
     pairs: list[tuple[int, int]], capacity: int, limit: int, key: Key, *, one_per_new_bin: bool
 ) -> Counter[Template]:
-    """Packs longest first, each sequence alone into the bin with the smallest key; see `Dealer`.
+    """Packs longest first, each sequence by itself into the bin with the smallest key.
 
-    With `one_per_new_bin` each sequence that fits nowhere opens a bin, else one that finds the last opened bin full.
+    Example:
+        >>> worst_fit = lambda room, first, stamp: (-room, first)
+        >>> spread_decreasing([(5, 2), (3, 3)], 16, 16, worst_fit, one_per_new_bin=True)
+        Counter({(5, 3): 1, (5, 3, 3): 1})
+
+    Args:
+        pairs: (length, count) by descending length, as packers get them; not checked.
+        capacity: a bin's capacity in tokens.
+        limit: the most sequences in a bin.
+        key: as in `fill_decreasing`, the most room first.
+        one_per_new_bin: whether each sequence that fits nowhere opens a bin; else only one that finds the last opened
+            bin full does.
+
+    Returns:
+        Template → multiplicity.
     """
     dealer = Dealer(limit, key)
     for length, count in pairs:
@@ -252,6 +280,16 @@ def spread_decreasing(
         if left % copies:  # too few for a full bin; those opened before have no room for another
             dealer.open_bins(1, capacity, length, left % copies)
     return dealer.templates()
+
+
+def worst_fit_decreasing(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
+    """Packs each sequence into the bin with the most room, the earliest opened of several, as in seqpack."""
+    return spread_decreasing(pairs, capacity, limit, most_room, one_per_new_bin=False)
+
+
+def worst_fit_batched(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
+    """As `worst_fit_decreasing`, but a bin that is taken is filled with the length: O(distinct lengths · log)."""
+    return fill_decreasing(pairs, capacity, limit, most_room)
 
 
 def _templates(nums_bins: list[int], contents: list[_Chain]) -> Counter[Template]:
@@ -271,18 +309,3 @@ def _templates(nums_bins: list[int], contents: list[_Chain]) -> Counter[Template
 def most_room(room: int, first: int, stamp: int) -> tuple[int, int]:
     """Orders bins: most room first, of several the one opened earliest."""
     return -room, first
-
-
-def least_room_latest(room: int, first: int, stamp: int) -> tuple[int, int]:
-    """Orders bins: least room first, of several the one touched last."""
-    return room, -stamp
-
-
-def most_room_latest(room: int, first: int, stamp: int) -> tuple[int, int]:
-    """Orders bins: most room first, of several the one touched last."""
-    return -room, -stamp
-
-
-def opened_first(room: int, first: int, stamp: int) -> tuple[int, int]:
-    """Orders bins by when they were opened."""
-    return first, 0

@@ -1,12 +1,13 @@
-"""Packers of sequences in a given order, and seqpack's list packers, seeds and shuffles by name.
+"""Packers of sequences in a given order, and seqpack's packers, seeds and shuffles by name.
 
 Owns packing that depends on an order (next-fit, random order, buckets wider than one token); each packer is a compiled
-loop of `list_kernels`. Leaves plans by length to the histogram packers.
+loop of `list_kernels`. Leaves plans by length, also those under seqpack's names, to `best_fit`.
 """
 
 import gc
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, TypeVar
@@ -14,8 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from packhorse.packing.counts import MAX_SEQ_LEN
+from packhorse.packing.best_fit import worst_fit_batched, worst_fit_decreasing
+from packhorse.packing.counts import MAX_SEQ_LEN, checked_counts
 from packhorse.packing.lengths import checked_lengths, order_by_length
+from packhorse.packing.plan import Template
 from packhorse.topology import checked_integer
 
 
@@ -151,6 +154,50 @@ def _by_length(
     array = checked_lengths(lengths, capacity)
     order = order_by_length(array, tolerance, seed)
     return split_bins(*in_bins(packer, array, order, capacity, min(limit, capacity)))
+
+
+def pack_length_histogram(length_counts: Mapping[int, int], max_seq_len: int) -> Counter[Template]:
+    """Packs a histogram by worst-fit-decreasing, with the templates of seqpack's function of this name.
+
+    Example:
+        >>> pack_length_histogram({5: 2, 3: 3}, max_seq_len=8)
+        Counter({(5, 3): 2, (3,): 1})
+
+    Args:
+        length_counts: length in tokens → number of sequences; zeros are ignored.
+        max_seq_len: a bin's capacity in tokens.
+
+    Returns:
+        Template → multiplicity.
+
+    Raises:
+        ValueError: a length outside [1, max_seq_len], a negative count, or anything that is not an integer.
+    """
+    pairs, limit = checked_counts(length_counts, max_seq_len, None)
+    return worst_fit_decreasing(pairs, int(max_seq_len), limit)
+
+
+def pack_length_histogram_batched(length_counts: Mapping[int, int], max_seq_len: int) -> Counter[Template]:
+    """Packs a histogram by `worst_fit_batched`, with the templates of seqpack's function of this name.
+
+    Costs O(distinct lengths · log), whatever the counts.
+
+    Example:
+        >>> pack_length_histogram_batched({5: 2, 3: 2}, max_seq_len=8)
+        Counter({(5, 3): 2})
+
+    Args:
+        length_counts: length in tokens → number of sequences; zeros are ignored.
+        max_seq_len: a bin's capacity in tokens.
+
+    Returns:
+        Template → multiplicity.
+
+    Raises:
+        ValueError: a length outside [1, max_seq_len], a negative count, or anything that is not an integer.
+    """
+    pairs, limit = checked_counts(length_counts, max_seq_len, None)
+    return worst_fit_batched(pairs, int(max_seq_len), limit)
 
 
 def seed_from_components(*components: int) -> int:

@@ -1,6 +1,7 @@
 """The packers by name, and `pack_histogram`, which runs one.
 
-Owns the names, and what "auto" chooses. Leaves packing to `best_fit`, `reference` and `optimal`.
+Owns the names, and what "auto" chooses. Leaves packing to `best_fit`, `optimal` and, on the shelf,
+`packhorse.reference_packers`.
 """
 
 import time
@@ -8,21 +9,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from packhorse.packing.best_fit import balanced, best_fit_decreasing, first_plan, is_near
-from packhorse.packing.bounds import bound_of_pairs
-from packhorse.packing.counts import checked_counts
-from packhorse.packing.plan import Packing, PackingPlan, Template
-from packhorse.packing.reference import (
-    first_fit_decreasing,
-    greedy_knapsack,
-    length_sorted,
-    longest_pack_first,
-    shortest_pack_first,
+from packhorse.packing.best_fit import (
+    balanced,
+    best_fit_decreasing,
+    first_plan,
+    is_near,
     worst_fit_batched,
     worst_fit_decreasing,
 )
+from packhorse.packing.bounds import bound_of_pairs
+from packhorse.packing.counts import checked_counts
+from packhorse.packing.plan import Packing, PackingPlan, Template
 from packhorse.packing.rooms import checked_rule, rooms_of_counts
 from packhorse.parameters import parameter
+from packhorse.shelf import from_shelf, is_offered
 
 Packer = Callable[[list[tuple[int, int]], int, int, float], Packing]
 """(checked pairs by descending length, capacity, limit, time limit in seconds) → its result."""
@@ -39,6 +39,15 @@ _FEW_LENGTHS = 2000
 def _plain(name: str, pack: Callable[[list[tuple[int, int]], int, int], Counter[Template]]) -> Packer:
     """Returns a fast packer, whose plan comes without a bound."""
     return lambda pairs, capacity, limit, _: Packing(templates=pack(pairs, capacity, limit), algorithm=name)
+
+
+def _reference(name: str) -> Packer:
+    """A packer of the shelf, loaded when it packs: its package imports this one."""
+
+    def pack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
+        return from_shelf("reference_packers")[name](pairs, capacity, limit)
+
+    return _plain(name, pack)
 
 
 def _optimal(pairs: list[tuple[int, int]], capacity: int, limit: int, time_limit_seconds: float) -> Packing:
@@ -83,17 +92,16 @@ def _improved(
     return improve(pairs, capacity, limit, start, time_limit_seconds, patience)
 
 
+_REFERENCE = ("first-fit", "greedy-knapsack", "length-sorted", "longest-pack-first", "shortest-pack-first")
+"""Packers of the shelf. An installation without their package has none of these names."""
+
 PACKERS: dict[str, Packer] = {
     "balanced": _plain("balanced", balanced),
     "best-fit": _plain("best-fit", best_fit_decreasing),
-    "first-fit": _plain("first-fit", first_fit_decreasing),
-    "greedy-knapsack": _plain("greedy-knapsack", greedy_knapsack),
-    "length-sorted": _plain("length-sorted", length_sorted),
-    "longest-pack-first": _plain("longest-pack-first", longest_pack_first),
     "optimal": _optimal,
-    "shortest-pack-first": _plain("shortest-pack-first", shortest_pack_first),
     "worst-fit": _plain("worst-fit", worst_fit_decreasing),
     "worst-fit-batched": _plain("worst-fit-batched", worst_fit_batched),
+    **({name: _reference(name) for name in _REFERENCE} if is_offered("reference_packers") else {}),
 }
 """Name → packer; all pack by descending length."""
 

@@ -33,6 +33,7 @@ _WRITING = {"--output", "--overwrite", "--append", "--dry-run", "--format"}
 _RAW_SUFFIXES = (".parquet", ".arrow", ".npy", ".idx", ".bin", ".jsonl", ".json", ".csv", ".txt", ".gz", ".zst")
 _TOKENIZE = "`packhorse tokenize"
 _QUICK = ("auto", "best-fit", "first-fit", "greedy-knapsack", "length-sorted")
+"""The packers that are compared, if they are installed."""
 _QUICK_SECONDS = 2.0
 _NAMES = {
     "packed": "packed",
@@ -135,10 +136,12 @@ class Look:
     def packers(self, dataset: "PreparedDataset") -> "PackerComparison":
         """Returns what quick packers make of the same lengths; `plan compare` takes all of them."""
         from packhorse.analysis import HistogramInput, compare_packers, lengths_before, options_of
+        from packhorse.packing import PACKERS
 
         options = options_of(dataset)
         source = HistogramInput(name=dataset.name, counts=lengths_before(dataset), options=options)
-        return compare_packers(source, options, algorithms=_QUICK, time_limit_seconds=_QUICK_SECONDS)
+        quick = [name for name in _QUICK if name == "auto" or name in PACKERS]
+        return compare_packers(source, options, algorithms=quick, time_limit_seconds=_QUICK_SECONDS)
 
     def _errors(self, dataset: "PreparedDataset") -> dict[str, float]:
         from packhorse.analysis import standard_errors
