@@ -36,7 +36,7 @@ test: $(STAMP) ## checks, then all tests but benchmarks and long ones
 	$(call run-tests,not benchmark and not long)
 
 test-core: kernels ## the tests of what serves bins and makes batches, without the shelf
-	$(call run-tests,not benchmark and not long,$(CORE))
+	$(call run-tests,not benchmark and not long and not shelf,$(CORE))
 
 test-long: kernels ## the tests that take long: compiled models, several processes, every page of the guides
 	$(call run-tests,long)

@@ -11,10 +11,10 @@ import shutil
 from collections.abc import Iterator
 from enum import Enum
 from importlib import import_module
-from importlib.util import find_spec
 from inspect import unwrap
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +29,20 @@ SHELF = (
     *("analysis", "export", "losses", "parallel", "pictures", "proof", "reference_packers", "rollouts", "sft"),
     *("tokenize", "trainers", "vision"),
 )
-PACKAGES = (*CORE, *(name for name in SHELF if find_spec(f"packhorse.{name}")))
+
+
+def is_there(name: str) -> bool:
+    """Whether this tree has a package of the shelf, and those of the shelf that it imports."""
+    try:
+        import_module(f"packhorse.{name}")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("packhorse."):
+            raise
+        return False
+    return True
+
+
+PACKAGES = (*CORE, *filter(is_there, SHELF))
 PACKAGES_OF_CLASSES = tuple(
     name
     for name in ("formats", "client", "sft", "losses", "parallel", "pictures", "proof", "rollouts", "trainers")
@@ -79,6 +92,12 @@ def methods_of_client() -> Iterator[tuple[str, FunctionType]]:
             yield f"packhorse.client.Client.{name}", method
 
 
+def marked(name: str, *others: Any) -> Any:
+    """Parameters of a test, which is none of the core's if it needs the shelf."""
+    of_shelf = name.split(".")[1] in (*SHELF, "shelf")
+    return pytest.param(name, *others, marks=pytest.mark.shelf if of_shelf else ())
+
+
 @pytest.fixture(scope="module")
 def examples_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("examples")
@@ -93,7 +112,7 @@ def examples_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", list(modules()))
+@pytest.mark.parametrize("name", list(map(marked, modules())))
 def test_examples_do_what_they_say(name: str, examples_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name in OF_CONSUMERS:
         pytest.importorskip(OF_CONSUMERS[name], exc_type=ImportError)
@@ -101,7 +120,10 @@ def test_examples_do_what_they_say(name: str, examples_folder: Path, monkeypatch
     assert doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS).failed == 0
 
 
-@pytest.mark.parametrize(("name", "found"), [*public_functions(), *methods_of_client(), *public_classes()])
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [marked(*each) for each in (*public_functions(), *methods_of_client(), *public_classes())],
+)
 def test_what_is_public_has_an_example(name: str, found: FunctionType | type) -> None:
     examples = doctest.DocTestParser().get_examples(found.__doc__ or "")
     assert bool(examples) != (name in WITHOUT_EXAMPLE)

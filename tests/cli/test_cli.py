@@ -14,6 +14,7 @@ from packhorse.cli import COMMANDS, main
 from packhorse.topology import Skips, Topology
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(packhorse, command):
     result = packhorse(command, "--help")
@@ -22,6 +23,7 @@ def test_every_command_has_help(packhorse, command):
     assert "-h, --help" in result.stdout or "--help" in result.stdout
 
 
+@pytest.mark.shelf
 def test_every_option_has_help_and_every_command_a_sentence():
     context = click.Context(main)
     for name in COMMANDS:
@@ -43,6 +45,7 @@ def test_every_flag_of_serve_is_an_environment_variable():
         assert option.envvar == "PACKHORSE_" + option.opts[0].removeprefix("--").upper().replace("-", "_")
 
 
+@pytest.mark.shelf
 def test_the_group_lists_its_commands(packhorse):
     result = packhorse("--help")
     for command in COMMANDS:
@@ -91,6 +94,7 @@ def test_stream_into_a_closed_pipe_ends_quietly(target):
         assert process.wait(60) == 128 + signal.SIGPIPE
 
 
+@pytest.mark.shelf
 def test_locate_tells_where_an_id_comes(packhorse, json_lines, target, client):
     topology, place = {"world_size": 2, "batch_size": 3, "workers_per_rank": 2}, {"seed": 1, "epoch": 6}
     flags = [part for name, value in (place | topology).items() for part in (f"--{name.replace('_', '-')}", value)]
@@ -111,6 +115,7 @@ def test_locate_tells_where_an_id_comes(packhorse, json_lines, target, client):
     assert found["ids"][first["index_in_bin"]] == 17
 
 
+@pytest.mark.shelf
 def test_locate_unknown_ids_exits_with_1(packhorse, json_lines, target):
     result = packhorse("show", "--target", target, "rows", "--id", 17, "--id", 2000, "--id", -5)
     assert result.exit_code == 1
@@ -121,6 +126,7 @@ def test_locate_unknown_ids_exits_with_1(packhorse, json_lines, target):
     assert json_lines(result.stdout)[0]["found"] is False
 
 
+@pytest.mark.shelf
 def test_long_ids_are_printed_whole(packhorse, corpus, target, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     ids = corpus.ids["named"][:3].tolist()
@@ -130,6 +136,7 @@ def test_long_ids_are_printed_whole(packhorse, corpus, target, monkeypatch):
         assert str(number) in result.stdout
 
 
+@pytest.mark.shelf
 def test_health(packhorse, target, running_unix_server):
     result = packhorse("doctor", "--health", "--target", target)
     assert (result.exit_code, result.stdout) == (0, f"{target}: SERVING\n")
@@ -140,6 +147,7 @@ def test_health(packhorse, target, running_unix_server):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("seconds", ["1000", "inf"])
 def test_health_tells_at_once_that_nobody_listens(packhorse, seconds):
     """It would time out otherwise, which pytest ends long before."""
@@ -148,6 +156,7 @@ def test_health_tells_at_once_that_nobody_listens(packhorse, seconds):
     assert "Connection refused" in result.stderr
 
 
+@pytest.mark.shelf
 def test_waits_may_be_endless(packhorse, target):
     assert packhorse("doctor", "--health", "--target", target, "--timeout-seconds", "inf").exit_code == 0
     assert packhorse("doctor", "--target", target, "--timeout-seconds", "inf").exit_code == 0
@@ -156,6 +165,7 @@ def test_waits_may_be_endless(packhorse, target):
     )
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-", ">&- 2>&-"])
 def test_output_may_be_closed(corpus, closed):
     command = f"{sys.executable} -m packhorse.cli inspect {corpus.root}/few {closed}"
@@ -163,6 +173,7 @@ def test_output_may_be_closed(corpus, closed):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize(
     "command", ["inspect {few}", "show {few}", "--version", "--help", "prepare --help", "token new --help"]
 )
@@ -176,6 +187,7 @@ def test_a_reader_that_has_enough_is_no_failure(corpus, command):
     assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("command", ["inspect", "show", "stream", "audit"])
 def test_a_mistyped_folder_does_not_wait_for_a_server_that_nothing_names(packhorse, command, monkeypatch):
     (target,) = (each for each in main.get_command(click.Context(main), command).params if each.name == "target")
@@ -189,6 +201,7 @@ def test_a_mistyped_folder_does_not_wait_for_a_server_that_nothing_names(packhor
     assert "trying again for up to 0.3 s" in named.stderr
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("path", ["no/such/folder", "./folder"])
 def test_commands_say_alike_that_a_folder_is_missing(packhorse, path):
     for command in ("show", "stream", "export"):
@@ -202,6 +215,7 @@ def test_commands_say_alike_that_a_folder_is_missing(packhorse, path):
     assert (inspected.exit_code, inspected.stderr.replace("./", "")) == (1, result.stderr.replace("./", ""))
 
 
+@pytest.mark.shelf
 def test_terminals_of_few_characters_show_the_rest(target):
     command = [sys.executable, "-m", "packhorse.cli", "doctor", "--target", target]
     result = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1"}, timeout=100)
@@ -215,6 +229,7 @@ def test_errors_of_the_system_name_the_file(packhorse, tmp_path):
     assert result.stderr == f"Error: {tmp_path}/nothing/tokens: No such file or directory\n"
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -239,6 +254,7 @@ def test_errors_are_one_line(packhorse, corpus, target, arguments, message):
         assert message in result.stderr
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("command", ["stream", "audit"])
 def test_an_embedded_folder_that_is_none(packhorse, command, tmp_path):
     result = packhorse(command, "x", "--target", f"embedded:{tmp_path}/nothing")
@@ -246,6 +262,7 @@ def test_an_embedded_folder_that_is_none(packhorse, command, tmp_path):
     assert result.stderr == f"Error: data root {tmp_path}/nothing is not a folder\n"
 
 
+@pytest.mark.shelf
 def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, target, client, bins_of_stream):
     topology = {"world_size": 2, "batch_size": 3, "accumulation": 4, "balance": "optimizer-step", "cost_linear": 50}
     flags = [part for name, value in topology.items() for part in (f"--{name.replace('_', '-')}", value)]
@@ -273,6 +290,7 @@ def test_stream_and_locate_with_a_balance_and_skips(packhorse, json_lines, targe
     assert str(ids[1]) in row
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("command", ["stream", "audit", "show"])
 @pytest.mark.parametrize(
     ("flags", "message"),
@@ -316,6 +334,7 @@ def test_python_runs_the_package(tmp_path):
     assert result.stdout.startswith("packhorse ")
 
 
+@pytest.mark.shelf
 def test_help_is_narrow():
     for name in COMMANDS:
         command = main.get_command(click.Context(main), name)

@@ -31,6 +31,7 @@ def parameters_of(*path: str) -> list[click.Parameter]:
     return command.params
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize(
     ("command", "message", "shown"),
     [
@@ -85,6 +86,7 @@ def test_a_path_is_printed_as_it_is(folder, tmp_path, packhorse) -> None:
     assert "--overwrite" in result.stderr
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("folder", PATHS)
 def test_a_path_of_text_and_of_a_server_is_printed_as_it_is(folder, tmp_path, packhorse) -> None:
     (tmp_path / folder).mkdir()
@@ -122,6 +124,7 @@ def flags_in_errors(path: Path) -> Iterator[str]:
             yield from _FLAG.findall(_COMMAND.sub("", message))
 
 
+@pytest.mark.shelf
 def test_no_error_of_the_library_names_a_flag() -> None:
     ours, more = our_flags(), {}
     for root in ROOTS:

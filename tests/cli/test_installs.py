@@ -31,6 +31,7 @@ def install(monkeypatch):
     return only
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("name", EXTRAS)
 def test_help_lists_every_command_and_the_extra_that_is_missing(packhorse, install, name):
     install(name)
@@ -45,6 +46,7 @@ def test_help_lists_every_command_and_the_extra_that_is_missing(packhorse, insta
     assert packhorse().stdout.startswith("Usage:") or packhorse().stderr.startswith("Usage:")
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize(("name", "command"), [(name, command) for name in EXTRAS for command in MISSING[name]])
 def test_a_command_that_cannot_run_says_what_to_install(packhorse, install, name, command):
     install(name)
@@ -72,6 +74,7 @@ def test_every_module_of_an_extra_is_named_in_the_project():
             assert any(each.startswith(packages.get(module, module)) for each in wanted), module
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
     command = main.get_command(click.Context(main), name)
@@ -95,6 +98,7 @@ main()
 """
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -117,6 +121,7 @@ def test_a_trainer_s_install_has_what_asks_a_server(running_server, arguments):
     assert done.stdout
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize(
     ("arguments", "missing", "extra"),
     [
@@ -153,6 +158,7 @@ def test_a_bare_install_names_the_one_extra_that_a_call_lacks(tmp_path, corpus, 
 NO_NUMBA = "Numba is not installed, so loops run uncompiled, 10 to 100 times slower"
 
 
+@pytest.mark.shelf
 def test_a_plot_without_matplotlib_is_refused_before_the_work(packhorse, corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     (tmp_path / "counts.json").write_text('{"5": 2}')

@@ -44,6 +44,7 @@ def test_what_is_piped_is_whole(root):
     assert "…" not in shown
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 @pytest.mark.parametrize("given", ["staged", "staged.mixture.toml"])
 def test_commands_for_one_folder_tell_what_to_do_with_a_mixture(root, command, given):
@@ -117,6 +118,7 @@ def test_a_wrong_stage_changes_nothing(root, name, position, weights, message):
     assert (root / "staged.mixture.toml").read_text() == before
 
 
+@pytest.mark.shelf
 def test_the_audit_counts_each_component_and_ids_are_located_with_it(root):
     target = ("--target", f"embedded:{root}", "staged", "--epoch", "1", "--seed", "7")
     result = CliRunner().invoke(main, ["audit", *target, "--world-size", "2"])

@@ -22,6 +22,7 @@ def redact(root, *arguments):
     return run("redact", "--data-root", root, *arguments)
 
 
+@pytest.mark.shelf
 def test_sequences_are_masked_and_replaced_and_an_audit_tells_of_them(root, tmp_path):
     (tmp_path / "ids.txt").write_text("14\n15 # both\n")
     first = redact(root, "rows", "--ids", "3,14", "--reason", "private")
@@ -43,6 +44,7 @@ def test_sequences_are_masked_and_replaced_and_an_audit_tells_of_them(root, tmp_
     assert lines[-1] == "exactly once: yes"
 
 
+@pytest.mark.shelf
 def test_of_a_mixture_it_is_a_component_s(root):
     assert redact(root, "staged", "--ids", ",".join(map(str, range(99))), "--component", "rows").exit_code == 0
     audit = run("audit", "--target", f"embedded:{root}", "staged", "--epoch", 3)
@@ -53,6 +55,7 @@ def test_of_a_mixture_it_is_a_component_s(root):
     assert not any("masked" in of_components[name] for name in ("named", "truncated"))
 
 
+@pytest.mark.shelf
 def test_an_audit_counts_what_a_file_skips(root):
     (root / "rows.takedown.toml").write_text('[[skip]]\npositions = "3:7"\nepoch = 0\n')
     audit = run("audit", "--target", f"embedded:{root}", "rows", "--skip", "5:6")
@@ -64,6 +67,7 @@ def test_an_audit_counts_what_a_file_skips(root):
     assert show.exit_code == 0, show.output
 
 
+@pytest.mark.shelf
 def test_an_audit_of_an_epoch_that_a_file_skips_whole_says_so(root):
     (root / "rows.takedown.toml").write_text('[[skip]]\npositions = "0:99999"\nepoch = 2\n')
     audit = run("audit", "--target", f"embedded:{root}", "rows", "--epoch", 2)

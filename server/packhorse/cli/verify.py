@@ -29,7 +29,7 @@ from packhorse.dataset import (
 from packhorse.formats.left_out import left_out_text
 from packhorse.formats.object_store import is_url
 from packhorse.jobs import Progress, show_progress
-from packhorse.shelf import from_shelf
+from packhorse.shelf import from_shelf, is_offered
 from packhorse.wire import tokens_fingerprint
 
 _MANY_ENTRIES = 10_000_000
@@ -255,7 +255,7 @@ def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
             click.echo("tokens compared by a fingerprint of up to 64 sequences")
         else:
             click.echo(f"not compared: the tokens themselves, of which a plan knows only lengths. {_UNPROVEN}")
-    if tokens is not None and not is_url(tokens):
+    if tokens is not None and not is_url(tokens) and is_offered("recorded_lines"):
         for line in from_shelf("recorded_lines")(tokens):  # what the rows held and the tokens do not
             click.echo(line)
     elif manifest is not None and manifest.inputs is not None and manifest.inputs.left_out:

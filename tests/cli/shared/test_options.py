@@ -11,6 +11,7 @@ def profiles(tmp_path, monkeypatch):
     return file.write_text
 
 
+@pytest.mark.shelf
 def test_a_profile_says_the_target(packhorse, profiles, running_server, monkeypatch):
     monkeypatch.setenv("PACKHORSE_TARGET", "127.0.0.1:1")
     profiles(f'[here]\ntarget = "{running_server.target}"\n[away]\ntarget = "127.0.0.1:1"\n')

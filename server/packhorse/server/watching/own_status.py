@@ -73,7 +73,6 @@ class OwnStatus:
         self._unusable = unusable
         self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(1, "waiting")
-        self._facts_of = from_shelf("dataset_facts")
         self._facts: dict[tuple[str, str], dict[str, Any]] = {}  # by name and digest
         self._measuring: Future[None] | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -103,6 +102,7 @@ class OwnStatus:
 
     def _datasets(self) -> list[dict[str, Any]]:
         """Returns all datasets' facts; forgets those of digests that are no longer served."""
+        facts_of = from_shelf("dataset_facts")
         facts: dict[tuple[str, str], dict[str, Any]] = {}
         for name in self._mixtures.names():
             try:
@@ -114,7 +114,7 @@ class OwnStatus:
             key = (name, dataset.manifest.digest)
             known = self._facts.get(key)
             if known is None:
-                known = self._facts_of(dataset)
+                known = facts_of(dataset)
             facts[key] = known
         self._facts = facts
         return list(facts.values())
