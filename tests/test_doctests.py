@@ -51,6 +51,9 @@ PACKAGES_OF_CLASSES = tuple(
 OF_CONSUMERS = {"packhorse.rollouts.transfer_queue": "transfer_queue"}
 """Modules that import the package which they are for."""
 
+WITH_SHELF = {"packhorse.shelf", "packhorse.client.batches.media"}
+"""Modules of the core whose examples show the shelf."""
+
 WITHOUT_EXAMPLE = {
     "packhorse.rollouts.OpenInstructPacks": "the keys of a dict; `to_open_instruct` is the example",
     "packhorse.parallel.ContextBatch": "what `context_batch` returns, which is the example",
@@ -94,8 +97,8 @@ def methods_of_client() -> Iterator[tuple[str, FunctionType]]:
 
 def marked(name: str, *others: Any) -> Any:
     """Parameters of a test, which is none of the core's if it needs the shelf."""
-    of_shelf = name.split(".")[1] in (*SHELF, "shelf")
-    return pytest.param(name, *others, marks=pytest.mark.shelf if of_shelf else ())
+    wants_shelf = name.split(".")[1] in SHELF or name in WITH_SHELF
+    return pytest.param(name, *others, marks=pytest.mark.shelf if wants_shelf else ())
 
 
 @pytest.fixture(scope="module")

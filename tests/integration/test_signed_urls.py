@@ -67,6 +67,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("name", DAMAGED)
 @pytest.mark.parametrize("read", [prepared, tokenized, opened])
 def test_an_error_names_the_object_and_not_its_signature(
@@ -91,6 +92,7 @@ def test_a_row_that_is_refused_is_named_without_what_signs_its_file(tmp_path: Pa
     assert SECRET not in str(raised.value)
 
 
+@pytest.mark.shelf
 def test_manifests_sources_and_summaries_show_no_signature(tmp_path: Path) -> None:
     table = pa.table({"tokens": [list(range(1, n)) for n in range(2, 9)], "text": ["some text"] * 7})
     pq.write_table(table, tmp_path / "x.parquet")

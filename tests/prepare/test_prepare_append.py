@@ -183,6 +183,7 @@ def test_versions_are_pruned_but_never_the_current_one(grown: Path) -> None:
     assert versions_of(grown)[0].number == 3
 
 
+@pytest.mark.shelf
 def test_commands_list_and_prune(grown: Path) -> None:
     runner = CliRunner()
     shown = runner.invoke(main, ["inspect", str(grown)], catch_exceptions=False)

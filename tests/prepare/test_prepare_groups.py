@@ -241,6 +241,7 @@ def test_an_altered_table_is_refused(tmp_path, name):
         open_prepared(output)
 
 
+@pytest.mark.shelf
 def test_the_command_line_prepares_inspects_and_verifies(tmp_path):
     tokens = pa.table({"tokens": [list(range(n)) for n in LENGTHS], "prompt": PROMPTS, "id": IDS})
     pq.write_table(tokens, tmp_path / "x.parquet")

@@ -121,6 +121,7 @@ assert type(batch) is PackedBatch and batch["layout"].num_rows == 2, batch
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.shelf
 def test_batches_of_rollouts_and_pairs_are_packed_batches_too(tmp_path):
     from packhorse.rollouts import Rollouts, pack_pairs, pack_rollouts
 

@@ -281,6 +281,7 @@ def test_what_is_taken_down_does_not_leave_the_server(root, tmp_path):
     assert digest_of(PackedDataset(target, "plain", batch_size=2)) == digest_of(own)
 
 
+@pytest.mark.shelf
 def test_trees_come_whole(tmp_path):
     prompts = [RNG.integers(0, 900, 6) for _ in range(8)]
     documents = [np.concatenate((prompts[i // 3], RNG.integers(0, 900, 2 + i % 4))) for i in range(24)]
@@ -310,6 +311,7 @@ def test_tokens_need_a_right_of_their_own(root, tmp_path, make_server):
         )
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("name", ["plain", "pieces-masked", "cut", "aligned", "both"])
 def test_an_audit_compares_what_the_server_sends(server, root, name):
     right = tokens_of(root, name)
@@ -321,6 +323,7 @@ def test_an_audit_compares_what_the_server_sends(server, root, name):
     assert CliRunner().invoke(main, arguments).exit_code == 2
 
 
+@pytest.mark.shelf
 def test_an_audit_reads_what_is_in_no_stream_a_few_bins_at_a_time(server, root, monkeypatch):
     """The tokens of many long bins are more than one answer may hold."""
     monkeypatch.setattr("packhorse.proof.epoch_audit._TOKENS_AT_ONCE", 64)
@@ -330,6 +333,7 @@ def test_an_audit_reads_what_is_in_no_stream_a_few_bins_at_a_time(server, root, 
     assert "every token as in its source: yes" in result.output
 
 
+@pytest.mark.shelf
 def test_an_audit_finds_other_tokens(server, root, tmp_path):
     other = written(tmp_path / "other", [*DOCUMENTS[:-1], DOCUMENTS[-1] + 1], vocab_size=60_001)
     result = CliRunner().invoke(

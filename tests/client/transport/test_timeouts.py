@@ -99,6 +99,7 @@ def test_waiting_is_one_line_on_a_terminal_and_plain_elsewhere(nowhere, monkeypa
         assert "\x1b" not in text
 
 
+@pytest.mark.shelf
 @pytest.mark.parametrize("command", [["stream"], ["audit"], ["show"], ["doctor"]], ids=lambda command: command[0])
 def test_commands_take_a_timeout(nowhere, command):
     from click.testing import CliRunner

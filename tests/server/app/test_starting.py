@@ -64,6 +64,7 @@ def everything(target, dataset):
     return made
 
 
+@pytest.mark.shelf
 def test_a_server_serves_before_its_kernels_are_there(corpus, tmp_path, wait_until):
     """The same bins, and health tells that it serves: nothing waits for a compiler."""
     with without_kernels(corpus.root, tmp_path, wait_until) as (target, server):
@@ -91,6 +92,7 @@ def test_a_server_serves_where_stdout_takes_nothing(corpus, tmp_path, wait_until
         server.kill()
 
 
+@pytest.mark.shelf
 def test_a_client_that_vanishes_costs_no_traceback(running_server):
     code = """
 import os, sys
@@ -161,6 +163,7 @@ def test_health_has_one_answer_of_several_reasons(caplog):
     ]
 
 
+@pytest.mark.shelf
 def test_health_tells_while_nothing_can_be_served(corpus, tmp_path, make_server, wait_until):
     root = tmp_path / "root"
     shutil.copytree(corpus.root / "few", root / "few")

@@ -149,6 +149,7 @@ def test_a_folder_altered_in_place_ends_its_open_streams(root):
     assert caught.value.reason == pb.ERROR_REASON_DATASET_CORRUPT
 
 
+@pytest.mark.shelf
 def test_a_server_looks_again_at_sighup_and_runs_go_on(
     root, replace, make_server, joined, wait_until, embedded, packhorse_lines
 ):

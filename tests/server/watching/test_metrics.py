@@ -112,6 +112,7 @@ def get(url):
         return error.code, error.read().decode()
 
 
+@pytest.mark.shelf
 def test_the_port_answers_few_paths_and_says_which(server):
     root = server.metrics_url.removesuffix("/metrics")
     assert get(f"{root}/healthz") == (200, "SERVING\n")
