@@ -8,15 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+from tests.shelf_packages import SHELF
 
 ROOT = Path(__file__).parents[1]
-_CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
-(_CONTRACT,) = (each for each in _CONTRACTS if each["name"] == "The core imports nothing of the shelf")
-SHELF = tuple(name.removeprefix("packhorse.") for name in _CONTRACT["forbidden_modules"])
 SECONDS = 1500
 ONLY_HERE = """
 import os

@@ -6,6 +6,8 @@ import pytest
 
 from packhorse.client import PackedDataset, connect
 
+pytestmark = pytest.mark.shelf  # all of them run commands of the shelf
+
 NUM = 60
 URL = "https://example.org/{}?a=1,2#part"
 
@@ -52,7 +54,6 @@ def masked_keys(folder, name):
         return sorted(client.keys(name, ids))
 
 
-@pytest.mark.shelf
 def test_a_url_is_redacted_and_batches_heed_it(folder, packhorse):
     taken = [URL.format(number) for number in (40, 7)]
     assert masked_keys(folder, "web") == []
@@ -71,7 +72,6 @@ def test_a_url_is_redacted_and_batches_heed_it(folder, packhorse):
     assert f"redaction {digest}: 2 ids masked: asked for" in audit.stdout
 
 
-@pytest.mark.shelf
 def test_keys_and_ids_that_say_the_same_have_one_digest(folder, packhorse):
     web = folder / "data" / "web"
     by_key = packhorse("redact", web, "--ids", URL.format(3), "--ids", "9").stdout.split()[-1]
@@ -79,7 +79,6 @@ def test_keys_and_ids_that_say_the_same_have_one_digest(folder, packhorse):
     assert packhorse("redact", web, "--ids", "3,9").stdout.split()[-1] == by_key
 
 
-@pytest.mark.shelf
 def test_of_a_mixture_a_key_is_its_component_s(folder, packhorse):
     mixture = folder / "data" / "mixed.mixture.toml"
     result = packhorse("redact", mixture, "--component", "more", "--ids", URL.format(4))
@@ -90,7 +89,6 @@ def test_of_a_mixture_a_key_is_its_component_s(folder, packhorse):
     assert "masked" not in lines["web"]
 
 
-@pytest.mark.shelf
 def test_a_file_of_keys(folder, packhorse, tmp_path):
     ids_file = tmp_path / "gone.txt"
     ids_file.write_text(f"# asked for on Monday\n{URL.format(1)}\n0, 2 # by number\n{URL.format(59)}\n")
@@ -104,7 +102,6 @@ def test_a_file_of_keys(folder, packhorse, tmp_path):
     assert checked.stderr == "WRONG: redact[1]: web has no keys https://example.org/none\n"
 
 
-@pytest.mark.shelf
 def test_locate_and_explain_speak_in_keys(folder, packhorse, json_lines):
     web = folder / "data" / "web"
     by_key, by_id = json_lines(packhorse("show", web, "--json", "--id", URL.format(10), "--id", "9").stdout)[::-1]
@@ -120,7 +117,6 @@ def test_locate_and_explain_speak_in_keys(folder, packhorse, json_lines):
     assert "https://example.org/" in shown
 
 
-@pytest.mark.shelf
 def test_tokenizing_again_without_keys_leaves_none_behind(folder, packhorse, tmp_path):
     arguments = ["tokenize", "--input", folder / "web.jsonl", "--output", tmp_path / "x", "--train-tokenizer"]
     arguments += ["--vocab-size", 300]

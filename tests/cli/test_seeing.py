@@ -8,6 +8,8 @@ import pytest
 
 from packhorse.client import connect
 
+pytestmark = pytest.mark.shelf  # all of them run commands of the shelf
+
 TOKENIZER = {
     "version": "1.0",
     "truncation": None,
@@ -36,7 +38,6 @@ def words(tmp_path):
     return path
 
 
-@pytest.mark.shelf
 def test_bins_are_drawn(packhorse, dataset, embedded):
     result = packhorse("show", *dataset, "--position", 5, "--limit", 2, "--seed", 3)
     assert result.exit_code == 0, result.output
@@ -47,7 +48,6 @@ def test_bins_are_drawn(packhorse, dataset, embedded):
     assert str(embedded.get_bins("rows", positions=[5], seed=3).ids[0]) in rows[0]
 
 
-@pytest.mark.shelf
 def test_json_and_html_hold_the_same_bins(packhorse, dataset, embedded, tmp_path):
     page = tmp_path / "bins.html"
     result = packhorse("show", *dataset, "--limit", 3, "--json", "--html", page)
@@ -59,7 +59,6 @@ def test_json_and_html_hold_the_same_bins(packhorse, dataset, embedded, tmp_path
     assert len(re.findall(r"sequence \d+: id", text)) == len(ids)
 
 
-@pytest.mark.shelf
 def test_a_step_is_drawn_and_its_documents_are_listed(packhorse, dataset):
     run = ["--step", 2, "--rank", 1, "--world-size", 2, "--batch-size", 3, "--epoch", 1]
     explained = json.loads(packhorse("show", *dataset, *run, "--json").stdout)
@@ -70,7 +69,6 @@ def test_a_step_is_drawn_and_its_documents_are_listed(packhorse, dataset):
     assert text.count("\nslot ") == 3
 
 
-@pytest.mark.shelf
 def test_a_cursor_says_where_to_draw(packhorse, dataset, tmp_path):
     at = json.loads(packhorse("show", *dataset, "--epoch", 1, "--seed", 3, "--position", 5, "--json").stdout)
     cursor = json.dumps({"digest": "x", "epoch": 1, "seed": 3, "position": 5})
@@ -83,7 +81,6 @@ def test_a_cursor_says_where_to_draw(packhorse, dataset, tmp_path):
     assert "--cursor and --step exclude each other" in refused.stderr
 
 
-@pytest.mark.shelf
 def test_documents_are_told_with_their_words(packhorse, dataset, corpus, words):
     flags = ["--tokens", f"{corpus.megatron}.idx", "--tokenizer", words]
     result = packhorse("show", *dataset, "--step", 0, *flags, "--json")
@@ -98,7 +95,6 @@ def test_documents_are_told_with_their_words(packhorse, dataset, corpus, words):
     assert f"id {row['sequences'][0]['id']}, " in shown
 
 
-@pytest.mark.shelf
 def test_a_tokenizer_beside_its_tokens_is_found(packhorse, dataset, corpus, words, tmp_path):
     for suffix in (".bin", ".idx"):
         (tmp_path / f"x{suffix}").symlink_to(f"{corpus.megatron}{suffix}")
@@ -108,7 +104,6 @@ def test_a_tokenizer_beside_its_tokens_is_found(packhorse, dataset, corpus, word
     assert row["sequences"][0]["text"].startswith("w")
 
 
-@pytest.mark.shelf
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -130,7 +125,6 @@ def test_what_cannot_be_shown_is_said(packhorse, corpus, arguments, why):
     assert "Traceback" not in result.output
 
 
-@pytest.mark.shelf
 def test_a_dataset_of_the_working_folder_is_found(packhorse, corpus, monkeypatch):
     monkeypatch.chdir(corpus.root)
     with connect("embedded:.") as client:

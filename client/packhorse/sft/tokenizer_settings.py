@@ -16,7 +16,7 @@ _GENERIC = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersB
 
 
 _LLAMA = ("LlamaTokenizer", "LlamaTokenizerFast")
-"""Classes that transformers builds anew from only the vocabulary, with SentencePiece's blanks."""
+"""Classes that transformers builds anew from the vocabulary, with SentencePiece's blanks."""
 
 
 def with_settings(model: Any, config: Mapping[str, Any], path: Path) -> tuple[Any, bool]:

@@ -69,7 +69,7 @@ class AtomicFiles:
 
     def publish(self) -> None:
         """Syncs and renames the files; after a failure the old files are there, and nothing temporary."""
-        several = len(self._paths) > 1  # one file is replaced by only its rename, and is never missing
+        several = len(self._paths) > 1  # one file is replaced by its rename, and is never missing
         aside: list[tuple[Path, Path]] = []
         renamed: list[Path] = []
         try:

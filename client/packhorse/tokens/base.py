@@ -1,4 +1,4 @@
-"""`TokenSource`: the contract of a token source, and two faster ways to implement it than only `read`.
+"""`TokenSource`: the contract of a token source, and two faster ways to implement it than by `read`.
 
 `MappedSource` gathers tokens that lie end to end in memory, and `FetchSource` holds what it decoded for one batch.
 Owns their checks and messages; leaves where tokens lie to the other files of this package.

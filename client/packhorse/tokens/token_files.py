@@ -107,7 +107,7 @@ class TokenFileSource(MappedSource):
         return f"row {row} of {self.where}"
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the lengths of whole sequences, from only the index; see `TokenSource.lengths`."""
+        """Returns the lengths of whole sequences, from the index; see `TokenSource.lengths`."""
         return self._index.ranges(self._lookup.rows(ids))[1]
 
 

@@ -14,8 +14,6 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 _VERSION = 0xA0
 """The tag of a certificate's first field, which the oldest ones lack."""
-
-
 _TWO_DIGITS_OF_YEAR = 0x17
 """The tag of a time whose year has two digits; in others it has four."""
 

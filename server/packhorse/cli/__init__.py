@@ -292,7 +292,7 @@ def _say_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     from packhorse.wire import WIRE_VERSION
 
     said = [f"protocol {WIRE_VERSION}"]
-    if find_spec("numba"):  # which an install of only the client lacks: it reads no folders
+    if find_spec("numba"):  # which a client's install lacks: it reads no folders
         from packhorse.dataset import FORMAT_VERSION
 
         said.append(f"folder format {FORMAT_VERSION}")

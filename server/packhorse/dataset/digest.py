@@ -27,7 +27,6 @@ from packhorse.packing import canonical_templates
 PARTS = ("counts", "options", "templates", "pools")
 """The digest's parts, in order: the length histogram; max_seq_len and every option; the plan; which ids there are."""
 
-
 _PART_DIGITS = 16
 
 

@@ -161,7 +161,7 @@ class SkippedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class TokensRecord:
-    """Where a dataset's tokens are, so that a trainer finds them by only the folder."""
+    """Where a dataset's tokens are, so that a trainer finds them from the folder."""
 
     path: str
     """The token file, or the folder of a table, relative to the dataset's folder."""

@@ -325,7 +325,7 @@ def waiting_of(
 def waiting_of_plan(
     plan: PlanIndex, topology: Topology, balances: Collection[Balance] = tuple(Balance)
 ) -> dict[Balance, Waiting] | None:
-    """As `waiting_of`, from only a plan, because waiting does not depend on ids.
+    """As `waiting_of`, from the plan itself, because waiting does not depend on ids.
 
     Example:
         >>> plan = PlanIndex.build({(4,): 10, (2,): 10}, {4: 10, 2: 10}, 4)

@@ -111,7 +111,7 @@ class Engine(Protocol):
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
         """Begins the tasks and yields their results in order; raises the error of the first in order that fails.
 
-        In this thread only, a task begins when its result is requested.
+        In this one thread, a task begins when its result is requested.
         """
         ...
 
@@ -375,7 +375,7 @@ def open_engine(workers: int, kind: AnyEngineKind = "processes", *, ray_address:
         [3, 2]
 
     Args:
-        workers: threads or local processes, at least 1; 1 is only this thread.
+        workers: threads or local processes, at least 1; 1 is this thread.
         kind: of the engine.
         ray_address: of the cluster, as `ray.init` takes it, see `Execution.ray_address`.
 

@@ -1,7 +1,7 @@
 """Packing under several budgets: items with a size in each dimension, such as tokens and image tiles.
 
 Owns classes of items of about the same sizes, best-fit-decreasing over them, and the bound. A template is a multiset of
-classes, by number, so everything that knows templates of lengths knows these too. Leaves packing by length only to
+classes, by number, so everything that knows templates of lengths knows these too. Leaves packing by one length to
 `best_fit`.
 
 Legend: n items, d dimensions of which the first is tokens, C classes.

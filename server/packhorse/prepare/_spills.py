@@ -69,7 +69,7 @@ class Spill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpillTask:
-    """Rows that were counted, and the files that only they have."""
+    """Rows that were counted, and the files that hold no others."""
 
     source: CountTask
     counted: TaskCounts

@@ -129,7 +129,7 @@ def tokenize(
         documents: how inputs are divided into documents, which columns hold them and their keys, and what happens to
             those that cannot be read; None for the defaults. Keys go into `X.keys.arrow`, where `prepare` finds them.
             Whatever is left out is counted, and named in `X.skipped.jsonl`.
-        special: tokens put before and after every sequence; None for only the end-of-sequence token.
+        special: tokens put before and after every sequence; None for the end-of-sequence token.
         execution: engine, workers, progress, and whether an interrupted call is resumed. With `workers` None it takes
             one for less than 64 MiB of input, because the library's threads are enough, and otherwise one for each
             processor.

@@ -21,7 +21,7 @@ class StreamedBatch(NamedTuple):
 
 
 def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: str) -> list[StreamedBatch]:
-    """Finds the record batches of a file of the stream format, from only the frames of its messages.
+    """Finds the record batches of a file of the stream format, from the frames of its messages.
 
     A message: 0xFFFFFFFF, the size of its metadata as int32, the metadata (a flatbuffer, padded), and its body.
 

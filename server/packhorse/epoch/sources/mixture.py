@@ -284,7 +284,7 @@ class Mixture:
                 self._check_left(number, epoch, int(limits.sum()), self._draws_per_epoch)
 
     def _check_due(self, epoch: int) -> None:
-        """Refuses an epoch in which a component would give more bins than it has, by its weights only.
+        """Refuses an epoch in which a component would give more bins than it has, as its weights say.
 
         The seed does not matter, so a mixture is refused for every run or for none.
         """
