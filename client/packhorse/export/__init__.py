@@ -1,4 +1,4 @@
-"""An epoch's plan as files, for loaders that read a plan instead of a stream."""
+"""Exporting the bins of an epoch to files, for loaders that read files instead of a stream."""
 
 from packhorse.export.files import FILE_FORMATS, export_epoch
 

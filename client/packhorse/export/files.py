@@ -1,7 +1,8 @@
-"""An epoch's plan as files, for loaders that read a plan instead of a stream.
+"""Writing the bins of an epoch to files, for loaders that read files instead of a stream.
 
-Owns the three forms, each in the order of positions; leaves asking to `client/api.py`, and files that appear whole to
-`packhorse.storage`. In xtuner, `PresetPackDataset` and `PresetSampler` read its form.
+Owns the three forms (JSON lines, Parquet, and the files of xtuner's `PresetPackDataset` and `PresetSampler`), each with
+bins in the order of positions. Leaves requesting bins to `client/api.py`, and files that appear whole to
+`packhorse.storage`.
 """
 
 import json
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FILE_FORMATS", "export_epoch"]
 
 FILE_FORMATS = ("jsonl", "parquet", "xtuner")
-"""What `export_epoch` writes."""
+"""The forms that `export_epoch` writes."""
 _XTUNER_FILES = ("samples.npy", "boundaries.npy", "order.npy", "paths.json")
 
 
@@ -45,9 +46,10 @@ def export_epoch(
     overwrite: bool = False,
     with_tokens: bool = False,
 ) -> int:
-    """Writes the bins of an epoch in the order of positions: what a run of any shape reads without a balance.
+    """Writes the bins of an epoch to files, in the order of positions.
 
-    Memory does not grow with the epoch. The output appears when it is complete, or not at all.
+    A run without a balance gets these bins in this order, with any number of ranks. Memory does not grow with the
+    epoch. The output appears when it is complete, or not at all.
 
     Example:
         >>> from packhorse.client import connect
@@ -58,19 +60,19 @@ def export_epoch(
         {"position": 0, "ids": [3, 2], "lengths": [5, 3]}
 
     Args:
-        client: open.
-        dataset: its name.
+        client: an open client.
+        dataset: name of the dataset.
         output: a file; for xtuner a folder.
         file_format: `jsonl` or `parquet`, a bin a line or row; or `xtuner`, for its `PresetPackDataset`, in which a
             sequence's id is its line in the file that xtuner reads.
         epoch: 0-based.
-        seed: of the run.
+        seed: seed of the run.
         skip: positions to leave out.
-        paths: for xtuner, the file that it reads; of a mixture one for each component, in order.
+        paths: for xtuner, the data file that it reads; for a mixture one for each component, in order.
         on_bins: called with the number of bins that were written, for progress.
-        overwrite: whether the output replaces one that is there, when it is complete.
-        with_tokens: whether to write what each bin holds of its sequences' tokens, and their loss mask if they have
-            one, as the server sends them; not for xtuner, which reads its own.
+        overwrite: whether the output, when it is complete, replaces an existing one.
+        with_tokens: whether to also write the tokens of each sequence in a bin, and their loss mask if they have one,
+            as the server sends them; not for xtuner, which reads tokens itself.
 
     Returns:
         The number of bins.
@@ -78,8 +80,8 @@ def export_epoch(
     Raises:
         ValueError: the format is unknown, `paths` does not fit, the output is a URL, or the dataset has what the format
             cannot hold.
-        FileExistsError: the output is there.
-        TokensNotServedError: tokens are wanted, and the server does not send any of this dataset.
+        FileExistsError: the output exists, and overwrite is False.
+        TokensNotServedError: `with_tokens` is given, and the server does not send tokens of this dataset.
     """
     refuse_url(output, "output")
     if file_format not in FILE_FORMATS:
@@ -113,7 +115,10 @@ def export_epoch(
 
 
 def _counted(blocks: Iterator[BinBlock], on_bins: Callable[[int], None]) -> Iterator[BinBlock]:
-    """Yields blocks and tells how many bins each has; refuses redactions, which no other loader would apply."""
+    """Yields blocks and reports the number of bins of each.
+
+    Refuses a block with redactions of a takedown, because a loader that reads the files would not apply them.
+    """
     for block in blocks:
         if block.redactions is not None:
             raise ValueError(
@@ -125,6 +130,7 @@ def _counted(blocks: Iterator[BinBlock], on_bins: Callable[[int], None]) -> Iter
 
 
 def _write_json_lines(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHeader) -> int:
+    """Writes a JSON object for each bin; returns the number of bins."""
     num_bins = 0
     for block in blocks:
         file.write("".join(f"{json.dumps(facts)}\n" for facts in facts_of_bins(block, header)).encode())
@@ -133,6 +139,7 @@ def _write_json_lines(blocks: Iterator[BinBlock], file: BinaryIO, header: Stream
 
 
 def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHeader, *, with_tokens: bool) -> int:
+    """Writes a row for each bin; returns the number of bins. Columns that the dataset lacks hold nulls."""
     require("pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -159,7 +166,7 @@ def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHea
                 else pa.ListArray.from_arrays(pa.array(ends), pa.array(each, kind))
                 for each, kind in zip(values, lists.values(), strict=True)
             ]
-            if block.group_ids is not None:  # of bins without groups null, whatever else is in the block
+            if block.group_ids is not None:  # null for bins without groups, as if their block had none
                 groups = pa.array(block.group_ids, pa.int64(), mask=block.group_ids < 0)
                 grouped = np.concatenate(([0], np.cumsum(block.group_ids >= 0)))
                 has_none = grouped[ends[1:]] == grouped[ends[:-1]]
@@ -179,7 +186,10 @@ def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHea
 def _lists_of_sequences(
     sequences: list[NDArray[Any]] | None, bin_ends: NDArray[np.int32], kind: "pa.DataType"
 ) -> "pa.Array":
-    """Returns a list for each bin, of a list for each of its sequences; nulls if there are none."""
+    """Returns an Arrow array with a list for each bin, which has a list of values for each sequence; or nulls.
+
+    It holds nulls if `sequences` is None, as without a loss mask. `bin_ends` are bounds, from 0: int32 [bins + 1].
+    """
     import pyarrow as pa
 
     if sequences is None:
@@ -190,11 +200,20 @@ def _lists_of_sequences(
 
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:
-    """Writes the beginning of a .npy file of int64; NumPy leaves space in it for any number of rows."""
+    """Writes the header of a .npy file of int64.
+
+    NumPy pads the header so that it can be rewritten in place with another number of rows, once that is known.
+    """
     np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
 
 
 def _write_xtuner(blocks: Iterator[BinBlock], files: Sequence[BinaryIO], paths: Sequence[str]) -> int:
+    """Writes xtuner's four files; returns the number of bins.
+
+    `samples.npy` has six numbers for each sequence: the index of its file in `paths`, its id, -1, -1, and its first and
+    end token. `boundaries.npy` has the bins' bounds in samples, `order.npy` the bins in their order, `paths.json` the
+    paths.
+    """
     samples, boundaries, order, names = files
     for file, width in ((samples, (6,)), (boundaries, ()), (order, ())):
         _write_header(file, (0, *width))
@@ -212,6 +231,7 @@ def _write_xtuner(blocks: Iterator[BinBlock], files: Sequence[BinaryIO], paths: 
         order.write(np.arange(num_bins, num_bins + len(block), dtype="<i8").data)
         num_bins += len(block)
         num_samples += len(rows)
+    # The headers again, now that the numbers of rows are known.
     for file, shape in ((samples, (num_samples, 6)), (boundaries, (num_bins + 1,)), (order, (num_bins,))):
         file.seek(0)
         _write_header(file, shape)

@@ -1,19 +1,19 @@
 """Loss weights: each target's share of the loss, independent of its bin, micro-batch and rank.
 
-Owns what is counted, the denominators over all ranks and micro-batches, and the weights; leaves which tokens are
-targets to `packhorse.client.batches` and the loss of a token to the model.
+Owns counting targets, the denominators over all ranks and micro-batches, and the weights; leaves choosing which tokens
+are targets to `packhorse.client.batches`, and the loss of a token to the model. Sums over sequences are in `sums`.
 
-The mean of packs' means depends on what was packed together, and so does the mean of ranks' means. Here numerators are
-summed, and divided by denominators that were summed over everything first:
+A mean of the bins' means depends on which sequences share a bin, and a mean of the ranks' means depends on the ranks.
+So losses are summed here, and each is divided by a count over all micro-batches and ranks, which is known beforehand:
 
     counts = sum(LossCounts.of_batch(batch) for batch in micro_batches).all_reduce()
     for batch in micro_batches:
         weights = build_loss_weights(batch, "sequence", counts=counts, gradient_divisor=world_size)
         (weights * loss_of_each_token(batch)).sum().backward()
 
-A batch without a target, such as a rank gets in a last step with fewer sequences than rows, counts 0 and weighs 0: its
-loss is 0, not NaN, and its rank takes part in the reduction of gradients. A model of transformers takes the token mean
-by itself: `model(**batch, num_items_in_batch=counts.num_targets).loss`.
+A rank may get a batch without a target, for example in a last step with fewer sequences than rows. All its weights are
+0, so its loss is 0 and not NaN, and the rank takes part in the reduction of gradients. A model of transformers computes
+the token mean itself: `model(**batch, num_items_in_batch=counts.num_targets).loss`.
 
 Legend: B rows, L tokens in a row, T = B·L, n sequences, G groups.
 """
@@ -36,20 +36,20 @@ from packhorse.losses.sums import check_shape, component_names, is_distributed
 
 
 class LossReduction(StrEnum):
-    """What has the same weight in a mean. Sequences and groups without a target are not counted."""
+    """The items that have equal weight in the mean loss. Sequences and groups without a target are not counted."""
 
     TOKEN = "token"
-    """Each target: 1 / targets."""
+    """Every target has equal weight: 1 / targets."""
     SEQUENCE = "sequence"
-    """Each sequence, and its targets within it: 1 / (sequences · targets of the sequence)."""
+    """Every sequence has equal weight, shared by its targets: 1 / (sequences · targets of the sequence)."""
     SAMPLE = "sample"
-    """Each group of sequences (pieces of one document, responses to one prompt), and its targets within it:
-    1 / (groups · targets of the group)."""
+    """Every group of sequences (pieces of one document, responses to one prompt) has equal weight, shared by its
+    targets: 1 / (groups · targets of the group)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SequenceGroups:
-    """Which sequences of a batch form one sample.
+    """The group of each sequence of a batch; a group is one sample of the loss.
 
     Example:
         >>> first, second = SequenceGroups.of_ids([70, 70, 30], [30])  # documents of two micro-batches
@@ -58,9 +58,9 @@ class SequenceGroups:
     """
 
     numbers: NDArray[np.int64]
-    """Group of every sequence, in the layout's order: int64 [n], each in [0, num_groups)."""
+    """Number of every sequence's group, in the layout's order: int64 [n], each in [0, num_groups)."""
     num_groups: int
-    """G, over all ranks and micro-batches. Every rank uses the same G and the same number for each group."""
+    """G, the number of groups over all ranks and micro-batches. Every rank has the same G and the same numbers."""
 
     def __post_init__(self) -> None:
         if self.numbers.dtype != np.int64 or self.numbers.ndim != 1:
@@ -73,10 +73,10 @@ class SequenceGroups:
 
     @classmethod
     def of_ids(cls, *ids: ArrayLike, process_group: dist.ProcessGroup | None = None) -> list[Self]:
-        """Numbers groups by their ids, the same on every rank.
+        """Numbers groups by their ids, with the same numbers on every rank.
 
-        Where torch.distributed runs, the ranks exchange their ids. The data is on the host: give a gloo group, since
-        NCCL would send it through the device and wait.
+        If torch.distributed runs, the ranks exchange their ids. These are in host memory, so give a gloo process group:
+        NCCL would copy them to the device and wait for it.
 
         Args:
             ids: for each micro-batch, the id of every sequence's group, such as its document: integers [n].
@@ -89,7 +89,7 @@ class SequenceGroups:
 
     @classmethod
     def of_batches(cls, *batches: Mapping[str, Any], process_group: dist.ProcessGroup | None = None) -> list[Self]:
-        """Numbers the groups of batches whose dataset was prepared with groups, the same on every rank.
+        """Numbers the groups of batches whose dataset was prepared with groups, with the same numbers on every rank.
 
         A sequence without a group, as a mixture may have, is a group by itself.
 
@@ -100,7 +100,7 @@ class SequenceGroups:
             ([1, 1, 0], 2)
 
         Args:
-            batches: of one step, this rank's.
+            batches: this rank's batches of one step.
             process_group: as for `of_ids`.
 
         Raises:
@@ -112,7 +112,10 @@ class SequenceGroups:
     def _of_keys(
         cls, parts: list[NDArray[np.int64]], width: int, process_group: dist.ProcessGroup | None
     ) -> list[Self]:
-        """Numbers groups by the order of their keys on all ranks: for each micro-batch, int64 [n, width]."""
+        """Numbers groups by their keys, in ascending order over all ranks.
+
+        `parts` has the key of every sequence's group, for each micro-batch: int64 [n, width].
+        """
         known = np.unique(np.concatenate([np.zeros((0, width), dtype=np.int64), *parts]), axis=0)
         if is_distributed():
             of_ranks: list[Any] = [None] * dist.get_world_size(process_group)
@@ -132,9 +135,9 @@ class SequenceGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossCounts:
-    """The denominators of all three means. Add those of several batches with `+` or `sum`.
+    """The denominators of all three means. Add the counts of several batches with `+` or `sum`.
 
-    They stay on the labels' device, and nothing waits for it.
+    Counts stay on the labels' device, and the host does not wait for it.
 
     Example:
         >>> layout = PackLayout.of_rows(np.array([2, 2]), np.array([2, 2]), 5)  # the second row is empty
@@ -159,7 +162,7 @@ class LossCounts:
             batch: has `labels`, integers [B, L] on any device, and `layout` or, as batches of the presets padding-free,
                 trl and open-instruct, `cu_seq_lens_q` in host memory; or it is a batch of trees. Count batches of other
                 presets before the preset: `LossCounts.of_batch(batch)`, then `get_preset(name).convert(batch)`.
-            groups: of its sequences; None for the batch's own `groups`, if it has any.
+            groups: groups of the batch's sequences; None for the batch's own `groups`, if it has any.
 
         Raises:
             ValueError: the labels' shape or the number of groups does not fit the layout, or the batch has no layout.
@@ -168,6 +171,7 @@ class LossCounts:
 
     @classmethod
     def _of_targets(cls, targets: torch.Tensor, groups: SequenceGroups | None) -> Self:
+        """Counts a batch from the number of targets of every sequence: int64 [n]."""
         of_groups = targets.new_zeros(groups.num_groups if groups else 0)
         if groups:
             of_groups.index_add_(0, groups._on(targets.device), targets)
@@ -187,6 +191,7 @@ class LossCounts:
         )
 
     def __add__(self, other: "LossCounts") -> "LossCounts":
+        """Adds the counts of another batch; a ValueError if the two have different numbers of groups."""
         if len(self.targets_of_groups) != len(other.targets_of_groups):
             raise ValueError(
                 f"counts of {len(self.targets_of_groups)} and of {len(other.targets_of_groups)} groups do not add up: "
@@ -207,15 +212,15 @@ class LossCounts:
     ) -> "LossCounts":
         """Adds up the counts of all ranks, in one reduction; every rank must call it, with the same num_groups.
 
-        With gloo and labels on the host no device takes part. With NCCL the reduction is queued on the device, where
-        the denominators stay, and the host does not wait.
+        With gloo and labels in host memory, no device is used. With NCCL the reduction is queued on the device, where
+        the counts stay, and the host does not wait.
 
         Args:
             process_group: the ranks that share a step; None for all.
             device: where the backend reduces ("cuda" for NCCL); None for the device of the counts.
 
         Returns:
-            Counts on `device`; the same counts where torch.distributed does not run.
+            Counts on `device`; the same counts if torch.distributed does not run.
         """
         counts = torch.cat([self.num_targets[None], self.num_sequences[None], self.targets_of_groups])
         if device is not None:
@@ -234,7 +239,7 @@ def build_loss_weights(
     gradient_divisor: int = 1,
     component_weights: Mapping[str, float] | None = None,
 ) -> torch.Tensor:
-    """Builds weights that turn the sum of all tokens' losses into a mean that does not depend on packing or ranks.
+    """Builds weights with which the sum of all tokens' losses is a mean that does not depend on packing or ranks.
 
     Sequences without a target have weight 0 and are not counted. Without any target, all weights and the loss are 0
     (a mean would be 0 / 0).
@@ -247,21 +252,21 @@ def build_loss_weights(
 
     Args:
         batch: as for `LossCounts.of_batch`, with labels shifted or not. The host does not wait for their device.
-        reduction: what has the same weight: "token", "sequence" or "sample".
+        reduction: the items with equal weight: "token", "sequence" or "sample"; see `LossReduction`.
         counts: counts over all micro-batches and ranks of the step. None if the batch is the whole step.
         groups: groups of the sequences, for "sample". None takes the batch's `groups` or, if the batch is the whole
             step, the groups that its dataset was prepared with. For several batches, see `SequenceGroups.of_batches`.
-        gradient_divisor: what the training loop divides gradients by: world_size with DDP and FSDP, times the number of
-            micro-batches if the loop averages them. Weights are multiplied by it, so that the gradient is that of the
-            global mean. The losses of all ranks then add up to this multiple of the mean.
-        component_weights: in a mixture, component → weight of its targets, at least 0; by default 1. Denominators do
-            not change. For a component with the share o of the objective and the share s of the samples, give o / s.
+        gradient_divisor: the number by which the training loop divides gradients: world_size with DDP and FSDP, times
+            the number of micro-batches if the loop averages them. Weights are multiplied by it, so that the gradient is
+            that of the global mean. The losses of all ranks then add up to gradient_divisor times the mean.
+        component_weights: in a mixture, component → factor for the weights of its targets, at least 0; by default 1.
+            Denominators do not change. For a component that should have the share o of the loss and has the share s of
+            the samples, give o / s.
 
     Returns:
-        float32 [B, L], aligned with `labels`: 0 where they are -100. Of a batch of trees float32 [M], aligned with
-        `token_index`. For unshifted labels and a loss computed from
-        `labels[:, 1:]`, take `[:, 1:]` of the weights too. On the labels' device, or on that of `counts` where labels
-        are on the host.
+        float32 [B, L], aligned with `labels`: 0 where they are -100. For a batch of trees float32 [M], aligned with its
+        `token_index`. If labels are not shifted and the loss is computed from `labels[:, 1:]`, take `[:, 1:]` of the
+        weights too. Weights are on the labels' device, or on that of `counts` if labels are in host memory.
 
     Raises:
         ValueError: the reduction is unknown, "sample" lacks groups, shapes do not fit the layout, or component_weights
@@ -277,7 +282,7 @@ def build_loss_weights(
     targets, groups = _targets_of_sequences(batch), _groups_of(batch, groups)
     counts = counts or LossCounts._of_targets(targets, groups)
     labels = batch["labels"]
-    # Never from a device to the host, which would wait for it.
+    # Labels in host memory go to the counts' device: copying counts to the host would wait for the device.
     device = counts.num_targets.device if labels.device.type == "cpu" else labels.device
     denominators = _denominators(LossReduction(reduction), move(targets, device), groups, counts._to(device))
     of_sequences = gradient_divisor / denominators.clamp(min=1).to(torch.float32)
@@ -293,7 +298,10 @@ def build_loss_weights(
 def _denominators(
     reduction: LossReduction, targets: torch.Tensor, groups: SequenceGroups | None, counts: LossCounts
 ) -> torch.Tensor:
-    """Returns the divisor of each target's loss, for every sequence, given its number of targets: int64 [n] each."""
+    """Returns, for every sequence, the number by which the loss of each of its targets is divided: int64 [n].
+
+    `targets` has the number of targets of every sequence: int64 [n].
+    """
     if reduction is LossReduction.TOKEN:
         return counts.num_targets.expand(len(targets))
     if reduction is LossReduction.SEQUENCE:
@@ -313,7 +321,7 @@ def _denominators(
 def _component_factors(
     batch: Mapping[str, Any], component_weights: Mapping[str, float], device: torch.device
 ) -> torch.Tensor:
-    """Returns the weight of every sequence's component, 1 for those without one: float32 [n]."""
+    """Returns the factor of every sequence's component, 1 for components without one: float32 [n]."""
     names = component_names(batch)
     for name, weight in component_weights.items():
         if name not in names:
@@ -325,7 +333,7 @@ def _component_factors(
 
 
 def _layout_of(batch: Mapping[str, Any]) -> PackLayout:
-    """Returns a batch's layout, which some presets give as offsets."""
+    """Returns a batch's layout, or makes it from offsets, as batches of some presets have them."""
     if "layout" in batch:
         return as_layout(batch)
     if "cu_seq_lens_q" in batch:
@@ -337,28 +345,32 @@ def _layout_of(batch: Mapping[str, Any]) -> PackLayout:
 
 
 def _targets_of_sequences(batch: Mapping[str, Any]) -> torch.Tensor:
-    """Returns how many targets every sequence has, on the labels' device: int64 [n]."""
+    """Returns the number of targets of every sequence, on the labels' device: int64 [n]."""
     if "sequence_index" in batch:  # a tree
         which = batch["sequence_index"]
         return which.new_zeros(len(batch["ids"])).index_add_(0, which, torch.ones_like(which))
     layout = _layout_of(batch)
     labels = batch["labels"]
     check_shape("labels", labels, layout)
-    # A target is at one of its sequence's own tokens, shifted or not.
+    # Shifted or not, a sequence's targets are at positions of its own tokens, so a difference of sums counts them.
     num_before = torch.nn.functional.pad((labels != IGNORE_INDEX).flatten().cumsum(0), (1, 0))
     starts, ends = transfer([layout.starts, layout.starts + layout.lengths], labels.device)
     return num_before[ends] - num_before[starts]
 
 
 def _group_ids(batch: Mapping[str, Any]) -> NDArray[np.int64] | None:
-    """Returns the group of every sequence: int64 [n]; None without groups."""
+    """Returns the id of every sequence's group: int64 [n], negative for none; None if the batch has no groups."""
     if "sequence_index" not in batch:  # no tree
         return _layout_of(batch).group_ids
     return batch["group_ids"].cpu().numpy() if "group_ids" in batch else None
 
 
 def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Returns every sequence's component, whether it has a group, and which, or else its id: int64 [n, 3]."""
+    """Returns a key for every sequence's group: int64 [n, 3].
+
+    The three are the sequence's component, whether it has a group, and the group's id, or the sequence's id without
+    one.
+    """
     groups = _group_ids(batch)
     if groups is None:
         raise ValueError(
@@ -374,6 +386,7 @@ def _keys_of_groups(batch: Mapping[str, Any]) -> NDArray[np.int64]:
 
 
 def _groups_of(batch: Mapping[str, Any], groups: SequenceGroups | None) -> SequenceGroups | None:
+    """Returns the groups given, or else the batch's own; a ValueError if their number of sequences differs."""
     groups = batch.get("groups") if groups is None else groups
     num_sequences = len(batch["ids"]) if "sequence_index" in batch else _layout_of(batch).num_sequences
     if groups is not None and len(groups.numbers) != num_sequences:

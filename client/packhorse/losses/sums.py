@@ -1,9 +1,11 @@
 """Sums over the sequences of a packed batch, and losses of a mixture's components.
 
-Owns the way from values of tokens to one number for each sequence or component; leaves which tokens are targets, and
-which sequence is of which component, to `packhorse.client.batches`. Nothing waits for a device.
+Owns reducing values of tokens to one number for each sequence or component. Leaves choosing which tokens are targets,
+and the component of each sequence, to `packhorse.client.batches`; weights of tokens are in `loss_weights`. No function
+waits for a device.
 
-Legend: B rows, L tokens in a row, n sequences, C components, V tokens in the vocabulary.
+Legend: B rows, L tokens in a row, n sequences, C components, V tokens in the vocabulary; in a batch of trees, M trained
+tokens, each counted once for every sequence that it is trained in.
 """
 
 from collections.abc import Mapping
@@ -33,7 +35,7 @@ def sum_over_sequences(batch: Mapping[str, Any], values: torch.Tensor) -> torch.
         values: a floating type [B, L], on any device; the host does not wait.
 
     Returns:
-        float32 [n] (float64 of float64), in the order of `ids`; gradients go back to `values`.
+        float32 [n] (float64 if `values` are), in the order of `ids`; gradients flow to `values`.
 
     Raises:
         ValueError: the batch has no layout, or the values have another shape.
@@ -79,7 +81,7 @@ def sequence_log_probs(
         return sums.index_add(0, move(batch["sequence_index"], logits.device), of_trained)
     shifted = has_shifted_labels(batch, shift_labels)
     labels = batch["labels"]
-    # Labels are shifted, because shifted logits would be a copy.
+    # Labels are shifted and not logits, because shifting logits would copy a large tensor.
     targets = labels if shifted else F.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
     return sum_over_sequences(batch, _log_probs(targets, logits))
 
@@ -95,11 +97,11 @@ def trained_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> torch.T
         [0.5, 0.5]
 
     Args:
-        batch: of trees: of `pack_rollouts` with `prefixes="tree"`, or of a dataset with `shared_prefix="tree"`.
+        batch: a batch of trees, from `pack_rollouts` with `prefixes="tree"` or a dataset with `shared_prefix="tree"`.
         logits: a floating type [B, L, V], on any device; the host does not wait.
 
     Returns:
-        float32 [M] (float64 of float64), in the order of `token_index`.
+        float32 [M] (float64 if `logits` are), in the order of `token_index`.
 
     Raises:
         ValueError: the shapes do not fit.
@@ -109,7 +111,7 @@ def trained_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> torch.T
 
 
 def _log_probs(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """Returns the log-probability of each label of the same position, 0 where it is -100: float32 [B, L]."""
+    """Returns the log-probability of each label under the logits at its position, 0 where it is -100: [B, L]."""
     if logits.shape[:-1] != labels.shape:
         raise ValueError(f"logits have shape {list(logits.shape)}, and labels {list(labels.shape)}")
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -120,7 +122,7 @@ def _log_probs(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentMetrics:
-    """Losses and targets of each component. Add those of several batches with `+` or `sum`.
+    """Losses and targets of each component. Add the metrics of several batches with `+` or `sum`.
 
     Example:
         >>> one = ComponentMetrics(names=("web",), loss_sums=torch.tensor([6.0]), num_targets=torch.tensor([3]))
@@ -129,7 +131,7 @@ class ComponentMetrics:
     """
 
     names: tuple[str, ...]
-    """Components, in the order of `component_ids`."""
+    """Names of the components, in the order of `component_ids`."""
     loss_sums: torch.Tensor
     """Sum of the losses of each component's targets: float32 [C]."""
     num_targets: torch.Tensor
@@ -141,7 +143,10 @@ class ComponentMetrics:
         return self.loss_sums / self.num_targets
 
     def __add__(self, other: "ComponentMetrics") -> "ComponentMetrics":
-        """Adds the metrics of another batch; components that a later stage added come last."""
+        """Adds the metrics of another batch.
+
+        One batch may have more components, at the end, because a later stage of the mixture added them.
+        """
         names = max(self.names, other.names, key=len)
         if names[: len(self.names)] != self.names or names[: len(other.names)] != other.names:
             raise ValueError(f"metrics of {', '.join(self.names)} and of {', '.join(other.names)} do not add up")
@@ -166,7 +171,7 @@ class ComponentMetrics:
             process_group: the ranks that share a step; None for all.
 
         Returns:
-            The sums; the same metrics where torch.distributed does not run.
+            The sums; the same metrics if torch.distributed does not run.
         """
         if not is_distributed():
             return self
@@ -192,17 +197,18 @@ def per_component_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> Com
         ([3.0, 4.0], [2, 1])
 
     Args:
-        losses: of each token, aligned with `labels`: a floating type [B, L], on any device; the host does not wait.
-            Losses where labels are -100 do not count.
-        batch: batch of a mixture without a preset: with `labels`, `layout`, `component_ids` and `component_names`.
+        losses: the loss of each token, aligned with `labels`: a floating type [B, L], on any device; the host does not
+            wait. Losses where labels are -100 do not count.
+        batch: a batch of a mixture, without a preset: it has `labels`, `layout`, `component_ids` and `component_names`.
 
     Raises:
-        ValueError: the batch is not of a mixture, or shapes do not fit.
+        ValueError: the batch does not come from a mixture, or shapes do not fit.
     """
     names = component_names(batch)
     layout, labels, device = as_layout(batch), batch["labels"], losses.device
     check_shape("losses", losses, layout)
     check_shape("labels", labels, layout)
+    # Tokens that are no target, or in no sequence, are counted for an extra component, which is cut off at the end.
     of_sequences = F.pad(move(batch["component_ids"], device), (1, 0), value=len(names))
     is_target = move(labels != IGNORE_INDEX, device).flatten()
     number = torch.where(is_target, of_sequences[sequence_index(layout, device)], len(names)).long()
@@ -216,10 +222,10 @@ def per_component_metrics(losses: torch.Tensor, batch: Mapping[str, Any]) -> Com
 
 
 def component_names(batch: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the names of the components that a batch's sequences may be of.
+    """Returns the names of the components of a batch's mixture.
 
     Raises:
-        ValueError: the batch is of no mixture.
+        ValueError: the batch does not come from a mixture.
     """
     if "component_ids" not in batch or "component_names" not in batch:
         raise ValueError(
@@ -230,10 +236,10 @@ def component_names(batch: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_shape(name: str, values: torch.Tensor, layout: PackLayout) -> None:
-    """Refuses tensors that do not have one entry for each token.
+    """Checks that a tensor has one entry for each token of a layout.
 
     Raises:
-        ValueError: names the tensor and both shapes.
+        ValueError: it has another shape; the message names the tensor and both shapes.
     """
     if values.shape != (layout.num_rows, layout.row_tokens):
         raise ValueError(

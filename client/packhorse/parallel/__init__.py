@@ -1,4 +1,4 @@
-"""Context parallelism: what a rank computes of a bin that several ranks share."""
+"""Context parallelism: the part of a rank in a bin that several ranks share."""
 
 from packhorse.parallel.context import (
     ContextBatch,

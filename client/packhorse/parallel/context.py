@@ -1,8 +1,9 @@
-"""What a rank computes of a bin that several ranks share: the layouts of context parallelism, and its dynamic form.
+"""The part of a rank in a bin that several ranks share: its tokens, its tensors, and counts for the loss.
 
-Owns the order in which the tokens of a row are dealt to ranks, a rank's tensors, and what an optimizer step holds.
-Leaves which sequences share ranks to `packhorse.topology.ContextRule`, and process groups to `process_groups`. The
-attention kernel exchanges keys and values; nothing here does.
+Owns the three layouts by which the tokens of a row are divided over ranks, a rank's batch under dynamic context
+parallelism (in which every sequence has as many ranks as it needs), and its counts. Leaves choosing the ranks of each
+sequence to `packhorse.topology.ContextRule`, and process groups to `process_groups`. Exchanging keys and values is the
+attention kernel's work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from packhorse.client.batches import IGNORE_INDEX, has_shifted_labels
 from packhorse.topology import ContextPart, ContextRule, checked_integer
 
 ContextParallelLayout = Literal["zigzag", "contiguous", "blocks"]
+"""How the tokens of a row are divided over ranks; see `context_parallel_indices`."""
 
 
 def context_parallel_indices(
@@ -31,19 +33,19 @@ def context_parallel_indices(
     block_tokens: int = 128,
     restore: bool = False,
 ) -> torch.Tensor:
-    """Returns the indices of one rank's tokens under context parallelism, or those of all ranks.
+    """Returns the indices of one rank's tokens under context parallelism, or of all ranks' tokens, rank by rank.
 
     `zigzag` cuts every segment into 2·size equal chunks. Rank r takes chunks r and 2·size − 1 − r, so that causal
     attention costs each rank the same. Transformer Engine's `thd_get_partitioned_indices` gives the same indices; this
     function needs neither it nor a GPU.
 
-    `contiguous` gives rank r the r-th of `size` equal parts of the row, as linear attention reads it.
+    `contiguous` cuts the row into `size` equal parts, and gives rank r part r; linear attention needs this order.
 
-    `blocks` cuts the row into blocks of `block_tokens`, wherever segments end, and deals them so that each rank has as
-    many blocks and about as much causal attention to compute. Segments need no alignment. It is for attention that
-    reads a mask and all keys, as FlexAttention does; ring attention needs `zigzag`.
+    `blocks` cuts the row into blocks of `block_tokens` tokens, without regard to segments. Every rank gets the same
+    number of blocks, with about the same causal attention to compute. Segments need no alignment. This is for attention
+    that reads a mask and all keys, such as FlexAttention; ring attention needs `zigzag`.
 
-    Nothing waits for a device.
+    The function does not wait for a device.
 
     Example:
         >>> offsets = torch.tensor([0, 8, 12])
@@ -53,24 +55,23 @@ def context_parallel_indices(
         [0, 1, 6, 7, 2, 3, 4, 5]
 
     Args:
-        cu_seqlens: offsets of segments, from 0 to `num_tokens`: integers [s + 1]. For `zigzag` each must be a multiple
-            of 2·size (`prepare --align`). They are checked in host memory, and not on a device, because that would wait
-            for it. For `blocks` they must be in host memory. The padding at a row's end is a segment too; only
-            `contiguous` does without.
+        cu_seqlens: offsets of segments (a segment is the room of a sequence), from 0 to `num_tokens`: integers [s + 1].
+            For `zigzag` each must be a multiple of 2·size (`prepare --align`). Offsets are checked only if they are in
+            host memory, because reading them from a device would wait for it. For `blocks` they must be in host memory.
+            The padding at a row's end must be a segment too, except for `contiguous`.
         num_tokens: T, a multiple of 2·size for `zigzag`, of size for `contiguous`, of size·block_tokens for `blocks`.
-        size: context-parallel ranks.
-        rank: this one, in [0, size). None: all ranks' indices end to end, so that part r of `size` equal parts is rank
-            r's.
+        size: number of context-parallel ranks.
+        rank: this rank, in [0, size). None for all ranks' indices end to end, in `size` equal parts.
         layout: `zigzag`, `contiguous` or `blocks`.
-        block_tokens: tokens of a block; FlexAttention's blocks have 128. Only `blocks` reads it.
-        restore: whether to return the inverse instead: `row[indices][inverse]` is the row. Only without a rank.
+        block_tokens: tokens of a block, for `blocks`; FlexAttention's blocks have 128.
+        restore: whether to return the inverse permutation: `row[indices][inverse]` is the row. Only without a rank.
 
     Returns:
         int64 [T / size], or [T] without a rank; on the offsets' device. A rank's indices ascend within each segment.
 
     Raises:
-        ValueError: an argument is out of range, `num_tokens` or an offset is not such a multiple, offsets do not ascend
-            from 0 to `num_tokens`, or `blocks` finds them on a device.
+        ValueError: an argument is out of range, `num_tokens` or an offset is not the multiple that the layout needs,
+            offsets do not ascend from 0 to `num_tokens`, or they are on a device with layout `blocks`.
     """
     if layout not in get_args(ContextParallelLayout):
         raise ValueError(f"layout must be one of {', '.join(get_args(ContextParallelLayout))}; got {layout!r}")
@@ -96,6 +97,7 @@ def context_parallel_indices(
 
 
 def _check_multiple(num_tokens: int, size: int, layout: ContextParallelLayout, block_tokens: int) -> None:
+    """Refuses a row that `layout` cannot divide equally over ranks."""
     unit = {"zigzag": 2 * size, "contiguous": size, "blocks": size * block_tokens}[layout]
     if size == 1 or not num_tokens % unit:
         return
@@ -111,7 +113,7 @@ def _check_multiple(num_tokens: int, size: int, layout: ContextParallelLayout, b
 
 
 def _check_offsets(cu_seqlens: torch.Tensor, num_tokens: int, size: int, layout: ContextParallelLayout) -> None:
-    """Refuses offsets that `layout` cannot divide; those on a device are taken as they are."""
+    """Refuses offsets that `layout` cannot divide; offsets on a device are not checked."""
     if not isinstance(cu_seqlens, torch.Tensor) or cu_seqlens.dim() != 1 or not len(cu_seqlens):
         shape = list(cu_seqlens.shape) if isinstance(cu_seqlens, torch.Tensor) else type(cu_seqlens).__name__
         raise ValueError(f"cu_seqlens must be a tensor of integers [segments + 1], got {shape}")
@@ -139,26 +141,28 @@ def _check_offsets(cu_seqlens: torch.Tensor, num_tokens: int, size: int, layout:
 
 
 def _zigzag(cu_seqlens: torch.Tensor, num_tokens: int, size: int, rank: int) -> torch.Tensor:
+    """Returns the indices of a rank's tokens: of each segment the chunks `rank` and 2 · size - 1 - `rank`."""
     offsets = cu_seqlens.to(torch.int64)
-    index = torch.arange(num_tokens // size, device=offsets.device)
-    shares = offsets // size  # offsets of each segment's tokens among this rank's
+    index = torch.arange(num_tokens // size, device=offsets.device)  # among this rank's tokens
+    shares = offsets // size  # offsets of the segments among this rank's tokens
     segment = torch.searchsorted(shares[1:].contiguous(), index, right=True)
     start, share = offsets[segment], shares[segment]
     chunk = (shares[segment + 1] - share) // 2
     within = index - share
-    # Between a rank's two chunks are those of the other ranks.
+    # A rank's second chunk is 2 · size - 1 - rank chunks into its segment, and 1 chunk into the rank's share of it.
     return start + within + torch.where(within < chunk, rank, 2 * size - 2 - rank) * chunk
 
 
 def _dealt_blocks(cu_seqlens: torch.Tensor, num_tokens: int, size: int, block_tokens: int) -> NDArray[np.int64]:
-    """Returns all ranks' indices: round by round, the rank with the least work so far gets the heaviest block left.
+    """Returns the indices of all ranks' tokens in layout `blocks`, rank by rank.
 
-    At 8 ranks and 32,768 tokens of lognormal documents no rank has more than 1.001 of the mean work. Dealing to and
-    fro, as PyTorch's `_PTRRLoadBalancer` does, gives up to 1.025.
+    In each round every rank gets one of the `size` heaviest blocks that are left: the rank with the least work so far
+    gets the heaviest, and so on. With 8 ranks and 32,768 tokens of documents of lognormal lengths, no rank has more
+    than 1.001 times the mean work. PyTorch's `_PTRRLoadBalancer`, which deals in alternating order, gives up to 1.025.
     """
     segments = PackLayout.of_cu_seqlens(cu_seqlens)
     index = np.arange(num_tokens).reshape(-1, block_tokens)
-    # A token attends to those of its segment up to itself.
+    # A token attends to the tokens of its segment up to and including itself.
     keys = index.ravel() + 1 - segments.starts.repeat(segments.lengths)
     work = keys.reshape(index.shape).sum(axis=1)
     rounds = np.argsort(-work, kind="stable").reshape(-1, size)
@@ -174,37 +178,37 @@ def _dealt_blocks(cu_seqlens: torch.Tensor, num_tokens: int, size: int, block_to
 
 @dataclass(frozen=True, kw_only=True)
 class ContextBatch:
-    """A rank's micro-batch, and the ranks that share its sequences.
+    """A rank's micro-batch under dynamic context parallelism, and which ranks share its sequences.
 
-    Legend: k ranks share the sequences, which have T tokens of room together; s segments: the rooms of sequences, and
-    padding where the layout needs some. A rank without sequences has k = 1 and one segment of padding. Without a layout
-    every rank has all T tokens.
+    Legend: k ranks share n sequences in s segments: the rooms of the sequences, and one of padding if the layout needs
+    it. The segments have T tokens together, of which each rank has T / k; without a layout (None) every rank has all T.
+    A rank without sequences has k = 1 and one segment of padding.
     """
 
     input_ids: torch.Tensor
-    """int64 [1, T / k]."""
+    """Tokens of this rank, 0 on padding: int64 [1, T / k]."""
     labels: torch.Tensor
-    """Shifted: each token's next token, -100 where there is none: int64 [1, T / k]."""
+    """Shifted labels: each token's next token, -100 if it is no target: int64 [1, T / k]."""
     position_ids: torch.Tensor
-    """int64 [1, T / k]."""
+    """Index of each token in its sequence: int64 [1, T / k]."""
     cu_seqlens: torch.Tensor
     """Offsets of the segments among all T tokens, for kernels of context parallelism: int32 [s + 1]."""
     max_seqlen: int
     """The longest segment, in tokens."""
     cp_size: int
-    """k, a power of two."""
+    """k, the ranks that share the sequences; a power of two."""
     cp_rank: int
-    """This rank among them, in [0, k)."""
+    """This rank among these k, in [0, k)."""
     first_rank: int
-    """The first of them, counted over all ranks; a multiple of k."""
+    """The first of these k ranks, counted over all ranks; a multiple of k."""
     ids: torch.Tensor
     """Ids of the sequences, the same on all k ranks: int64 [n]."""
     lengths: torch.Tensor
-    """Tokens of each sequence, without the rest of its room: int64 [n], in host memory."""
+    """Length of each sequence, without the rest of its room: int64 [n], in host memory."""
     num_tokens: int
-    """Σ length of the sequences. It is the same on all k ranks, so count it once."""
+    """Sum of the sequences' lengths. All k ranks have the same sum, so count it on one of them."""
     sum_of_squares: int
-    """Σ length² of the sequences."""
+    """Sum of the squares of the sequences' lengths; the same on all k ranks."""
 
 
 def context_batch(
@@ -212,8 +216,8 @@ def context_batch(
 ) -> ContextBatch:
     """Returns a rank's part of a bin. The other ranks of its context-parallel group call it with the same bin.
 
-    Rank r is in context-parallel group r // K with K = `rule.max_context_parallel`, which is what the loader knows as a
-    data-parallel rank.
+    Rank r is in context-parallel group r // K, with K = `rule.max_context_parallel`. The loader takes the number of the
+    context-parallel group as its data-parallel rank.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -225,9 +229,9 @@ def context_batch(
     Args:
         batch: one bin, with the keys of `PackedBatch`: batch_size 1, without a preset. Its labels may be shifted.
         rule: the dataset's rule, `Client.get_dataset(name).context_rule`; batches of a prepared dataset have it too.
-        rank: this one, counted over all ranks.
+        rank: this rank, counted over all ranks.
         layout: as in `context_parallel_indices`. `zigzag` needs rooms that are multiples of 2·K (`prepare --align`).
-            None does not divide sequences, for trainers that do it themselves.
+            None does not divide sequences, for trainers that divide them themselves.
 
     Raises:
         ValueError: the batch has another form, its dataset another rule, it holds more than the rule's max_seq_len, or
@@ -246,8 +250,8 @@ def context_batches(
 ) -> list[ContextBatch]:
     """Returns a rank's parts of an optimizer step, for ranks that wait for each other only at its end (DDP, ZeRO-1).
 
-    They follow the buddy plan of `ContextRule.deal`: compute them in their order, and reduce gradients once after the
-    last. Ranks may have different numbers of parts, each at least one.
+    The parts are those of `ContextRule.deal`. Compute them in their order, and reduce gradients once, after the last.
+    Every rank has at least one part, but ranks may have different numbers of them.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -259,7 +263,7 @@ def context_batches(
     Args:
         batch: all bins that the ranks share in an optimizer step, with the keys of `PackedBatch`.
         rule: as in `context_batch`.
-        rank: this one, counted over all ranks.
+        rank: this rank, counted over all ranks.
         layout: as in `context_batch`.
 
     Raises:
@@ -272,6 +276,7 @@ def context_batches(
 
 
 def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
+    """Returns a batch's layout; refuses batches that ranks cannot share, and a rule other than the dataset's."""
     where = batch.get("layout")
     if not isinstance(where, PackLayout) or "input_ids" not in batch:
         raise ValueError("batch must have PackedBatch's own keys: take no preset, and prefixes='repeated'")
@@ -286,6 +291,7 @@ def _layout_of(batch: Mapping[str, Any], rule: ContextRule) -> PackLayout:
 
 
 def _has(part: ContextPart, rank_in_bin: int) -> bool:
+    """Returns whether a rank, counted within its bin, computes a part."""
     return part.first_rank <= rank_in_bin < part.first_rank + part.num_ranks
 
 
@@ -297,7 +303,7 @@ def _part_of(
     part: ContextPart | None,
     layout: ContextParallelLayout | None,
 ) -> ContextBatch:
-    """A rank's tensors of a part; without one, padding."""
+    """Returns a rank's tensors of a part of the batch; if `part` is None, those of padding only."""
     rank_in_bin = rank % rule.max_context_parallel
     size, first = (1, rank_in_bin) if part is None else (part.num_ranks, part.first_rank)
     chosen = np.array(() if part is None else part.indices, dtype=np.int64)
@@ -321,7 +327,7 @@ def _part_of(
     source, within, is_padding = (each.to(batch["ids"].device) for each in (source, within, segment == len(chosen)))
 
     def cut(name: str, of_padding: torch.Tensor | int, *, ahead: int = 0) -> torch.Tensor:
-        """Each token's own value, or the one of the token after it."""
+        """Returns a tensor's value at each token of this rank, or `ahead` tokens after it; on padding `of_padding`."""
         row = batch[name].reshape(-1)
         is_none = is_padding | (source + ahead >= len(row))
         return torch.where(is_none, of_padding, row[torch.where(is_none, 0, source + ahead)])[None]
@@ -347,7 +353,7 @@ def _part_of(
 class ContextCounts:
     """Counts over the micro-steps of an optimizer step: denominators of losses, and input for FLOP counters.
 
-    Sums stay on the parts' device, and nothing waits for it.
+    Sums stay on the parts' device, and the host does not wait for it.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -364,18 +370,19 @@ class ContextCounts:
     num_targets: torch.Tensor
     """Labels that are predicted: int64 []."""
     num_tokens: torch.Tensor
-    """Σ length of the sequences: int64 []."""
+    """Sum of the sequences' lengths: int64 []."""
     sum_of_squares: torch.Tensor
-    """Σ length²: int64 []."""
+    """Sum of the squares of the sequences' lengths: int64 []."""
 
     @classmethod
     def of_parts(cls, parts: Sequence[ContextBatch]) -> "ContextCounts":
-        """Counts a rank's parts, each sequence only on the first of its ranks, and each target where it is computed.
+        """Counts a rank's parts, so that sums over all ranks count everything once.
 
-        Without a layout (None) all ranks of a part have its targets, which then count on the first as well.
+        A sequence is counted on the first of its ranks, and a target on the rank that has it. Without a layout (None)
+        all ranks of a part have its targets; then they are counted on the first rank too.
 
         Args:
-            parts: of one optimizer step, at least one, as `context_batch` or `context_batches` gives them.
+            parts: the parts of one optimizer step, at least one, from `context_batch` or `context_batches`.
         """
         device = parts[0].labels.device
         firsts = [part for part in parts if part.cp_rank == 0]
@@ -398,7 +405,7 @@ class ContextCounts:
             process_group: the ranks that share an optimizer step; None for all.
 
         Returns:
-            The sums; the same counts where torch.distributed does not run.
+            The sums; the same counts if torch.distributed does not run.
         """
         sums = torch.stack((self.num_targets, self.num_tokens, self.sum_of_squares))
         if dist.is_available() and dist.is_initialized():

@@ -1,6 +1,6 @@
-"""The process groups of every size that context-parallel ranks may have.
+"""The torch process groups for every number of ranks that may share sequences.
 
-Leaves what a rank computes to `parallel.context`.
+Leaves choosing a rank's sequences and tensors to `parallel.context`.
 """
 
 import torch.distributed as dist
@@ -9,7 +9,7 @@ from packhorse.topology import ContextRule
 
 
 def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
-    """Makes the process groups of every size once; all ranks call it together.
+    """Makes this rank's process groups, one of every size; all ranks must call it, once.
 
     Example:
         >>> process_groups = context_process_groups(ContextRule(8192, 16))  # doctest: +SKIP
@@ -20,10 +20,10 @@ def context_process_groups(rule: ContextRule) -> dict[int, "dist.ProcessGroup"]:
 
     Returns:
         Size → this rank's process group of that size, for sizes 2, 4, … `rule.max_context_parallel`.
-        `ContextBatch.cp_size` chooses one; its first member is `ContextBatch.first_rank`.
+        `ContextBatch.cp_size` chooses one. Its first rank is `ContextBatch.first_rank`.
 
     Raises:
-        ValueError: the number of ranks is not a multiple of `max_context_parallel`.
+        ValueError: the number of all ranks is not a multiple of `max_context_parallel`.
     """
     rule.of_loader(dist.get_rank(), dist.get_world_size())
     sizes = [1 << bits for bits in range(1, rule.max_context_parallel.bit_length())]

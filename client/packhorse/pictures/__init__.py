@@ -1,6 +1,6 @@
-"""Looking at batches and bins: pictures, and which documents a step trained on.
+"""Looking at batches, bins and sequences: pictures of rows, documents of a step, text with trained tokens marked.
 
-Nothing here makes a bin or a token. Only token sources need torch.
+Bins and tokens come from `packhorse.client`. Torch is needed only with a token source.
 """
 
 from packhorse.pictures.bins import ExplainedStep, draw_bins, explain_step

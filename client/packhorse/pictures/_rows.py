@@ -1,6 +1,7 @@
-"""Rows to draw: their sequences with their facts, and the same as lines of text.
+"""Rows to draw: facts of their sequences, and drawing rows as lines of text.
 
-Leaves finding it out to `picture` and `pictures/bins`, and SVG to `_svg`.
+Owns the classes that both drawings take, and which sequences are drawn as one bar. Leaves filling them in to `picture`
+(from a batch) and `pictures/bins` (from a server), and drawing SVG to `_svg`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from packhorse.formats.keys import shown_key
 
 _LEAST_CELLS, _TOGETHER_CELLS = 4, 8
+"""Characters below which neighbours are drawn as one bar, and the width at which such a bar is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,25 +29,25 @@ class SeenSequence:
     id: int
     """The sequence's id."""
     key: str = ""
-    """Its owner's name for it; empty without a key."""
+    """Its key, the name that its owner uses; empty without one."""
     room: int
     """Tokens that it takes up in its row."""
     length: int | None = None
-    """Its tokens in that room; None if only the room is known."""
+    """Its length in tokens; None if only the room is known."""
     first_token: int = 0
-    """First token in its sequence; not 0 for later pieces."""
+    """Index of its first token in the whole sequence; above 0 for later pieces."""
     group: int | None = None
-    """Its group; None without one."""
+    """Id of its group; None without one."""
     cost: int | None = None
     """cost_linear · room + room²; None if it was not computed."""
     origin: str = ""
-    """Where it comes from, e.g. a file and a row of it."""
+    """Where it comes from, such as a row and a file."""
     first_tokens: tuple[int, ...] = ()
-    """Its first tokens, where there is a token source."""
+    """Its first tokens; empty without a token source."""
     text: str = ""
-    """Their text, where there is a tokenizer."""
+    """The text of its first tokens; empty without a tokenizer."""
     redaction: str = ""
-    """A takedown's redaction of it, e.g. "masked"; empty for none."""
+    """The redaction that a takedown makes of it, such as "masked"; empty for none."""
 
     @property
     def tokens(self) -> int:
@@ -54,7 +56,7 @@ class SeenSequence:
 
     @property
     def title(self) -> str:
-        """Its id and key, and which piece and group it is of."""
+        """Its id and key, where its piece begins, and its group, in words."""
         key = f" {shown_key(self.key)}" if self.key else ""
         piece = f" from token {self.first_token:,}" if self.first_token else ""
         group = "" if self.group is None else f" of group {self.group}"
@@ -62,11 +64,11 @@ class SeenSequence:
 
     @property
     def beginning(self) -> str:
-        """Its first tokens, as text where it is known; empty without a token source."""
+        """Its first tokens, as text if that is known, else as numbers; empty without a token source."""
         return repr(self.text) if self.text else " ".join(map(str, self.first_tokens))
 
     def facts(self) -> dict[str, Any]:
-        """Returns what is known of it, for JSON."""
+        """Returns the facts that are known, as JSON values."""
         facts: dict[str, Any] = {"id": self.id, **({"key": self.key} if self.key else {})}
         facts |= {"room": self.room, "length": self.length}
         if self.first_token:
@@ -93,11 +95,11 @@ class SeenRow:
     capacity: int
     """Tokens that fit into it."""
     sequences: tuple[SeenSequence, ...]
-    """From the left."""
+    """Its sequences, from the left."""
     position: int | None = None
-    """Position of the bin in its epoch; -1 for a bin that the remainder policy added; None where unknown."""
+    """Position of the bin in its epoch; -1 for a bin that the remainder policy added; None if unknown."""
     targets: NDArray[np.bool_] | None = None
-    """Which tokens are predicted: bool [capacity]; None where unknown."""
+    """Whether each token is a target: bool [capacity]; None if unknown."""
 
     @property
     def num_tokens(self) -> int:
@@ -115,7 +117,7 @@ class SeenRow:
         return sum(sequence.cost or 0 for sequence in self.sequences)
 
     def facts(self) -> dict[str, Any]:
-        """Returns what is known of it, for JSON."""
+        """Returns the facts that are known, as JSON values."""
         facts: dict[str, Any] = {"name": self.name, "capacity": self.capacity, "num_tokens": self.num_tokens}
         if self.position is not None:
             facts["position"] = self.position
@@ -132,15 +134,19 @@ class Bar(NamedTuple):
     start: int
     """First token in the row."""
     end: int
-    """Exclusive end."""
+    """End of the range, exclusive."""
     first: int
     """Index of its first sequence."""
     sequences: Sequence[SeenSequence]
-    """One, or several neighbours that are too short to draw apart; none for the rest of the row."""
+    """One sequence, or several neighbours that are too short to draw apart; empty for the padding at the row's end."""
 
 
 def bars(row: SeenRow, least: float, together: float) -> Iterator[Bar]:
-    """Yields the bars of a row, from the left; neighbours with rooms below `least` tokens share one of `together`."""
+    """Yields the bars of a row, from the left.
+
+    A sequence has a bar of its own if its room is at least `least` tokens. Shorter neighbours share bars, each of which
+    is closed when it has `together` tokens.
+    """
     start = end = first = 0
     short: list[SeenSequence] = []
     for index, sequence in enumerate(row.sequences):
@@ -159,7 +165,9 @@ def bars(row: SeenRow, least: float, together: float) -> Iterator[Bar]:
 
 
 def draw_text(rows: Sequence[SeenRow], width: int) -> str:
-    """Returns the lines of some rows, at most `width` characters each: sequences between lines, padding as dots.
+    """Draws rows as lines of at most `width` characters: sequences to scale between bars, and padding as dots.
+
+    Below a row whose targets are known, a second line marks them.
 
     Example:
         >>> row = SeenRow(name="row 0", capacity=8, sequences=(SeenSequence(id=3, room=4), SeenSequence(id=9, room=2)))
@@ -178,6 +186,7 @@ def draw_text(rows: Sequence[SeenRow], width: int) -> str:
 
 
 def _row(row: SeenRow, cells: int) -> str:
+    """Draws a row in `cells` characters."""
     scale = (cells - 1) / row.capacity
     parts = []
     for bar in bars(row, _LEAST_CELLS / scale, _TOGETHER_CELLS / scale):
@@ -188,6 +197,7 @@ def _row(row: SeenRow, cells: int) -> str:
 
 
 def _inside(bar: Bar, size: int, scale: float) -> str:
+    """Draws the inside of a bar in `size` characters; `scale` is characters for a token."""
     if not bar.sequences:
         return "·" * size
     if len(bar.sequences) > 1:
@@ -200,12 +210,13 @@ def _inside(bar: Bar, size: int, scale: float) -> str:
 
 
 def _centred(captions: Sequence[str], size: int, fill: str) -> str:
+    """Centres the first caption that fits in `size` characters, filled up on both sides."""
     caption = next((caption for caption in captions if len(caption) <= size), "")
     return caption.center(size, fill)
 
 
 def _targets(row: SeenRow, cells: int) -> str:
-    """Returns a line below the row, drawn in cells whose tokens are predicted to at least one half."""
+    """Returns a line of `cells` characters that marks where at least half of the tokens are targets."""
     assert row.targets is not None
     begins = np.arange(cells) * row.capacity // cells
     ends = np.maximum((np.arange(cells) + 1) * row.capacity // cells, begins + 1)

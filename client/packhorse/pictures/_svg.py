@@ -1,7 +1,7 @@
-"""Rows as a picture: an inline SVG without scripts or styles, readable on light and dark.
+"""Drawing rows as an inline SVG, without scripts or styles, readable on light and dark pages.
 
-Text and lines have the colour of the page's text. Fills are middle tones that people with any colour vision can
-distinguish, and gaps separate sequences without colour.
+Text and lines have the colour of the page's text. Fills are of medium lightness, in colours that people with any colour
+vision can distinguish, and gaps separate sequences. Facts of rows, and drawing them as text, are in `_rows`.
 """
 
 import zlib
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packhorse.pictures._rows import Bar, SeenRow, SeenSequence, bars
 
-# Paul Tol's "bright" scheme, neighbours far apart in lightness, each with a readable colour of text.
+# (fill, colour of text on it): Paul Tol's "bright" scheme, ordered so that neighbours differ much in lightness.
 _FILLS = (
     ("#4477AA", "#FFFFFF"),
     ("#CCBB44", "#1A1A1A"),
@@ -23,18 +23,23 @@ _FILLS = (
     ("#EE6677", "#1A1A1A"),
 )
 _MANY = "#6E6E6E"
+"""Fill of a bar of several short sequences."""
 
 _LABEL, _BAR, _GAP, _MASK = 100, 720, 20, 48
+"""Widths, from the left: the row's label, its bars, a gap, and the picture of its mask. All sizes are SVG units."""
 _WIDTH = _LABEL + _BAR + _GAP + _MASK + 2
 _BAR_HEIGHT, _TARGET_HEIGHT, _ROW_HEIGHT, _LEGEND_HEIGHT = 30, 5, 60, 26
 _LEAST_WIDTH, _TOGETHER_WIDTH = 4, 32
+"""Width below which neighbours are drawn as one bar, and the width at which such a bar is closed."""
 _LETTER_WIDTH = 6.3
+"""Mean width of a letter, to decide which caption fits."""
 _COLUMNS = 360
-"""Most columns of the line of targets."""
+"""The most columns of the line that marks targets."""
 
 
 def draw(rows: Sequence[SeenRow]) -> str:
-    """Returns the SVG of some rows, one below the other."""
+    """Returns the SVG of rows, one below the other, and a legend."""
+    # An id of its own for each picture, because a notebook's page may hold several.
     hatch = f"packhorse-hatch-{zlib.crc32(repr([row.facts() for row in rows]).encode()):08x}"
     height = len(rows) * _ROW_HEIGHT + _LEGEND_HEIGHT
     parts = [
@@ -56,6 +61,7 @@ def draw(rows: Sequence[SeenRow]) -> str:
 
 
 def _row(row: SeenRow, hatch: str) -> list[str]:
+    """Draws a row: its label, its bars, its mask and, if they are known, its targets."""
     scale = _BAR / row.capacity
     parts = [
         f'<text x="{_LABEL - 12}" y="17" text-anchor="end" font-weight="600">{escape(row.name)}</text>',
@@ -79,7 +85,10 @@ def _row(row: SeenRow, hatch: str) -> list[str]:
 
 
 def _bar(bar: Bar, x: float, width: float, scale: float, hatch: str) -> list[str]:
-    """Returns a sequence, several short ones, or padding."""
+    """Draws a bar: a sequence with the rest of its room, several short sequences, or padding.
+
+    `x`, `width` are in SVG units, and `scale` is SVG units for a token.
+    """
     gap = min(1.5, width / 4)
     if not bar.sequences:
         return [_rect(x, width - gap, hatch, f"padding: {bar.end - bar.start:,} tokens", is_padding=True)]
@@ -102,6 +111,7 @@ def _bar(bar: Bar, x: float, width: float, scale: float, hatch: str) -> list[str
 
 
 def _rect(x: float, width: float, fill: str, title: str, *, is_padding: bool = False) -> str:
+    """Draws a rectangle with rounded corners, and a text that appears when the mouse is over it."""
     line = ' stroke="currentColor" stroke-opacity=".3"' if is_padding else ""
     radius = f"{min(3.0, width / 3):.1f}".removesuffix(".0")
     return (
@@ -111,7 +121,7 @@ def _rect(x: float, width: float, fill: str, title: str, *, is_padding: bool = F
 
 
 def _caption(x: float, width: float, ink: str, captions: Sequence[str]) -> list[str]:
-    """Returns the first caption that fits."""
+    """Draws the first caption that fits into a width; nothing if none does."""
     for caption in captions:
         if len(caption) * _LETTER_WIDTH + 10 <= width:
             middle = x + width / 2
@@ -123,7 +133,7 @@ def _caption(x: float, width: float, ink: str, captions: Sequence[str]) -> list[
 
 
 def _block(at: float, size: float, fill: str, *, is_padding: bool) -> list[str]:
-    """Returns a block of the mask: all pairs of a sequence light, those of causal attention dark."""
+    """Draws a sequence's block of the mask: a light square for all pairs of tokens, a triangle for causal ones."""
     square = f'<path d="M{at:.2f} {at:.2f}h{size:.2f}v{size:.2f}h-{size:.2f}z" fill="{fill}"'
     if is_padding:
         return [square + "/>"]
@@ -134,7 +144,10 @@ def _block(at: float, size: float, fill: str, *, is_padding: bool) -> list[str]:
 
 
 def _targets(targets: NDArray[np.bool_]) -> list[str]:
-    """Returns the line below a row where tokens are predicted, fainter where only some are."""
+    """Draws the line below a row that marks its targets; it is fainter in columns where fewer tokens are targets.
+
+    Shares of targets are rounded up to thirds, and each third is one path with its own opacity.
+    """
     columns = min(_COLUMNS, len(targets))
     edges = np.linspace(0, len(targets), columns + 1).astype(np.int64)
     counts = np.concatenate(([0], np.cumsum(targets)))
@@ -158,6 +171,7 @@ def _targets(targets: NDArray[np.bool_]) -> list[str]:
 
 
 def _legend(y: int, hatch: str, *, has_targets: bool) -> list[str]:
+    """Draws the legend at height `y`."""
     parts = [f'<g transform="translate({_LABEL} {y})" opacity=".8">']
     x = 0
     swatch = '<rect x="{}" y="2" width="18" height="11" rx="2" fill="{}"{}/>'
@@ -183,10 +197,12 @@ def _legend(y: int, hatch: str, *, has_targets: bool) -> list[str]:
 
 
 def _fill(bar: Bar) -> tuple[str, str]:
+    """Returns a bar's fill and the colour of its text; neighbours have different fills."""
     return (_MANY, "#FFFFFF") if len(bar.sequences) > 1 else _FILLS[bar.first % len(_FILLS)]
 
 
 def _about(sequence: SeenSequence, index: int) -> str:
+    """Returns the text that appears when the mouse is over a sequence."""
     lines = [f"sequence {index}: id {sequence.id}, {sequence.tokens:,} tokens"]
     if sequence.first_token:
         lines[0] += f" from its token {sequence.first_token:,} on"
@@ -196,4 +212,5 @@ def _about(sequence: SeenSequence, index: int) -> str:
 
 
 def _sentence(row: SeenRow) -> str:
+    """Returns a row in words, for screen readers."""
     return f"{row.name}: {len(row.sequences)} sequences, {row.num_tokens} of {row.capacity} tokens"

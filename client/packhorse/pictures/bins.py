@@ -1,6 +1,7 @@
-"""Bins of a server: drawn by position, and explained for one step of one rank.
+"""Bins of a server: drawing them by position, and explaining the step of a rank.
 
-Owns requesting them and looking up their sequences; leaves drawing to `picture`.
+Owns requesting bins, and looking up the facts of their sequences (keys, lengths, origins, first tokens). Leaves drawing
+to `picture`, and pictures of a batch too.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from packhorse.client import TokenSource
 
 _DRAWN_BINS = 8
-"""Bins that are drawn if no positions are given."""
+"""Number of bins that are drawn if no positions are given."""
 
 Decode = Callable[[list[int]], str]
 """Turns tokens into text."""
@@ -54,10 +55,10 @@ def draw_bins(
 
     Args:
         client: as `connect` returns it.
-        dataset: its name.
+        dataset: name of the dataset.
         positions: positions of the bins; None for the epoch's first eight.
         epoch: 0-based.
-        seed: of the run.
+        seed: seed of the run.
         skip: positions to leave out; the others are numbered again from 0.
         tokens: a source of sequences' own lengths, origins and first tokens.
         decode: turns tokens into text, e.g. `tokenizer.decode`.
@@ -84,7 +85,7 @@ def draw_bins(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExplainedStep:
-    """What one rank trains on in one step: its bins, and the sequences in them.
+    """The bins that one rank trains on in one step, and the sequences in them.
 
     Example:
         >>> from packhorse.client import connect
@@ -96,21 +97,21 @@ class ExplainedStep:
     """
 
     dataset: str
-    """Its name."""
+    """Name of the dataset."""
     epoch: int
     """0-based."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     topology: Topology
-    """Of the run."""
+    """Topology of the run."""
     step: int
-    """Counted from the topology's start_position."""
+    """Number of the step, counted from the topology's start_position."""
     num_steps: int
-    """Steps of the epoch, counted from there."""
+    """Steps of the epoch, counted from the same position."""
     rank: int
     """Data-parallel rank."""
     rows: tuple[SeenRow, ...]
-    """The rank's bins of the step, by slot."""
+    """The rank's bins in this step, by slot."""
 
     @property
     def ids(self) -> list[int]:
@@ -126,12 +127,12 @@ class ExplainedStep:
         )
 
     def picture(self) -> Picture:
-        """Returns its bins as a picture."""
+        """Returns a picture of the bins."""
         summary = _summary(self.rows, self.rows[0].capacity)
         return Picture(title=self.title, rows=self.rows, num_rows=len(self.rows), summary=summary)
 
     def facts(self) -> dict[str, Any]:
-        """Returns the step as values for JSON."""
+        """Returns the step as JSON values."""
         return {
             "dataset": self.dataset,
             "epoch": self.epoch,
@@ -144,6 +145,7 @@ class ExplainedStep:
         }
 
     def __repr__(self) -> str:
+        """Returns the title, a line for each bin, and a line for each of its sequences."""
         mean = sum(row.cost for row in self.rows) / len(self.rows)
         lines = [self.title]
         for slot, row in enumerate(self.rows):
@@ -185,18 +187,18 @@ def explain_step(
 
     Args:
         client: as `connect` returns it.
-        dataset: its name.
+        dataset: name of the dataset.
         step: step of the stream, counted from the topology's start_position.
         rank: data-parallel rank, in [0, world_size).
         epoch: 0-based.
-        seed: of the run.
-        topology: of the run; the number of workers makes no difference.
+        seed: seed of the run.
+        topology: topology of the run; the number of workers makes no difference.
         skip: positions that the run left out.
         tokens: a source of sequences' own lengths, origins and first tokens.
         decode: turns tokens into text, e.g. `tokenizer.decode`.
 
     Raises:
-        ValueError: the epoch has no such step, or the ranks do not share it.
+        ValueError: the epoch has no such step, or the mode is independent, in which ranks have no steps in common.
         TokenSourceError: the source and the plan disagree.
     """
     if topology.mode is StreamMode.INDEPENDENT:
@@ -236,7 +238,7 @@ def explain_step(
 
 
 class _Reader:
-    """Looks up the sequences of a block."""
+    """Looks up the facts of a block's sequences, from the server and a token source."""
 
     def __init__(
         self,
@@ -255,7 +257,7 @@ class _Reader:
         self._cost_linear = cost_linear
 
     def rows(self, block: BinBlock) -> tuple[SeenRow, ...]:
-        """Returns the bins of a block."""
+        """Returns the bins of a block as rows to draw."""
         lengths, keys, component_ids = self._lengths(block), self._keys(block), block.component_of_sequences()
         found = [
             self._sequence(
@@ -290,7 +292,7 @@ class _Reader:
         return keys
 
     def _lengths(self, block: BinBlock) -> NDArray[np.int64] | None:
-        """Returns each sequence's own tokens: int64 [S]; None if only rooms are known."""
+        """Returns the length of each sequence, or piece: int64 [S]; None if only rooms are known."""
         rule, planned = PieceRule.of(self._info), block.lengths.astype(np.int64)
         if self._tokens is None:
             return planned if rule.rooms.is_plain else None
@@ -301,7 +303,7 @@ class _Reader:
     def _sequence(
         self, block: BinBlock, i: int, key: str, length: int | None, component_id: int | None
     ) -> SeenSequence:
-        """Looks up sequence i of a block."""
+        """Returns the facts of sequence i of a block; `length` is None if only its room is known."""
         sequence_id, room = int(block.ids[i]), int(block.lengths[i])
         first_token = 0 if block.first_tokens is None else int(block.first_tokens[i])
         group = -1 if block.group_ids is None else int(block.group_ids[i])
@@ -335,11 +337,13 @@ class _Reader:
 
 
 def _summary(rows: Sequence[SeenRow], capacity: int) -> str:
+    """Returns how full the rows are, in one line."""
     num_sequences = sum(len(row.sequences) for row in rows)
     return fullness_of(len(rows), capacity, num_sequences, sum(row.num_tokens for row in rows))
 
 
 def _line(sequence: SeenSequence, cost_of_bin: int) -> str:
+    """Returns a line about a sequence: its title, length, share of its bin's cost, origin and beginning."""
     parts = [f"    {sequence.title}", f"{sequence.tokens:,} tokens"]
     if cost_of_bin:
         parts.append(f"{100 * (sequence.cost or 0) / cost_of_bin:.0f} % of the cost")

@@ -1,6 +1,6 @@
-"""A sequence as text with what is trained marked, for terminals, files and notebooks.
+"""A sequence as text with its trained tokens marked, for terminals, files and notebooks.
 
-Owns the marks; leaves where text comes from to `packhorse.sft`, and bins to `bins`.
+Owns the marks; leaves the origins of text to `packhorse.sft`, and pictures of bins to `pictures/bins`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,23 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MOST_SHOWN = 60
+"""Characters of a range that the table shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedRange:
-    """Tokens that follow each other and are trained on together, or not."""
+    """Consecutive tokens that are all trained on, or all not."""
 
     text: str
-    """What they spell."""
+    """The text of the tokens."""
     num_tokens: int
     is_trained: bool
     origin: str = ""
-    """Where they come from in the row, such as `messages[1].content`; empty for the template's own words."""
+    """The part of the row from which they come, such as `messages[1].content`; empty for the template's own text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedSequence:
-    """A sequence in ranges; a notebook shows what is trained in colour.
+    """A sequence, cut into ranges that are trained on or not; a notebook shows trained ranges in colour.
 
     Example:
         >>> answer = MarkedRange(text="4", num_tokens=1, is_trained=True, origin="messages[1].content")
@@ -43,9 +44,11 @@ class MarkedSequence:
     """
 
     title: str
+    """Name of the sequence, such as "row 0"."""
     ranges: tuple[MarkedRange, ...]
+    """The ranges, in order."""
     notes: tuple[str, ...] = ()
-    """What else to know of the row, such as fields that it does not show."""
+    """Further sentences about the row, such as fields that are not in the text."""
 
     @classmethod
     def of_tokens(
@@ -55,13 +58,13 @@ class MarkedSequence:
         mask: NDArray[np.integer] | None,
         decode: Callable[[list[int]], str],
     ) -> "MarkedSequence":
-        """Cuts tokens where their mask changes.
+        """Makes a sequence from tokens, cut into ranges where their mask changes.
 
         Args:
-            title: what the sequence is called.
+            title: name of the sequence.
             tokens: integers [n].
             mask: 1 where a token is trained on: integers [n]; None if all are.
-            decode: returns the text of some tokens.
+            decode: function from token ids to text.
         """
         is_trained = np.ones(len(tokens), np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
         cuts = [0, *(np.flatnonzero(is_trained[1:] != is_trained[:-1]) + 1).tolist(), len(tokens)]
@@ -76,12 +79,12 @@ class MarkedSequence:
 
     @property
     def heading(self) -> str:
-        """The title, with the number of tokens and of those that are trained on."""
+        """The title, with the numbers of all tokens and of trained tokens."""
         counts = [sum(each.num_tokens for each in self.ranges if each.is_trained in kinds) for kinds in _KINDS]
         return f"{self.title}: {counts[0]:,} tokens, {counts[1]:,} trained"
 
     def runs(self) -> list[tuple[str, bool]]:
-        """Returns (text, whether it is trained on), neighbours joined."""
+        """Returns (text, whether it is trained on) for each range, with equal neighbours joined."""
         found: list[tuple[str, bool]] = []
         for each in self.ranges:
             if found and found[-1][1] == each.is_trained:
@@ -91,12 +94,12 @@ class MarkedSequence:
         return found
 
     def text(self) -> str:
-        """Returns it for a plain terminal or a file: what is trained in [[ ]], then a table of where it comes from."""
+        """Returns the sequence for a plain terminal or a file: trained text in [[ ]], then a table of origins."""
         body = "".join(f"[[{text}]]" if is_trained else text for text, is_trained in self.runs())
         return "\n".join([self.heading, body, *self.notes, "", *self.table()])
 
     def table(self) -> list[str]:
-        """Returns a line for each range: whether it is trained on, its tokens, its origin and how it begins."""
+        """Returns a table as lines: whether each range is trained on, its tokens, origin and first characters."""
         unnamed = "template" if any(each.origin for each in self.ranges) else "-"
         origins = [each.origin or unnamed for each in self.ranges]
         width = max(map(len, ["origin", *origins]))
@@ -108,7 +111,7 @@ class MarkedSequence:
         return lines
 
     def _repr_html_(self) -> str:
-        """Returns it for a notebook."""
+        """Returns HTML for a notebook."""
         marked = "".join(
             f'<span title="{escape(each.origin or "template")}"'
             + (' style="background:#c6efce;color:#0b3d17"' if each.is_trained else "")
@@ -119,10 +122,11 @@ class MarkedSequence:
         return f"<p>{escape(self.heading)}</p><pre style='white-space:pre-wrap'>{marked}</pre>{notes}"
 
     def facts(self) -> dict[str, object]:
-        """Returns it as JSON can hold it."""
+        """Returns the sequence as JSON values."""
         names: Sequence[str] = ("text", "num_tokens", "is_trained", "origin")
         ranges = [{name: getattr(each, name) for name in names} for each in self.ranges]
         return {"title": self.title, "ranges": ranges, "notes": list(self.notes)}
 
 
 _KINDS = ((True, False), (True,))
+"""The values of `is_trained` of all tokens, and of trained tokens."""

@@ -1,7 +1,7 @@
-"""`Picture`: some rows to look at, in a notebook or on a terminal; and a batch's picture.
+"""`Picture`: rows to look at, in a notebook or on a terminal; and making one of a batch.
 
-Owns how much is shown, and reading a batch; leaves lines of text to `_rows`, SVG to `_svg`, and served bins to
-`pictures/bins`. It needs no torch: it only asks tensors that are there.
+Owns how much is shown, and reading a batch; leaves drawing as text to `_rows`, drawing SVG to `_svg`, and bins of a
+server to `pictures/bins`. This module does not import torch; it reads a batch's tensors by their own methods.
 """
 
 import shutil
@@ -17,12 +17,15 @@ from packhorse.pictures import _svg
 from packhorse.pictures._rows import SeenRow, SeenSequence, draw_text
 
 FIRST_TOKENS = 24
-"""Tokens that are shown of a sequence's beginning."""
+"""Number of tokens that are shown of a sequence's beginning."""
 _MOST_ROWS = 16
-"""Rows in a picture; the others are counted."""
+"""Rows of a batch that are drawn; the others are counted."""
 _NAMED_SEQUENCES = 12
+"""Sequences of a row whose beginnings are listed."""
 _MOST_LETTERS = 80
 _IGNORED = -100
+"""The label of a token that is no target. It equals IGNORE_INDEX of `packhorse.client.batches`, which would import
+torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,13 +47,13 @@ class Picture:
     """
 
     title: str
-    """One line."""
+    """Title, in one line."""
     rows: tuple[SeenRow, ...]
-    """The rows that are drawn, of a batch at most 16."""
+    """The rows that are drawn; at most 16 of a batch."""
     num_rows: int
-    """All rows."""
+    """Number of all rows, drawn or not."""
     summary: str
-    """Numbers of all rows, in one line."""
+    """How full all rows are, in one line."""
 
     def text(self, width: int | None = None) -> str:
         """Returns the picture as lines of text.
@@ -70,7 +73,7 @@ class Picture:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Returns the picture as HTML: an inline SVG, without scripts or styles of the page."""
+        """Returns the picture as HTML to put into a page: an inline SVG, without scripts or style sheets."""
         rest = self.num_rows - len(self.rows)
         more = f'<div style="opacity:.65">… and {rest:,} more rows</div>' if rest else ""
         return (
@@ -80,7 +83,7 @@ class Picture:
         )
 
     def page(self) -> str:
-        """Returns the picture as an HTML page, light or dark as the browser prefers."""
+        """Returns the picture as a whole HTML page, light or dark as the browser prefers."""
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
             f'<title>{escape(self.title)}</title></head><body style="margin:24px;color-scheme:light dark">'
@@ -88,7 +91,7 @@ class Picture:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Returns the rows as values for JSON."""
+        """Returns the rows as JSON values."""
         return {"title": self.title, "num_rows": self.num_rows, "rows": [row.facts() for row in self.rows]}
 
     def _repr_html_(self) -> str:
@@ -99,7 +102,7 @@ class Picture:
 
 
 def _sequences(row: SeenRow, width: int) -> list[str]:
-    """Returns a line for each of a row's first sequences."""
+    """Returns a line for each of a row's first sequences, with its beginning."""
     lines = []
     for sequence in row.sequences[:_NAMED_SEQUENCES]:
         line = f"    {sequence.title}, {sequence.tokens:,} tokens: {sequence.beginning}"
@@ -110,7 +113,7 @@ def _sequences(row: SeenRow, width: int) -> list[str]:
 
 
 def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] | None = None) -> Picture:
-    """Draws a batch: its sequences to scale, padding, predicted tokens and the mask.
+    """Draws a batch: its sequences to scale, padding, targets and the mask.
 
     A batch that is the last value of a notebook's cell shows the same picture by itself.
 
@@ -125,7 +128,7 @@ def draw_batch(batch: Mapping[str, Any], *, decode: Callable[[list[int]], str] |
                       ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔      ▔▔▔▔▔▔▔▔▔▔
 
     Args:
-        batch: a batch with all keys of a PackedBatch, so without a preset.
+        batch: a batch with the keys of a PackedBatch, and so without a preset.
         decode: function from tokens to text, e.g. `tokenizer.decode`; None for no text.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Proof: audits of epochs, components and tokens, the doctor, health, and the activity of servers.
+"""Checking runs and servers: audits of epochs, components and tokens, diagnosis, health, and activity.
 
-The names are listed in `__init__.pyi`; each is loaded when it is first asked for.
+Names are listed in `__init__.pyi`, and each is loaded when it is first used.
 """
 
 import lazy_loader

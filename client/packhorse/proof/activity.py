@@ -1,6 +1,7 @@
-"""The activity of servers: their open streams, and the work that waits.
+"""The activity of servers: their open streams, waiting work, and use of the machine.
 
-Owns asking every process of a target; leaves rates, and showing them, to `packhorse top`.
+Owns asking every process of a target. Rates between two answers are in `packhorse.analysis.activity`, and showing them
+is left to `packhorse top`.
 """
 
 from dataclasses import dataclass, fields
@@ -17,10 +18,10 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
 _TRIES_PER_PROCESS = 8
-"""Connections for each process that shares an address: the kernel chooses the process."""
+"""Connections that are tried for each process of an address, because the kernel chooses which process answers."""
 
 _OPTIONS = (
-    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
+    ("grpc.use_local_subchannel_pool", 1),  # so that every new channel makes a new connection
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 )
 
@@ -40,7 +41,7 @@ class StreamActivity:
     """
 
     id: str
-    """Its name in the server's log."""
+    """Its id, as in the server's log."""
     method: str
     """StreamBins or PackStream; for a PackStream the fields from dataset to num_steps have no meaning."""
     dataset: str
@@ -48,7 +49,7 @@ class StreamActivity:
     epoch: int
     """0-based."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     rank: int
     """Data-parallel rank."""
     worker: int
@@ -58,7 +59,7 @@ class StreamActivity:
     batch_size: int
     """Bins per rank and step."""
     first_step: int
-    """The step where it began; above 0 if it continues after a break."""
+    """The step at which it began; above 0 if it continues after a break."""
     next_step: int
     """The worker's first step that has not been sent yet."""
     num_steps: int
@@ -66,7 +67,7 @@ class StreamActivity:
     num_messages: int
     """Messages sent."""
     sent_bytes: int
-    """Their size in bytes."""
+    """Size of the messages sent."""
     open_seconds: float
     """How long it has been open."""
     blocked_seconds: float
@@ -76,7 +77,7 @@ class StreamActivity:
     peer: str
     """The client's address, as gRPC writes it."""
     digest: str = ""
-    """Of the dataset's version and the skipped positions; empty from an older server."""
+    """Digest of the dataset's version and the skipped positions; empty from an older server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class ServerActivity:
     num_processes: int
     """Processes at the address."""
     server_version: str
-    """Of packhorse."""
+    """The server's version of packhorse."""
     uptime_seconds: float
     """How long the process has been serving."""
     max_streams: int
@@ -108,9 +109,9 @@ class ServerActivity:
     waiting_in_lanes: dict[str, int]
     """Lane → time slices of work that wait for a thread."""
     sent: dict[str, tuple[int, int, int]]
-    """Dataset → bins, sequences and tokens sent since the process began."""
+    """Dataset → (bins, sequences, tokens) sent since the process began."""
     processor_seconds: float = 0.0
-    """Processor time of all its threads; 0, as in the fields below, from an older server."""
+    """Processor time of all its threads; 0 from an older server, as are the fields below."""
     memory_bytes: int = 0
     """Its memory, without mapped files."""
     memory_limit_bytes: int = 0
@@ -124,14 +125,14 @@ class ServerActivity:
     num_connections_without_request: int = 0
     """Open connections without a request so far."""
     bytes_without_request: int = 0
-    """Bytes received over connections beside the messages of requests."""
+    """Bytes received that are not part of a request's message."""
 
 
 def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float = 5.0) -> list[ServerActivity]:
     """Returns the activity of every server process of a target.
 
-    Every address of every host is asked. Where several processes share an address, connections are made until each has
-    answered; after too many tries a process may be missing.
+    Every address of every host is asked. If several processes share an address, connections are made until each process
+    has answered. After too many tries a process may be missing.
 
     Example:
         >>> ask_activity("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -139,7 +140,7 @@ def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: fl
         packhorse.client.errors.ServerUnavailableError: ...
 
     Args:
-        target: of servers, as `connect` takes it.
+        target: address of one or more servers, as `connect` takes it.
         access: certificates and tokens; by default from the environment. A token must grant GetActivity, and shows only
             streams of its own datasets.
         timeout_seconds: how long to wait for each answer.
@@ -148,7 +149,7 @@ def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: fl
         AccessDeniedError: certificates do not fit, or the token does not grant GetActivity.
         UnauthenticatedError: the server does not know the token.
         NotImplementedByServerError: a server is too old for this request.
-        ServerUnavailableError: an address does not answer in time.
+        ServerUnavailableError: there is no answer from an address in time.
         ValueError: a file cannot be read.
     """
     hosts = hosts_of(target)
@@ -167,6 +168,7 @@ def ask_activity(target: str, *, access: Access = NO_ACCESS, timeout_seconds: fl
 
 
 def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> ServerActivity:
+    """Asks one process at an address, over a new connection."""
     with credentials.open_channel(address, _OPTIONS) as channel:
         stub = packing_pb2_grpc.PackingServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
@@ -199,6 +201,6 @@ def _ask(address: Address, credentials: Credentials, timeout_seconds: float) -> 
 
 
 def refusal_at(address: Address, credentials: Credentials) -> PackhorseError | None:
-    """Returns why an address refuses the connection, where certificates are the reason; else None."""
+    """Returns the error if an address refuses the connection because of certificates; else None."""
     endpoint = endpoint_of(address)
     return None if endpoint is None else refusal_of(endpoint, credentials.access, uses_tls=credentials.uses_tls)

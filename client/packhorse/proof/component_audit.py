@@ -1,7 +1,7 @@
-"""Counts of each component of a mixture in one epoch, compared with the mixture.
+"""Counts of each component of a mixture in one epoch, compared with what the mixture prescribes.
 
-Leaves reading streams to `proof.epoch_audit`. Keeps the ids of the epoch, 16 bytes a sequence, to count how often each
-came.
+Leaves reading streams to `proof.epoch_audit`. To count how often each sequence came, it stores all ids of the epoch: 16
+bytes a sequence.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ class ComponentReport:
     """
 
     component: Component
-    """Its facts, and its share of the epoch."""
+    """The component, with its share of the epoch."""
     bins: int = 0
     """Its bins that trainers got."""
     sequences: int = 0
@@ -35,13 +35,13 @@ class ComponentReport:
     tokens: int = 0
     """Tokens of the streamed sequences, with repeats."""
     times: dict[int, int] = field(default_factory=dict)
-    """Number of times, at least 1 → number of sequences that came so often."""
+    """Number of times t, at least 1 → number of sequences that came t times."""
     bins_left_out: int = 0
-    """Its bins that no trainer got: their positions were skipped, or are outside of the audit."""
+    """Its bins that no trainer got, because their positions were skipped, or are outside of the audited range."""
     sequences_left_out: int = 0
-    """The sequences of these bins."""
+    """Sequences in the bins that were left out."""
     whole_times: dict[int, int] = field(default_factory=dict)
-    """The same as `times` for the whole epoch, including bins that were left out."""
+    """Like `times`, but for the whole epoch, including bins that were left out."""
     masked: int = 0
     """Sequences, counted above, that a takedown masks from the loss."""
     replaced: int = 0
@@ -49,7 +49,7 @@ class ComponentReport:
 
     @property
     def epochs(self) -> str:
-        """The range of its own epochs that came: 1.30 is 30 % into epoch 1."""
+        """The range of the component's own epochs that came, in words; 1.30 is 30 % into its epoch 1."""
         component = self.component
         ends = (component.first_position / component.num_bins, component.end / component.num_bins)
         return " to ".join(f"{component.first_epoch + end:.2f}" for end in ends)
@@ -75,7 +75,7 @@ class ComponentReport:
 
 
 def times_of(component: Component) -> tuple[int, int]:
-    """Returns how often a sequence of a component comes in an epoch of the mixture: least and most.
+    """Returns how many times a sequence of a component comes in an epoch of the mixture, as (fewest, most).
 
     Example:
         >>> times_of(Component(name="web", num_bins=10, first_position=5, num_taken=20))
@@ -83,13 +83,14 @@ def times_of(component: Component) -> tuple[int, int]:
     """
     if not component.num_taken:
         return 0, 0
+    # The component's own epochs that are contained as a whole, and those that are contained at least in part.
     whole = max(component.end // component.num_bins - -(-component.first_position // component.num_bins), 0)
     touched = -(-component.end // component.num_bins) - component.first_position // component.num_bins
     return whole, touched
 
 
 def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
-    """Returns how many of a block's redactions, int64 [S] or None, mask a sequence, and how many replace one.
+    """Returns (sequences masked from the loss, sequences replaced) among a block's redactions, int64 [S] or None.
 
     Example:
         >>> num_redacted(np.array([MASKED, 17, 0]))  # two are replaced, by the tokens 17 and 0
@@ -101,7 +102,7 @@ def num_redacted(redactions: NDArray[np.int64] | None) -> tuple[int, int]:
 
 
 class MixtureTally:
-    """Counts blocks by component."""
+    """Counts the sequences of blocks by component."""
 
     def __init__(self, components: tuple[Component, ...]) -> None:
         self._reports = [ComponentReport(component=component) for component in components]
@@ -114,9 +115,9 @@ class MixtureTally:
         """Counts a block.
 
         Args:
-            block: of a stream of the mixture.
-            entries: (id, first token) of the sequences that are no copies: [n].
-            own: which sequences of the block these are: bool [S].
+            block: a block of a stream of the mixture, with S sequences.
+            entries: (id, first token) of those n sequences that are not repeated to fill the last step: [n].
+            own: whether each sequence of the block is one of these n: bool [S].
             is_left_out: whether no trainer got the block.
         """
         if block.component_ids is None:
@@ -149,7 +150,7 @@ class MixtureTally:
 
 
 def _times(entries: list[NDArray[np.void]]) -> dict[int, int]:
-    """Returns how often sequences came → how many sequences came so often."""
+    """Returns number of times t → number of entries that came t times."""
     if not entries:
         return {}
     _, times = np.unique(np.concatenate(entries), return_counts=True)

@@ -1,6 +1,6 @@
-"""Whether a server serves, and the steps from a client to its first bin, up to the first that fails.
+"""Diagnosis: the steps from a client to a server's first bin, tried until one fails; and a server's health.
 
-Owns the steps and the meaning of each failure; leaves showing them to `packhorse doctor`.
+Owns the steps, and explaining each failure; leaves printing to `packhorse doctor`.
 """
 
 import math
@@ -39,11 +39,13 @@ from packhorse.wire import is_local
 from packhorse.wire.certificates import days_until, end_of
 
 STEPS = ("DNS", "TCP", "TLS", "auth", "versions", "health", "datasets", "first bin")
+"""The steps, in order."""
 
 SOON_DAYS = 14
-"""A certificate or token that expires sooner is worth a warning."""
+"""Days before its end at which a certificate or token gets a warning."""
 
 _MOST_NAMES = 5
+"""Names or addresses that a line lists."""
 _ANOTHER_TOKEN = "make another with `packhorse token new` at the server"
 _FIRST_TOKEN = f"`packhorse token new` at the server makes one; set {variable_of('token_file')} to its file"
 _SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
@@ -61,14 +63,14 @@ class Finding:
     step: str
     """One of STEPS."""
     text: str
-    """One line; for a problem, with the way out."""
+    """What was found, in one line; for a problem, also what to do about it."""
     is_good: bool = True
     """Whether the client can continue."""
     is_warning: bool = False
     """Whether the client can continue, but something should be changed."""
 
     def __str__(self) -> str:
-        """A sign, the step and the text, in one line."""
+        """Returns a sign (✓, ! or ✗), the step and the text, in one line."""
         sign = "✗" if not self.is_good else "!" if self.is_warning else "✓"
         return f"{sign} {self.step:<{max(map(len, STEPS))}}  {self.text}"
 
@@ -76,8 +78,8 @@ class Finding:
 def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: float, service: str = "") -> str:
     """Returns a server's health: SERVING, NOT_SERVING or UNKNOWN.
 
-    NOT_SERVING: the server starts or drains, makes no blocks, or has no dataset that it can serve. Needs no token, and
-    sends none.
+    NOT_SERVING means that the server starts or drains, makes no blocks, or has no dataset that it can serve. The
+    request sends no token, and needs none.
 
     Example:
         >>> ask_health("127.0.0.1:9", timeout_seconds=0.2)  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -85,10 +87,10 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
         packhorse.client.errors.ServerUnavailableError: ...
 
     Args:
-        target: of one server, as `connect` takes it.
+        target: address of one server, as `connect` takes it.
         access: certificates; by default those of the environment.
         timeout_seconds: how long to wait for an answer; math.inf for no limit.
-        service: whose health; empty for the process's.
+        service: name of the gRPC service whose health is asked for; empty for the process.
 
     Raises:
         AccessDeniedError: certificates do not fit.
@@ -112,36 +114,36 @@ def ask_health(target: str, *, access: Access = NO_ACCESS, timeout_seconds: floa
 
 
 class _FailedError(Exception):
-    """A step failed; the message has the reason and the way out."""
+    """A step has failed. The message has the reason, and what to do about it."""
 
 
 def diagnose(
     target: str, *, access: Access = NO_ACCESS, dataset: str | None = None, timeout_seconds: float = 5.0
 ) -> Iterator[Finding]:
-    """Yields the finding of each step to the first bin, for every host of a target. It stops at the first failure.
+    """Yields the finding of each step, for every host of a target; for each host it stops at the first failure.
 
     Example:
         >>> [(finding.step, finding.is_good) for finding in diagnose("127.0.0.1:1")]
         [('DNS', True), ('TCP', False)]
 
     Args:
-        target: of servers, as `connect` takes it.
+        target: address of one or more servers, as `connect` takes it.
         access: certificates and tokens; by default those of the environment.
-        dataset: whose first bin is requested; None for the first one listed.
+        dataset: name of the dataset whose first bin is requested; None for the first one listed.
         timeout_seconds: how long each step may take.
 
     Raises:
-        InvalidRequestError: nothing could ever listen at the target.
+        InvalidRequestError: the target is no valid address.
         ValueError: a file cannot be read, or a token would travel in plain text.
     """
     hosts = hosts_of(target)
-    Credentials(access.or_environment(), hosts)
+    Credentials(access.or_environment(), hosts)  # raises before the first step if files or hosts are wrong
     for host in hosts:
         yield from _Examination(host, access.or_environment(), dataset, timeout_seconds).findings()
 
 
 class _Examination:
-    """The steps to one host; each may use the findings of those before it."""
+    """The steps to one host. Each returns its finding or raises `_FailedError`, and may use earlier results."""
 
     def __init__(self, host: str, access: Access, dataset: str | None, timeout_seconds: float) -> None:
         self._host = host
@@ -154,6 +156,7 @@ class _Examination:
         self._listed: pb.ListDatasetsResponse | None = None
 
     def findings(self) -> Iterator[Finding]:
+        """Yields the finding of each step, up to the first failure."""
         steps: tuple[Callable[[], Finding], ...] = (
             self._dns,
             self._tcp,
@@ -172,6 +175,7 @@ class _Examination:
                 return
 
     def _dns(self) -> Finding:
+        """Looks up the host name."""
         if self._endpoint is None:
             return Finding("DNS", f"{self._host} needs no name to be looked up here")
         name = self._endpoint.host
@@ -190,6 +194,7 @@ class _Examination:
         return Finding("DNS", f"{name} is {_some(self._addresses)} ({_since(started)})")
 
     def _tcp(self) -> Finding:
+        """Connects to every address of the host, to a unix socket, or through a proxy."""
         started = time.perf_counter()
         if self._endpoint is None:
             if not self._host.startswith("unix:"):
@@ -228,6 +233,7 @@ class _Examination:
         return Finding("TCP", text)
 
     def _through_proxy(self, endpoint: Endpoint) -> Finding:
+        """Connects to the host through its proxy."""
         assert endpoint.proxy is not None
         started = time.perf_counter()
         try:
@@ -237,6 +243,7 @@ class _Examination:
         return Finding("TCP", f"the proxy {endpoint.proxy} connects to {self._host} ({_since(started)})")
 
     def _tls(self) -> Finding:
+        """Makes a TLS handshake with every address that answers, and checks when certificates expire."""
         if self._endpoint is None:
             return Finding("TLS", "none: nobody on the network can read a unix socket")
         if self._access.cert is not None:
@@ -273,6 +280,7 @@ class _Examination:
         return Finding("TLS", text, is_warning=min(days) < SOON_DAYS)
 
     def _refuse_expired(self, cert: str | Path) -> None:
+        """Raises a failure if the client's own certificate cannot be read or has expired."""
         try:
             end = end_of(cert)
         except (ValueError, OSError) as error:
@@ -284,6 +292,7 @@ class _Examination:
             )
 
     def _auth(self) -> Finding:
+        """Lists the datasets, for which the server checks the token."""
         sends = bool(self._credentials.metadata)
         try:
             with self._transport() as transport:
@@ -310,6 +319,7 @@ class _Examination:
         return Finding("auth", "the server asks for no token", is_warning=not is_local(self._host))
 
     def _versions(self) -> Finding:
+        """Compares the server's version of packhorse with the client's."""
         ours = version("packhorse")
         theirs = (self._listed.server_version if self._listed else "") or "unknown"
         text = f"server {theirs}, client {ours}, gRPC {version('grpcio')}"
@@ -318,6 +328,7 @@ class _Examination:
         return Finding("versions", text)
 
     def _health(self) -> Finding:
+        """Asks the packing service for its health."""
         try:
             status = ask_health(self._host, access=self._access, timeout_seconds=self._seconds, service=_SERVICE)
         except PackhorseError as error:
@@ -331,6 +342,7 @@ class _Examination:
         return Finding("health", status)
 
     def _datasets(self) -> Finding:
+        """Chooses the dataset whose first bin is requested; fails if it is not served."""
         if self._listed is None:
             if self._dataset is None:
                 raise _FailedError("the token may not list them; name the dataset")
@@ -346,6 +358,7 @@ class _Examination:
         return Finding("datasets", f"{len(names)}: {_some(names)}")
 
     def _first_bin(self) -> Finding:
+        """Requests the first bin twice: over a new connection, and over one that is open."""
         assert self._dataset is not None
         times = []
         try:
@@ -366,9 +379,11 @@ class _Examination:
 
 
 def _some(names: list[str]) -> str:
+    """Returns the first names, and how many more there are."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _since(started: float) -> str:
+    """Returns the time since `started`, in milliseconds, as text."""
     return f"{1000 * (time.perf_counter() - started):.1f} ms"

@@ -1,8 +1,9 @@
-"""Reading every stream of an epoch to check that each sequence comes exactly once.
+"""Audit of an epoch: reads every stream to check that each sequence comes exactly once.
 
-Owns reading and counting; leaves the verdict's words to `packhorse audit`. It keeps a few numbers however large the
-epoch is: hashes of ids are summed, and the sums compared with those in the dataset. Only when they differ is the epoch
-read again, with all ids in memory, to name the missing and the repeated ones.
+Owns reading and counting. Leaves printing to `packhorse audit`, components of a mixture to `component_audit`, and
+comparing tokens to `token_audit`. Memory does not grow with the epoch: hashes of ids are summed, and the sums are
+compared with the dataset's. Only if they differ, the epoch is read again with all ids in memory, to name missing and
+repeated ids.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,13 +23,15 @@ from packhorse.types import DatasetInfo, StreamHeader
 from packhorse.wire import ids_sum
 
 _NAMED_IDS = 10
+"""Ids that a problem names."""
 _POSITIONS_AT_ONCE = 1024
+"""The most bins of one request by position."""
 _TOKENS_AT_ONCE = 8 << 20
-"""Of bins that are read by position with their tokens, some 32 MiB."""
+"""The most tokens of one request by position that asks for tokens; about 32 MiB."""
 
 
 class LeftOut(NamedTuple):
-    """The bins and sequences that an option leaves out of the streams."""
+    """How many bins and sequences an option leaves out of the streams."""
 
     bins: int
     sequences: int
@@ -44,13 +47,13 @@ class AuditReport:
     """
 
     sequences: int = 0
-    """Sequences of the epoch's own bins."""
+    """Sequences of the epoch, streamed or left out; without repeated ones."""
     tokens: int = 0
-    """Their tokens."""
+    """Tokens of these sequences."""
     bins: int = 0
     """Bins with at least one sequence."""
     empty_bins: int = 0
-    """Bins without."""
+    """Bins without a sequence."""
     repeated: int = 0
     """Sequences in bins that the REPEAT policy added; not counted above."""
     masked: int = 0
@@ -60,13 +63,14 @@ class AuditReport:
     streamed_bins: int = 0
     """Bins in the streams, including empty and repeated ones. If it is 0, nothing was audited."""
     left_out: dict[str, LeftOut] = field(default_factory=dict)
-    """Option, such as `skip` → the bins that no trainer gets because of it; counted above, except for redactions."""
+    """Option, such as `skip` → the bins that no trainer gets because of it. They are counted in `sequences`, `tokens`
+    and `bins`, but not in `masked` and `replaced`."""
     sums: tuple[int, int] = (0, 0)
-    """Sums of hashes of the ids and first_tokens of `sequences`."""
+    """Two sums, modulo 2^64, of hashes of each sequence's id and first token; see `packhorse.wire.ids_sum`."""
     num_steps: int = 0
     """Steps that every rank takes."""
     components: list[ComponentReport] = field(default_factory=list)
-    """Of a mixture, the counts of each component."""
+    """Counts of each component of a mixture; empty for other datasets."""
     problems: list[str] = field(default_factory=list)
     """The problems; empty if every sequence came exactly once."""
 
@@ -79,9 +83,14 @@ class AuditReport:
         tally: MixtureTally | None = None,
         left_out_by: str = "",
     ) -> NDArray[np.void]:
-        """Counts a block and returns its `_entries`; where `repeats`, bins without a position are copies.
+        """Counts a block, and returns the `_entries` of its sequences.
 
-        Of a mixture, `tally` counts components. `left_out_by` is the option for which no trainer gets the block.
+        Args:
+            block: bins of a stream, or bins read by position.
+            max_seq_len: a bin's capacity in tokens.
+            repeats: whether bins without a position are copies that fill the last step.
+            tally: counts the components of a mixture; None for other datasets.
+            left_out_by: the option because of which no trainer gets the block; empty for a block that trainers get.
         """
         bounds = np.concatenate(([0], block.bin_ends))
         sizes = np.diff(bounds)
@@ -115,7 +124,7 @@ class AuditReport:
 
 
 def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> NDArray[np.void]:
-    """Returns sequences as (id, start), int64 each [n], which compare as one value."""
+    """Returns (id, start) of each sequence as a structured array [n], whose entries compare as one value."""
     entries = np.zeros(len(ids), dtype=[("id", np.int64), ("start", np.int64)])
     entries["id"] = ids
     if first_tokens is not None:
@@ -124,7 +133,7 @@ def _entries(ids: NDArray[np.int64], first_tokens: NDArray[np.int64] | None) -> 
 
 
 def named_ids(client: Client, dataset: DatasetInfo, ids: NDArray[np.int64]) -> list[str]:
-    """Returns ids of a prepared dataset, int64 [n], as an audit names them: with their keys, where it has keys.
+    """Returns how an audit names ids of a prepared dataset, int64 [n]: with their keys, if the dataset has keys.
 
     Example:
         >>> from packhorse.client import connect
@@ -140,7 +149,7 @@ def named_ids(client: Client, dataset: DatasetInfo, ids: NDArray[np.int64]) -> l
 
 @dataclass(frozen=True, kw_only=True)
 class EpochOfStreams:
-    """One epoch, streamed under one topology.
+    """One epoch, streamed under one topology, to be audited.
 
     Example:
         >>> from packhorse.client import connect
@@ -153,14 +162,15 @@ class EpochOfStreams:
     """
 
     client: Client
-    """Open."""
+    """An open client."""
     dataset: DatasetInfo
+    """The facts of the dataset, from `Client.get_dataset`."""
     epoch: int
     """0-based."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     topology: Topology
-    """How the epoch is divided."""
+    """How ranks and workers share the epoch."""
     skip: Skips = NO_SKIPS
     """Positions that are left out."""
     until: int | None = None
@@ -176,7 +186,7 @@ class EpochOfStreams:
     ) -> AuditReport:
         """Reads every stream once and compares it with the dataset.
 
-        Where no stream carries a bin, `streamed_bins` is 0 and there is no problem.
+        If no stream has a bin, `streamed_bins` is 0 and there is no problem.
 
         Args:
             on_bins: called with the number of bins of every block, for progress.
@@ -192,7 +202,7 @@ class EpochOfStreams:
             report.add(block, self.dataset.max_seq_len, repeats=self._repeats, tally=tally, left_out_by=left_out_by)
             on_block(block, header)
             on_bins(len(block))
-            del block
+            del block  # before the next block is read
         if not report.streamed_bins:
             return report
         if tally is not None:
@@ -209,7 +219,7 @@ class EpochOfStreams:
         return report
 
     def blocks(self) -> Iterator[BinBlock]:
-        """Yields every block of every stream, then the bins that no stream carries."""
+        """Yields every block of every stream, and then the bins that are in no stream."""
         for block, _, _ in self._blocks(AuditReport()):
             yield block
 
@@ -218,7 +228,10 @@ class EpochOfStreams:
         return self.topology.remainder is RemainderPolicy.REPEAT
 
     def _blocks(self, report: AuditReport) -> Iterator[tuple[BinBlock, StreamHeader, str]]:
-        """Yields as `blocks`, each with a header and the option that leaves it out."""
+        """Yields (block, header of its stream, option) for every block of `blocks`, and adds to `report`.
+
+        The option is the one because of which no trainer gets the block; it is empty for blocks that trainers get.
+        """
         header: StreamHeader | None = None
         streamed_bins = 0
         for rank in range(self.topology.world_size):
@@ -270,10 +283,11 @@ class EpochOfStreams:
         """Returns how many bins of a block come before `until`, in an epoch of `num_bins`."""
         if self.until is None or self.until >= num_bins:
             return len(block)
-        beyond = np.flatnonzero((block.positions >= self.until) | (block.positions < 0))  # or of the last step
+        beyond = np.flatnonzero((block.positions >= self.until) | (block.positions < 0))  # < 0: added to the last step
         return int(beyond[0]) if len(beyond) else len(block)
 
     def _stream(self, rank: int, worker: int) -> BinStream:
+        """Opens the stream of a worker."""
         return self.client.stream_bins(
             self.dataset.name,
             epoch=self.epoch,
@@ -286,9 +300,12 @@ class EpochOfStreams:
         )
 
     def _bins_at(self, ranges: Iterable[range], skip: Skips | None) -> Iterator[BinBlock]:
-        """Bins by position: without skipped ones, or of the whole epoch where `skip` is None."""
+        """Yields blocks of bins, read by position.
+
+        Positions count the bins that `skip` leaves; if it is None, they count all bins of the epoch.
+        """
         at_once = _POSITIONS_AT_ONCE
-        if self.with_tokens:  # what one answer may hold
+        if self.with_tokens:  # an answer is limited in size
             at_once = min(at_once, max(1, _TOKENS_AT_ONCE // self.dataset.max_seq_len))
         for positions in ranges:
             for first in range(positions.start, positions.stop, at_once):
@@ -303,7 +320,10 @@ class EpochOfStreams:
                 )
 
     def _explain(self) -> list[str]:
-        """Names ids that the streams miss or repeat, compared with the same epoch read by position."""
+        """Reads the epoch again, and returns problems that name missing and repeated ids.
+
+        Ids in the streams are compared with ids of the same epoch read by position.
+        """
         scratch = AuditReport()
         streamed = [
             scratch.add(block, self.dataset.max_seq_len, repeats=self._repeats) for block, _, _ in self._blocks(scratch)

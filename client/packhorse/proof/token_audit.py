@@ -1,7 +1,8 @@
-"""Comparing batches with a source, token by token.
+"""Audit of tokens: compares the batches of an epoch with a token source, token by token.
 
-Owns building expected rows from the source and the plan, and the comparison. Leaves making batches to `PackedDataset`,
-as in training, and reading streams to `proof.epoch_audit`. Memory does not grow with the epoch.
+Owns building the expected rows from the source and the bins, in a second, slow way, and the comparison. Leaves making
+batches to `PackedDataset`, as in training, and reading streams to `proof.epoch_audit`. Memory does not grow with the
+epoch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,9 @@ from packhorse.topology import RemainderPolicy
 from packhorse.types import Component, DatasetInfo, StreamHeader
 
 _MOST_NAMED = 10
+"""Findings, or ids, that are listed."""
 _PADDING = -1
+"""The value of sequence_ids and position_ids on padding, in the comparison."""
 _EXPECTED = (
     "separators",
     "pad_token_id",
@@ -30,9 +33,9 @@ _EXPECTED = (
     "shared_prefix",
     "media",
 )
-"""Options of rows that this file knows; an audit of batches with another one is refused."""
+"""Fields of `RowFormat` that this module knows. Batches with a value in another field are not audited."""
 _MOST_MARKED = 1 << 28
-"""Most sequences of a source whose missing ids are named: it costs a byte for each."""
+"""The most sequences of a source whose missing ids are named, which takes a byte of memory for each."""
 
 
 @dataclass(kw_only=True)
@@ -47,21 +50,21 @@ class TokenReport:
     streams: AuditReport
     """The audit of the streams; its problems are among `problems`."""
     tokens: int = 0
-    """Tokens of the epoch's sequences, also those that no trainer gets; without separators."""
+    """Tokens of the epoch's sequences, including those that no trainer gets; without separators."""
     cut_tokens: int = 0
     """Tokens of these sequences that the over-length policy cut."""
     dropped_sequences: int = 0
-    """Sequences that the over-length policy dropped, from the ledger."""
+    """Sequences that the over-length policy dropped, by the dataset's facts."""
     dropped_tokens: int = 0
-    """Their tokens."""
+    """Tokens of the dropped sequences."""
     skipped_rows: int = 0
-    """Bad rows of the source that prepare left out."""
+    """Bad rows of the source that `packhorse prepare` left out."""
     targets: int = 0
-    """Predicted tokens, among `tokens` and separators."""
+    """Targets, among `tokens` and separators."""
     differing: int = 0
-    """Sequences, and ranges of padding, that differ."""
+    """Number of differences; at most one for each sequence, and for the padding of each row."""
     findings: list[str] = field(default_factory=list)
-    """The first differences."""
+    """The first differences, in words, and wrong totals."""
 
     @property
     def problems(self) -> list[str]:
@@ -73,11 +76,11 @@ class TokenReport:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenAudit:
-    """Compares an epoch's batches with a source.
+    """Compares an epoch's batches with a token source.
 
-    The dataset makes every bin into tensors, exactly as in training. The same rows are built again from the source's
-    `read`, one sequence at a time, and every tensor is compared. At the end the tokens are counted: all of the source
-    must have come once, except those that the dataset's ledger lists as cut or dropped, and skipped rows.
+    The dataset makes tensors of every bin, exactly as in training. The same rows are built again with the source's
+    `read`, one sequence at a time, and every tensor is compared. At the end, totals are compared: every token of the
+    source must have come once, except tokens that prepare cut or dropped, or whose row it skipped.
 
     Example:
         >>> from packhorse.client import PackedDataset, Topology, connect
@@ -92,14 +95,15 @@ class TokenAudit:
     """
 
     streams: EpochOfStreams
-    """The epoch, and how it is divided."""
+    """The epoch, and how ranks share it."""
     dataset: PackedDataset
-    """Makes the batches; its tokens, loss mask and separators are audited. It needs plain batches: no preset, not
-    flattened, positions not continued."""
+    """The dataset that makes the batches; its tokens, loss mask and separators are audited. Its batches must be plain:
+    no preset, not flattened, and positions that begin at 0 in each sequence."""
     against: TokenSource | None = None
-    """The right tokens, such as the data that the dataset was prepared from; None for the dataset's own source."""
+    """The tokens to compare with, such as the data from which the dataset was prepared; None for the dataset's own
+    source."""
     loss_against: TokenSource | None = None
-    """The right loss mask; None for the dataset's own."""
+    """The loss mask to compare with; None for the dataset's own."""
 
     def audit(self, *, on_bins: Callable[[int], None] = lambda _: None) -> TokenReport:
         """Reads the epoch once; calls `on_bins` with the number of bins of every block, for progress."""
@@ -112,7 +116,7 @@ class TokenAudit:
 
 
 class _Check:
-    """Compares one block after the other."""
+    """The comparison, block by block; called by `EpochOfStreams.audit` with every block."""
 
     def __init__(self, audit: TokenAudit) -> None:
         self.report = TokenReport(streams=AuditReport())
@@ -138,9 +142,9 @@ class _Check:
         self._longest = rule.longest_of_components or (rule.longest,)
         self._splits = [part.over_length == "split" for part in parts]
         self._repeats = audit.streams.topology.remainder is RemainderPolicy.REPEAT
-        self._num_whole = 0  # sequences whose first token came
-        self._whole_tokens = 0
-        self._has_failed = False
+        self._num_whole = 0  # sequences that came, counted by their first piece
+        self._whole_tokens = 0  # their tokens in the source
+        self._has_failed = False  # whether the source refused a batch
 
     def __call__(self, block: BinBlock, header: StreamHeader) -> None:
         """Makes a block's bins into batches and compares them."""
@@ -156,7 +160,7 @@ class _Check:
                 self._find(str(error))
 
     def totals(self) -> Iterator[str]:
-        """Yields problems with the numbers of tokens and sequences."""
+        """Yields problems with the totals of tokens and sequences, after the last block."""
         info, report = self._info, self.report
         if self._has_failed or report.streams.problems:
             return  # the counts are not complete
@@ -192,6 +196,7 @@ class _Check:
             )
 
     def _compare(self, bins: BinBlock, batch: PackedBatch) -> None:
+        """Compares every row of a batch with the row that is expected for its bin."""
         is_token = batch["attention_mask"].numpy() == 1
         tensors: dict[str, NDArray[np.integer]] = {
             "input_ids": batch["input_ids"].numpy(),
@@ -211,7 +216,10 @@ class _Check:
             start = end
 
     def _row(self, bins: BinBlock, start: int, end: int, component_id: int, *, is_counted: bool) -> "_Row":
-        """Builds the expected row."""
+        """Builds the expected row of a bin, whose sequences are [start, end) of `bins`.
+
+        `is_counted` is False for a bin that is repeated to fill the last step.
+        """
         longest, against = self._longest[component_id], self._against.of_component(component_id)
         separators, shift = self._maker.form.separators, self._maker.form.shifts_labels
         row = _Row(
@@ -253,12 +261,16 @@ class _Check:
         return row
 
     def _find(self, finding: str) -> None:
+        """Counts a difference, and notes it if it is among the first."""
         self.report.differing += 1
         if self.report.differing <= _MOST_NAMED:
             self.report.findings.append(finding)
 
     def _missing(self, held: int) -> str:
-        """Names rows of the source that never came, from a second reading of the streams."""
+        """Reads the streams again, and returns text that names rows of the source that never came.
+
+        The text is empty if ids are not row numbers, or the source has too many rows.
+        """
         if self._info.id_column or held > _MOST_MARKED:
             return ""
         has_come = np.zeros(held, dtype=np.bool_)
@@ -275,7 +287,7 @@ class _Check:
 
 
 def _of_dataset(source: TokenSource, info: DatasetInfo) -> TokenSource:
-    """Returns the source that takes the dataset's ids."""
+    """Returns the source with look-up by the dataset's ids, or by its components' ids."""
     return source.for_components(info.components) if info.components else source.for_ids(info.id_column)
 
 
@@ -290,7 +302,8 @@ class _Row:
         self.attention_mask = np.zeros(capacity, dtype=np.int64)
         self._sequence_ids = np.full(capacity, _PADDING, dtype=np.int32)
         self._position_ids = np.full(capacity, _PADDING, dtype=np.int64)
-        self._sequences: list[tuple[int, int, int]] = []  # id, where its room begins, where its first token would be
+        self._sequences: list[tuple[int, int, int]] = []
+        # (id, begin of its room in the row, index in the row of its token 0, which may be in an earlier piece)
         self._filled = 0
 
     def add(
@@ -311,9 +324,9 @@ class _Row:
             room: its room in tokens.
             piece: its tokens [n].
             is_predicted: its loss mask: bool [n].
-            first: where the piece begins in its sequence.
-            bos: the token before it, or None; never predicted.
-            eos: the token after it, or None; predicted with the last token.
+            first: index of the piece's first token in the sequence.
+            bos: the separator before it, or None; it is never a target.
+            eos: the separator after it, or None; it is a target if the last token is.
         """
         before, after = [[] if token is None else [token] for token in (bos, eos)]
         content = np.concatenate((before, piece, after)).astype(np.int64)
@@ -339,9 +352,9 @@ class _Row:
         self._filled += room
 
     def differences(self, tensors: Mapping[str, NDArray[np.integer]]) -> Iterator[str]:
-        """Yields the first wrong token of each sequence that differs, and of padding.
+        """Yields a sentence about the first wrong token of each sequence that differs, and of the padding.
 
-        On padding, sequence_ids and position_ids are not compared.
+        `tensors` has the actual row, by name. On padding, sequence_ids and position_ids are _PADDING in both.
         """
         starts = np.array([start for _, start, _ in self._sequences], dtype=np.int64)
         named: set[int] = set()

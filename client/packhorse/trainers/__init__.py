@@ -1,8 +1,8 @@
-"""Training stacks: their own trainers and loaders on packed data, resumable, one file for each stack.
+"""Adapters for training stacks: their own trainers and loaders on packed data, resumable; one file for each stack.
 
-`transformers` and `trl` hold trainers, `lightning` a data module, `torchdata` a loader and a node, `megatron` a data
-iterator, `verl` a scheduler. The modules of Megatron and verl import without their stacks; the others need theirs.
-The names of this package itself need only torch.
+`transformers` and `trl` have trainers, `lightning` a data module, `torchdata` a loader and a node, `megatron` a data
+iterator, and `verl` a scheduler. `transformers`, `trl` and `torchdata` can be imported only if their stack is
+installed. Importing the names of this package needs only torch.
 """
 
 from packhorse.trainers._data import PackedData

@@ -1,7 +1,8 @@
-"""`PackedData`: the packed dataset of a trainer, for training or validation.
+"""`PackedData`: the description of a packed dataset, for training or validation, that a user gives to a trainer.
 
-Owns that description; leaves batches to `packhorse.client.loading`, and repeating a validation set to `_validation`.
-Each trainer's own module adds what the trainer knows itself: batch size, ranks, device.
+Owns merging the user's values with those that a trainer knows itself, such as batch size, ranks and device; each
+trainer's module passes them. Leaves batches to `packhorse.client.loading`, and repeating a validation set to
+`_validation`.
 """
 
 from dataclasses import KW_ONLY, dataclass, fields, replace
@@ -34,50 +35,50 @@ class PackedData:
     """
 
     target: Target | Server
-    """What `connect` takes, a function that returns a Client, or a Server. By itself, the path of a
-    prepared folder or of a mixture's file."""
+    """The server: an address as `connect` takes it, a function that returns a Client, or a Server. Or, without
+    `dataset`, the path of a prepared folder or of a mixture's file."""
     dataset: str | Run | None = None
-    """Its name on the server, or a Run; None for the folder's."""
+    """Name of the dataset on the server, or a Run; None if `target` is a folder or a file."""
     tokens: Any = None
-    """A TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id. None for those that
-    the folder was prepared from.
+    """A TokenSource, a path of a token file, or anything that gives a sequence's tokens for its id. None for the tokens
+    from which the folder was prepared.
     """
     _: KW_ONLY
     batch_size: int | None = None
     """Bins in a batch, for each rank."""
     seed: int | None = None
-    """Of the run."""
+    """Seed of the run."""
     preset: Preset | PresetName | None = None
     """Name of a training stack, or a Preset."""
     num_workers: int | None = None
     """Worker processes."""
     topology: Topology | None = None
-    """How ranks share the epoch: balance, remainder, mode and so on."""
+    """How ranks share the epoch: balance, remainder policy, mode and so on."""
     batch: BatchFormat | None = None
-    """How a batch looks: separators, labels, loss mask and the like."""
+    """The form of a batch: separators, labels, loss mask and so on."""
     loader: LoaderOptions | None = None
-    """Which rank this process is, and what workers make ahead."""
+    """Options of the loader: which rank this process is, and what workers prefetch."""
 
     @property
     def own_preset(self) -> Preset | PresetName | None:
-        """The preset that the data names, here or in its format."""
+        """The preset that this data names, in `preset` or in `batch`; None if neither has one."""
         return self.preset or (None if self.batch is None else self.batch.preset)
 
     @property
     def media(self) -> Media | None:
-        """What its batches have of images; None for text without images."""
+        """The description of images in its batches; None for text without images."""
         return None if self.batch is None else self.batch.media
 
     def with_defaults(self, other: "PackedData") -> "PackedData":
-        """Returns this data, with another's values where it has none."""
+        """Returns this data with the values of `other` for fields that are None."""
         optional = ("batch_size", "seed", "preset", "num_workers", "topology", "batch", "loader")
         return replace(self, **{name: getattr(other, name) for name in optional if getattr(self, name) is None})
 
     def refuse_schedule(self, why: str) -> None:
-        """Refuses a batch size that changes during training, if the trainer counts with a constant one.
+        """Refuses a batch size that changes during training, for a trainer that counts with a constant one.
 
         Args:
-            why: what the trainer does, and the way out.
+            why: why the trainer needs a constant one, and what to do instead; for the message.
 
         Raises:
             ValueError: the topology has a schedule.
@@ -94,14 +95,14 @@ class PackedData:
         accumulation: int = 1,
         loader: LoaderOptions | None = None,
     ) -> PackedDataLoader:
-        """Returns a loader, with a trainer's values where this data has none."""
+        """Returns a loader; the arguments are a trainer's values, for fields that this data leaves out."""
         topology = self.topology
         if topology is not None and topology.balance is not Balance.NONE and topology.accumulation == 1:
             topology = replace(topology, accumulation=accumulation)
         if self.batch_size is not None:
             batch_size = self.batch_size
         elif topology is not None and batch_size == topology.batch_size:
-            batch_size = None  # the trainer and the topology say the same
+            batch_size = None  # given twice, with the same value
         return create_packed_dataloader(
             self.target,
             self.dataset,
@@ -115,7 +116,7 @@ class PackedData:
         )
 
     def _loader_options(self, of_trainer: LoaderOptions) -> LoaderOptions:
-        """Returns the loader's options: ours where they are given, else the trainer's."""
+        """Returns the loader's options: this data's values that differ from the defaults, else the trainer's."""
         ours, plain = self.loader or LoaderOptions(), LoaderOptions()
         given = {each.name: getattr(ours, each.name) for each in fields(ours)}
         given = {name: value for name, value in given.items() if value != getattr(plain, name)}

@@ -1,4 +1,7 @@
-"""`ValidationBatches`: the same validation batches, each time a trainer asks for them."""
+"""`ValidationBatches`: a validation set for a trainer, which gets the same batches in every evaluation.
+
+Making batches is in `packhorse.client.loading`.
+"""
 
 from collections.abc import Iterator
 
@@ -9,7 +12,10 @@ from packhorse.client import (
 
 
 class ValidationBatches:
-    """The batches of one epoch, the same in each iteration, as many on every rank; every sequence comes once."""
+    """The batches of one epoch, the same in every iteration.
+
+    Every rank has the same number of batches, and over all ranks every sequence comes once.
+    """
 
     def __init__(self, loader: PackedDataLoader) -> None:
         self._loader = loader

@@ -1,7 +1,7 @@
-"""`PackedDataModule`: packed batches for a Lightning Trainer.
+"""`PackedDataModule`: packed batches for a Lightning Trainer, resumable within an epoch.
 
-Owns what Lightning's loop asks of a loader beyond iterating it; leaves the batches to `packhorse.client.loading`.
-Importing this needs no Lightning; making a module does.
+Owns keeping the Trainer's counts of epochs and batches equal to the cursor's; leaves the batches to
+`packhorse.client.loading`. Importing this module needs no Lightning, but making a PackedDataModule does.
 """
 
 import warnings
@@ -23,14 +23,14 @@ except ModuleNotFoundError as error:
 
 
 class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
-    """Trains on one epoch of a packed dataset for each epoch of the Trainer, and resumes within one.
+    """A Lightning data module that gives one epoch of a packed dataset for each epoch of the Trainer.
 
-    The Trainer's own checkpoints hold the cursor of the last batch trained on; `fit(..., ckpt_path=…)` goes on after
-    it, under any world size and batch size. The cursor decides, whatever the Trainer counts: an epoch that `max_steps`
-    cut is finished first, although the Trainer counts it as done. The Trainer's counts are set as if the epoch had been
-    trained under the new topology from its beginning, so that its progress ends with the epoch. Another `fit` of the
-    same Trainer goes on in the same way. Rank, world size and device come from the Trainer, which neither shards nor
-    moves these batches again (`use_distributed_sampler` has no effect on them).
+    The Trainer's checkpoints hold the cursor of the last batch trained on. `fit(..., ckpt_path=…)` continues after it,
+    under any world size and batch size, and so does another `fit` of the same Trainer. If the Trainer's counts and the
+    cursor differ, the cursor is right: an epoch that `max_steps` cut is finished first, although the Trainer counts it
+    as done. The Trainer's counts are then set as if the epoch had been trained under the new topology from its
+    beginning, so that its progress ends with the epoch. Rank, world size and device come from the Trainer, which
+    neither shards nor moves these batches again (`use_distributed_sampler` has no effect on them).
 
     Example:
         >>> data = PackedDataModule(PackedData("embedded:datasets", "corpus", "corpus.idx", batch_size=2, seed=1))
@@ -44,7 +44,8 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
 
     Raises:
         ImportError: Lightning is not installed.
-        ValueError: the batch size is missing or a schedule, or an epoch is given, although the Trainer counts epochs.
+        ValueError: the batch size is missing, a batch schedule is given, or an epoch is given, which the Trainer
+            counts.
     """
 
     def __init__(self, data: PackedData, *, validation: PackedData | None = None) -> None:
@@ -63,7 +64,7 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         self._resumed: Mapping[str, Any] | None = None
 
     def train_dataloader(self) -> "_TrainerEpochs":
-        """Returns this process's batches; Lightning calls it after the processes are connected."""
+        """Returns this process's training batches; Lightning calls it after the processes are connected."""
         state, self._resumed = self._resumed, None
         if self._epochs is not None:
             self._epochs.close()
@@ -73,7 +74,7 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         return self._epochs
 
     def val_dataloader(self) -> ValidationBatches | list[Any]:
-        """Returns this process's batches of the validation set; nothing where there is none."""
+        """Returns this process's validation batches; an empty list without validation data."""
         if self._validation is None:
             return []
         if self._validated is None:
@@ -93,7 +94,7 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
         self._resumed = state_dict or None
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Does not move packed batches, which are already on the device; Lightning moves the others."""
+        """Returns packed batches as they are, because they are on the device already; Lightning moves others."""
         return batch if isinstance(batch, Batch) else super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def teardown(self, stage: str) -> None:
@@ -103,21 +104,22 @@ class PackedDataModule(LightningDataModule or object):  # type: ignore[misc]
                 batches.close()
 
     def _of_trainer(self) -> LoaderOptions:
+        """Returns the loader's options that the Trainer knows: device, rank and world size."""
         trainer = self.trainer
         return LoaderOptions(device=trainer.strategy.root_device, rank=(trainer.global_rank, trainer.world_size))
 
 
 class _TrainerEpochs:
-    """A loader as Lightning's loop goes through it: epoch after epoch, each with the length of a whole one.
+    """The training batches as Lightning's loop iterates them: epoch after epoch, each with the length of a whole one.
 
-    The cursor decides what comes next. Where the Trainer counts otherwise, its counts are set to the cursor's: it ends
-    an epoch when its count of batches comes to the epoch's length, and counts an epoch that `max_steps` cut as a whole
-    one.
+    The cursor decides which batch is next. The Trainer ends an epoch when its count of batches reaches the epoch's
+    length, and counts an epoch that `max_steps` cut as a whole one. So its counts are set to the cursor's if they
+    differ.
 
     Args:
-        loader: at the beginning of any epoch.
-        trainer: whose counts are set.
-        state: where to go on; None at the beginning of the epoch that the Trainer counts.
+        loader: a loader, at the beginning of any epoch.
+        trainer: the Trainer whose counts are set.
+        state: the cursor to continue after; None for the beginning of the epoch that the Trainer counts.
     """
 
     def __init__(self, loader: PackedDataLoader, trainer: "Trainer", state: Mapping[str, Any] | None) -> None:
@@ -130,7 +132,7 @@ class _TrainerEpochs:
         self._set_counts(done)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields the batches of the Trainer's epoch; which that is, is looked up with the first `next`."""
+        """Yields the batches of the epoch that the Trainer counts when the first batch is requested."""
         self._loader.set_epoch(max(self._epoch, self._num_epochs_done))
         self._check_length()
         number = self._num_trained
@@ -138,34 +140,34 @@ class _TrainerEpochs:
         for batch in self._loader:
             number += 1
             trained = self._num_trained
-            self._states = {key: state for key, state in self._states.items() if key >= trained}
+            self._states = {key: state for key, state in self._states.items() if key >= trained}  # not older ones
             self._states[number] = self._loader.state_dict()
             yield batch
         self._states[number] = self._loader.state_dict()
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Returns the number of batches in a whole epoch."""
         if self._length is None:
-            return len(self._loader)  # says that there is no length
+            return len(self._loader)  # raises the TypeError that says why there is no length
         return self._length
 
     def trained_state(self) -> dict[str, Any] | None:
         """Returns the cursor of the last batch that was trained on, even if later ones were returned.
 
-        None if the Trainer's counts are of another training: a tuner sets them back.
+        Returns None if the Trainer's count belongs to another training, as after a tuner has set it back.
         """
         return self._states.get(self._num_trained)
 
     def belongs_to(self, trainer: "Trainer") -> bool:
-        """Whether these are the batches of that Trainer."""
+        """Whether these batches were made for this Trainer."""
         return self._trainer is trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns nothing: Lightning wants loaders that resume to have this method, but the module holds the cursor."""
+        """Returns an empty dict. Lightning expects the method of loaders that resume; the module has the cursor."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes nothing; see `state_dict`."""
+        """Does nothing; see `state_dict`."""
 
     def close(self) -> None:
         """Ends the workers."""
@@ -184,16 +186,16 @@ class _TrainerEpochs:
         return int(count.processed)
 
     def _go_to(self, state: Mapping[str, Any] | None) -> int | None:
-        """Moves the loader to where training continues.
+        """Moves the loader to the batch with which training continues.
 
         Returns:
-            Batches of the epoch before that, as this topology counts them; None if no length is known.
+            Number of batches of its epoch that are done, in batches of this topology; None if epochs have no length.
         """
         loader = self._loader
         loader.set_epoch(self._num_epochs_done if state is None else state.get("epoch", 0))
         try:
             self._length = len(loader)
-        except TypeError:  # mode "independent": an epoch ends with its last batch, whatever was counted
+        except TypeError:  # in mode "independent" epochs have no length
             if state is not None:
                 loader.load_state_dict(state)
             return None
@@ -208,12 +210,15 @@ class _TrainerEpochs:
         return 0
 
     def _limited(self, length: int) -> int:
-        """Batches of an epoch that the Trainer goes through."""
+        """Returns how many batches of an epoch the Trainer trains on (`limit_train_batches`)."""
         limit: int | float = self._trainer.limit_train_batches
         return min(length, limit) if isinstance(limit, int) else int(length * limit)
 
     def _set_counts(self, done: int | None) -> None:
-        """Sets the Trainer's counts to this number of batches of the epoch, if they differ."""
+        """Sets the Trainer's counts to this epoch with `done` batches, if they differ.
+
+        If `done` is None, epochs have no length, and the Trainer's own count of batches stays.
+        """
         fit_loop: Any = self._trainer.fit_loop
         epochs, batches = fit_loop.epoch_progress.current, fit_loop.epoch_loop.batch_progress
         is_ended = epochs.processed == epochs.ready
@@ -233,9 +238,10 @@ class _TrainerEpochs:
         for name in ("ready", "started", "processed", "completed"):
             setattr(batches.current, name, getattr(batches.current, name) + difference)
         batches.is_last_batch = False
-        fit_loop.restarting = True  # Lightning itself takes it back where no epoch is begun
+        fit_loop.restarting = True  # Lightning resets it if no epoch has begun
 
     def _warn_of_end(self, done: int) -> None:
+        """Warns if the Trainer would end before the epoch that is to be finished."""
         max_epochs = self._trainer.max_epochs
         if done and max_epochs is not None and -1 < max_epochs <= self._epoch:
             warnings.warn(
@@ -246,7 +252,7 @@ class _TrainerEpochs:
             )
 
     def _check_length(self) -> None:
-        """Refuses an epoch of more batches than Lightning knows of: it would leave out the rest."""
+        """Refuses an epoch with more batches than Lightning expects, because it would leave out the rest."""
         if self._length is None or self._loader.epoch == self._epoch:
             return
         if (length := len(self._loader)) > self._length:

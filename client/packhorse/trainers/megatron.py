@@ -1,8 +1,9 @@
-"""Megatron: an iterator of packed batches for its training loop.
+"""Megatron: an endless iterator of packed micro-batches for its training loop.
 
-Owns which ranks read, how long an iterator goes on, and what Megatron's checkpoint keeps of it; leaves keys to
-`packhorse.client.presets`, batches and data-parallel ranks to `packhorse.client.loading`, and the way from the ranks
-that read to their peers to `megatron_batch`. Importing this needs no Megatron.
+Owns which ranks read data, iterating over epochs, resuming from Megatron's checkpoints, and optimizer steps under
+dynamic context parallelism. Leaves the keys of a micro-batch to `packhorse.client.presets`, batches and data-parallel
+ranks to `packhorse.client.loading`, and sending micro-batches to ranks that do not read to `megatron_batch`. Importing
+this module needs no Megatron.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,13 +32,14 @@ _NO_STEP = (
     "other than 'drop'"
 )
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen", "padding_mask")
+"""Keys of a micro-batch without dynamic context parallelism."""
 
 
 class MegatronStep(NamedTuple):
     """An optimizer step under dynamic context parallelism, as Megatron's `wrap_data_iterator` returns it.
 
-    The sums are over all ranks; where Megatron's parallel state is not initialised, or the data names its rank, over
-    the bins that this rank shares.
+    The sums are over all ranks. If Megatron's parallel state is not initialised, or the data names its rank, they are
+    over the bins that this rank shares only.
 
     Example:
         >>> micro_batches, num_microbatches, num_tokens, sum_of_squares = iterator.next_step()  # doctest: +SKIP
@@ -46,28 +48,35 @@ class MegatronStep(NamedTuple):
     micro_batches: Iterator[dict[str, torch.Tensor]]
     """Micro-batches of this rank; `get_megatron_batch` takes them one by one."""
     num_microbatches: int
-    """The same on all ranks."""
+    """Number of micro-batches, the same on all ranks."""
     num_tokens: float
-    """Σ length of the sequences."""
+    """Sum of the sequences' lengths."""
     sum_of_squares: float
-    """Σ length² of the sequences."""
+    """Sum of the squares of the sequences' lengths."""
 
 
 @dataclass(frozen=True)
 class _SharedBins:
-    """Makes micro-batches of bins that several ranks share, each with as many ranks as its sequences need."""
+    """Dynamic context parallelism: makes this rank's micro-batches of bins that several ranks share.
+
+    Below, "all ranks" are those of data and context parallelism together.
+    """
 
     rule: ContextRule
+    """How ranks share a bin."""
     rank: int
-    """Among all ranks that data or context is divided over."""
+    """This rank, counted over all ranks."""
     tensor_parallel_size: int
-    """1 without sequence parallelism."""
+    """Tensor-parallel ranks; 1 without sequence parallelism."""
     process_group: Any = None
-    """Of all ranks that data or context is divided over, where they share more than one bin; None if they do not, or
-    where nobody knows."""
+    """The process group of all ranks, to add up sums; None if all ranks share one bin, so that every rank has the sums
+    already, or if Megatron's parallel state is not used."""
 
     def over_ranks(self, sums: tuple[int, int], device: torch.device) -> list[float]:
-        """Adds up the sums of all ranks, each of which has those of the bins that it shares."""
+        """Adds up sums over all ranks; each rank gives the sums of the bins that it shares.
+
+        Every bin is so counted by all ranks that share it, and the total is divided by their number.
+        """
         total = torch.tensor(sums, dtype=torch.float64, device=device)  # whole numbers up to 2^53 are exact
         if self.process_group is not None:
             dist.all_reduce(total, group=self.process_group)
@@ -75,11 +84,15 @@ class _SharedBins:
         return cast(list[float], total.tolist())
 
     def micro_batch(self, batch: PackedBatch) -> dict[str, torch.Tensor]:
-        """Returns this rank's sequences, whole, with the keys of Megatron's packed micro-batches.
+        """Returns this rank's sequences, not divided over ranks, with the keys of Megatron's packed micro-batches.
 
-        Legend: n sequences with T tokens of room. `tokens`, `labels`, `position_ids` int64 [T], `loss_mask` float32
-        [T], `padding_mask` bool [T]; `cu_seqlens` of tokens, `cu_seqlens_padded` of rooms, int32 [n + 1]; `max_seqlen`
-        of rooms, `local_cp_size`, int32 []. A rank without sequences has one of padding, without loss.
+        Legend: n sequences with T tokens of room.
+
+        - `tokens`, `labels`, `position_ids`: int64 [T]; `loss_mask`: float32 [T]; `padding_mask`: bool [T].
+        - `cu_seqlens`: offsets of lengths; `cu_seqlens_padded`: offsets of rooms; int32 [n + 1] each.
+        - `max_seqlen`: the longest room; `local_cp_size`: the ranks that share the sequences; int32 [] each.
+
+        A rank without sequences gets a sequence of padding without loss.
         """
         part = context_batch(batch, self.rule, self.rank, layout=None)
         device, offsets, lengths = part.input_ids.device, part.cu_seqlens.long(), part.lengths
@@ -109,8 +122,8 @@ class _SharedBins:
 class MegatronIterator:
     """Endless micro-batches, epoch after epoch, for Megatron's training loop.
 
-    Made by `create_megatron_iterator`. Nothing is opened before the first `next`: a pipeline stage that never asks for
-    a batch never reads.
+    Made by `create_megatron_iterator`. Streams are opened by the first `next`, so a pipeline stage that never asks for
+    a batch reads nothing.
 
     Example:
         >>> from packhorse.client import LoaderOptions
@@ -123,9 +136,9 @@ class MegatronIterator:
         (1, 1)
 
     Args:
-        loader: of this data-parallel rank, with the preset `megatron-lm`.
-        seq_length: tokens in a row, which Megatron allocates on ranks that do not read; None for any.
-        shared: how bins are shared under dynamic context parallelism; the loader then has no preset.
+        loader: the loader of this data-parallel rank, with the preset `megatron-lm`.
+        seq_length: the tokens in a row for which Megatron allocates memory on ranks that do not read; None for any.
+        shared: makes micro-batches under dynamic context parallelism; the loader then has no preset.
     """
 
     def __init__(
@@ -142,8 +155,8 @@ class MegatronIterator:
     def __next__(self) -> dict[str, torch.Tensor]:
         """Returns the next micro-batch; see `megatron_lm_preset` for its keys.
 
-        Under dynamic context parallelism it has `local_cp_size` and `cu_seqlens_padded` too, no rows, and the sequences
-        whole, as Megatron's packed micro-batches before they are cut.
+        Under dynamic context parallelism it also has `local_cp_size` and `cu_seqlens_padded`, its tensors have no
+        dimension of rows, and sequences are not yet divided over ranks.
 
         Raises:
             ValueError: the dataset's max_seq_len is not `seq_length`, or an epoch has no step at all.
@@ -162,9 +175,8 @@ class MegatronIterator:
     def next_step(self) -> MegatronStep:
         """Returns the micro-batches of the next optimizer step, under dynamic context parallelism.
 
-        It stands in for Megatron's `wrap_data_iterator`; all that ranks exchange is the two sums, where they share more
-        than one bin. The step has `accumulation` micro-batches, as the data's topology says, or fewer at the end of an
-        epoch.
+        Call it in place of Megatron's `wrap_data_iterator`. Ranks exchange only the two sums, if they share more than
+        one bin. The step has `accumulation` micro-batches, as in the data's topology, or fewer at the end of an epoch.
 
         Raises:
             ValueError: the iterator was made without dynamic_context_parallel, or an epoch has no step at all.
@@ -184,7 +196,7 @@ class MegatronIterator:
         return MegatronStep(iter(micro_batches), len(micro_batches), *sums)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the cursor of the last returned micro-batch, a plain dict; it is the same on every rank."""
+        """Returns the cursor of the last micro-batch that was returned, a plain dict that is the same on every rank."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -193,17 +205,17 @@ class MegatronIterator:
         self._loader.load_state_dict(state)
 
     def save_state(self) -> dict[str, Any]:
-        """Returns `state_dict()`, by the name under which Megatron asks for it (`--dataloader-save DIR`)."""
+        """Returns `state_dict()`. Megatron calls it by this name (`--dataloader-save DIR`)."""
         return self.state_dict()
 
     def load_saved(self, folder: str | Path, iteration: int) -> None:
         """Continues from the state that Megatron saved at an iteration in `--dataloader-save`.
 
-        Every data-parallel rank reads the state of the first, since all of them have the same cursor: so their
-        number may be another.
+        Every data-parallel rank reads the state that the first one saved, because all have the same cursor. So the
+        number of ranks may have changed.
 
         Raises:
-            FileNotFoundError: nothing was saved there at that iteration.
+            FileNotFoundError: no state was saved in the folder at this iteration.
         """
         there = Path(folder) / f"iter_{iteration:07d}"
         saved = sorted(there.glob("mp_rank_*/train_dataloader_dprank000.pt"))
@@ -217,11 +229,11 @@ class MegatronIterator:
     def skip_samples(self, consumed_samples: int) -> None:
         """Continues after this many samples, counted in bins of all ranks from the run's beginning.
 
-        This is exact where data-parallel size and micro-batch size were the same all along, since an epoch's last step
-        is filled up to their product; under others load a state.
+        This is exact only if the data-parallel size and the micro-batch size have not changed since the run began,
+        because the last step of each epoch is filled up to their product. If they have changed, load a state instead.
 
         Raises:
-            ValueError: it is negative or not a multiple of a step's bins.
+            ValueError: the number is negative, or not a multiple of the bins in a step.
         """
         topology = self._loader.dataset.topology
         bins_per_step = topology.bins_per_step
@@ -251,6 +263,7 @@ class MegatronIterator:
         self._loader.close()
 
     def _next_batch(self) -> Any:
+        """Returns the next batch, if need be of the next epoch."""
         batch = self._next_of_epoch()
         if batch is None:  # the loader has moved to the next epoch
             batch = self._next_of_epoch()
@@ -259,6 +272,7 @@ class MegatronIterator:
         return batch
 
     def _next_of_epoch(self) -> Any:
+        """Returns the next batch of the epoch; None at its end, after which the loader is at the next epoch."""
         if self._batches is None:
             self._batches = iter(self._loader)
         batch = next(self._batches, None)
@@ -278,9 +292,9 @@ def create_megatron_iterator(
 ) -> MegatronIterator | None:
     """Returns an iterator of packed micro-batches for Megatron, on ranks that read data; None on the others.
 
-    Those that read are the first tensor-parallel ranks; Megatron, or `get_megatron_batch`, sends their peers the
-    batches. Data-parallel ranks and the sizes of tensor and context parallelism are those of Megatron's parallel
-    state, where it is initialised. Hand it to Megatron with `--dataloader-type external --sft`:
+    The first rank of each tensor-parallel group reads; Megatron, or `get_megatron_batch`, sends its batches to the
+    others. Data-parallel ranks, and the sizes of tensor and context parallelism, come from Megatron's parallel state,
+    if it is initialised. Give the iterator to Megatron with `--dataloader-type external --sft`:
 
     ```
     def train_valid_test_datasets_provider(num_samples):
@@ -293,8 +307,9 @@ def create_megatron_iterator(
         return train, None, None
     ```
 
-    Megatron-LM's own `get_batch` takes them with micro_batch_size 1, and with any since core 0.19. Up to core 0.16 it
-    has no packed sequences with tensor or context parallelism: there, call `get_megatron_batch` in `forward_step`.
+    Megatron-LM's own `get_batch` takes these micro-batches if micro_batch_size is 1, and since core 0.19 for any size.
+    Up to core 0.16 it cannot combine packed sequences with tensor or context parallelism; then call
+    `get_megatron_batch` in `forward_step`.
 
     Example:
         >>> from packhorse.client import LoaderOptions
@@ -310,9 +325,9 @@ def create_megatron_iterator(
         seq_length: Megatron's `--seq-length`; must equal the dataset's max_seq_len. None skips the check.
         sequence_parallel: whether Megatron runs with `--sequence-parallel`, which needs a larger `prepare --align`.
         consumed_samples: continue after this number of samples; see `MegatronIterator.skip_samples`.
-        dynamic_context_parallel: True for a dataset prepared with `tokens_per_rank`, where each micro-batch chooses its
-            context-parallel size: the server is asked for the dataset's rule. A ContextRule for any other dataset.
-            `max_context_parallel` neighbours among the ranks of data and context parallelism then share bins, and
+        dynamic_context_parallel: whether each micro-batch has a context-parallel size of its own. True for a dataset
+            prepared with `tokens_per_rank`, whose rule the server is asked for; a ContextRule for any other dataset.
+            Then `max_context_parallel` neighbours among the ranks of data and context parallelism share bins, and
             micro_batch_size is 1.
 
     Raises:
@@ -353,7 +368,7 @@ def create_megatron_iterator(
 
 
 def _rule_of(data: PackedData) -> ContextRule:
-    """Asks the server how the dataset's bins are shared."""
+    """Asks the server for the rule by which ranks share the dataset's bins; a ValueError if it has none."""
     target, dataset, _ = of_folder(data.target, data.dataset, data.tokens)
     server, name = as_server(target), as_run(dataset).dataset
 
@@ -373,6 +388,7 @@ def _rule_of(data: PackedData) -> ContextRule:
 def _of_shared_bins(
     data: PackedData, rule: ContextRule, state: Any, tensor_parallel_size: int, seq_length: int | None
 ) -> MegatronIterator:
+    """Returns an iterator under dynamic context parallelism."""
     options, process_group = data.loader or LoaderOptions(), None
     if state is None or options.rank is not None:
         rank, num_ranks = find_rank(options.rank)

@@ -1,7 +1,7 @@
-"""`get_megatron_batch`: a micro-batch for every rank of a model, for your own forward step.
+"""`get_megatron_batch`: gives every rank of a Megatron model its part of a micro-batch, for your own forward step.
 
-Owns the way from the ranks that read to those that share their model, and each rank's part of it; leaves reading to
-`megatron`. Importing this needs no Megatron.
+Owns sending a micro-batch from the rank that reads to its tensor-parallel peers, and cutting out each rank's part under
+context parallelism. Leaves reading to `megatron`. Importing this module needs no Megatron.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ from packhorse.parallel import context_parallel_indices
 class MegatronBatch(NamedTuple):
     """The inputs of a forward step, in the order of Megatron's own `get_batch`.
 
-    Legend: T tokens of this context-parallel rank: those of the whole micro-batch divided by CP.
+    Legend: T tokens of this context-parallel rank, which are all tokens of the micro-batch divided by the number of
+    context-parallel ranks.
 
     Example:
         >>> tokens, labels, loss_mask, attention_mask, position_ids, packed_seq_params = get_megatron_batch(
@@ -29,29 +30,30 @@ class MegatronBatch(NamedTuple):
     tokens: torch.Tensor | None
     """int64 [1, T]; None if the rank has neither embedding nor multi-token prediction."""
     labels: torch.Tensor | None
-    """int64 [1, T], shifted; -100 where there is no target. None except on the last pipeline stage."""
+    """Shifted labels: int64 [1, T]; -100 if a token has no target. None if the rank has neither the last pipeline stage
+    nor multi-token prediction."""
     loss_mask: torch.Tensor | None
-    """float32 [1, T]; 0 exactly where labels are -100. None where labels are."""
+    """float32 [1, T]; 0 exactly where labels are -100. None if labels are None."""
     attention_mask: None
-    """None: offsets separate the sequences."""
+    """Always None, because offsets separate the sequences."""
     position_ids: torch.Tensor | None
-    """int64 [1, T]; None if tokens are."""
+    """int64 [1, T]; None if tokens are None."""
     padding_mask: torch.Tensor
-    """bool [1, T], True where there is no token; GPTModel takes it, so that experts do not see padding."""
+    """bool [1, T], True on padding; GPTModel takes it, so that experts do not see padding."""
     packed_seq_params: Any
-    """Megatron's PackedSeqParams; it has the offsets of the whole micro-batch, as Transformer Engine needs.
+    """Megatron's PackedSeqParams, with the offsets of the whole micro-batch, as Transformer Engine needs them.
 
-    No segment is empty, so their number differs between micro-batches, also with `megatron_lm_preset(max_sequences=…)`:
-    Megatron's multi-token prediction fails at an empty one under context parallelism.
+    No segment is empty, because Megatron's multi-token prediction fails at empty segments under context parallelism. So
+    the number of segments differs between micro-batches, also with `megatron_lm_preset(max_sequences=…)`.
     """
 
 
 def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) -> MegatronBatch:
-    """Takes a micro-batch on the ranks that read, and gives every rank its part. Call it on all ranks of a model.
+    """Returns this rank's part of the next micro-batch. All ranks of a model must call it.
 
-    The first tensor-parallel rank takes it from `data_iterator` and sends it to its peers. Rows are laid end to end,
-    and under context parallelism each rank keeps its chunks of every segment (`context_parallel_indices`). This needs
-    megatron-core, but neither Transformer Engine nor a GPU.
+    The first tensor-parallel rank takes the micro-batch from `data_iterator` and sends it to its peers. Rows are laid
+    end to end. Under context parallelism each rank keeps its chunks of every segment (`context_parallel_indices`). The
+    function needs megatron-core, but neither Transformer Engine nor a GPU.
 
     Example:
         >>> batch = get_megatron_batch(data_iterator)  # doctest: +SKIP
@@ -64,7 +66,7 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
         ... )  # doctest: +SKIP
 
     Args:
-        data_iterator: what `create_megatron_iterator` returned, None included, or Megatron's wrapper around it.
+        data_iterator: the result of `create_megatron_iterator`, also if it is None, or Megatron's wrapper around it.
         mtp_on_this_rank: whether multi-token prediction runs on this rank; it needs tokens and labels.
 
     Raises:
@@ -126,7 +128,7 @@ def get_megatron_batch(data_iterator: Any, *, mtp_on_this_rank: bool = False) ->
 
 
 def _context_group(parallel_state: Any, size: int) -> dist.ProcessGroup:
-    """This rank's group of `size` neighbours, by either name that Megatron has given it."""
+    """Returns this rank's process group of `size` neighbours. Megatron has named the function in two ways."""
     name = "get_dynamic_data_context_parallel_groups"
     if not hasattr(parallel_state, name):
         name = "get_hybrid_data_context_parallel_groups"
@@ -134,18 +136,23 @@ def _context_group(parallel_state: Any, size: int) -> dist.ProcessGroup:
 
 
 class _MicroBatch(NamedTuple):
-    """A micro-batch's rows end to end, as it goes from the rank that reads to its peers."""
+    """A micro-batch with its rows end to end, as the rank that reads sends it to its peers.
+
+    Legend: T tokens of all rows, s segments.
+    """
 
     values: torch.Tensor
-    """Of each key that the pipeline stage needs: int64 [keys, T]."""
+    """A row for each key that the pipeline stage needs: int64 [keys, T]."""
     cu_seqlens: torch.Tensor
-    """int32 [s + 1]."""
+    """Offsets of the segments: int32 [s + 1]."""
     max_seqlen: int
+    """The longest segment."""
     cp_size: int = 0
-    """Of this micro-batch under dynamic context parallelism, else 0."""
+    """The micro-batch's context-parallel size under dynamic context parallelism; else 0."""
 
     @classmethod
     def of_shared_bin(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
+        """Makes it of a micro-batch under dynamic context parallelism."""
         return cls(
             values=torch.stack([batch[key].to(torch.int64) for key in keys]),
             cu_seqlens=batch["cu_seqlens_padded"],
@@ -155,10 +162,11 @@ class _MicroBatch(NamedTuple):
 
     @classmethod
     def of_rows(cls, batch: Mapping[str, torch.Tensor], keys: tuple[str, ...]) -> "_MicroBatch":
+        """Makes it of a micro-batch of rows, each with its own offsets."""
         num_rows, row_tokens = batch["tokens"].shape
         ends = torch.arange(num_rows, dtype=torch.int32, device=batch["cu_seqlens"].device) * row_tokens
-        # A row repeats its end, which is the next one's beginning, up to the row with the most segments. Without
-        # repeats no segment is empty: multi-token prediction under context parallelism takes each one's last token.
+        # A row's end is the next row's beginning, and rows with fewer segments repeat their end. Without repeats no
+        # segment is empty: multi-token prediction under context parallelism takes the last token of each one.
         offsets = torch.unique_consecutive((batch["cu_seqlens"] + ends[:, None]).flatten())
         values = [batch[key].reshape(-1).to(torch.int64) for key in keys]
         return cls(
@@ -178,7 +186,7 @@ class _MicroBatch(NamedTuple):
 
     @classmethod
     def receive(cls, group: dist.ProcessGroup, num_keys: int) -> "_MicroBatch":
-        """Receives what the group's first rank sends; `num_keys` is the same as there."""
+        """Receives a micro-batch that the group's first rank sends, with the same `num_keys`."""
         device, first = device_of(group), first_rank_of(group)
         num_tokens, num_offsets, max_seqlen, cp_size = broadcast(
             torch.empty(4, dtype=torch.int64, device=device), group, first

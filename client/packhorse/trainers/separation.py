@@ -1,9 +1,9 @@
-"""Tests whether a model separates packed sequences, before you train it.
+"""Tests, before training, whether a model keeps packed sequences apart.
 
-Owns the question; leaves the refusal to each trainer. Some models of transformers make their mask without
-`position_ids` (gpt-oss, OPT, BLOOM, Falcon, MPT), and some layers go on from token to token (Mamba). Such a model
-trains on packed rows without an error, and every sequence sees those before it. A tree of shared prefixes asks more: a
-mask that is obeyed pair by pair.
+Some models of transformers make their mask without `position_ids` (gpt-oss, OPT, BLOOM, Falcon, MPT), and some layers
+pass state from token to token (Mamba). Such a model trains on packed rows without an error, but every sequence sees the
+sequences before it in its row. A tree of shared prefixes needs more: attention must obey a mask with a value for each
+pair of tokens. Owns the test. Leaves refusing a model to each trainer.
 """
 
 from collections.abc import Iterator
@@ -23,18 +23,18 @@ _LENGTH = 8
 """Length in tokens of each of the two sequences, and of the prefix that they share in a tree."""
 
 TREE = "tree"
-"""Names, instead of a preset, sequences that share a prefix."""
+"""In place of a preset's name: tests a tree of two sequences that share a prefix."""
 
 
 def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media | None = None) -> bool:
     """Returns whether a model's packed sequences see each other, by one small forward and backward pass.
 
-    Two sequences of eight tokens are packed into a row. Where the second one's logits have a gradient in the first
-    one's embeddings, it was seen; a token that attention leaves out has a gradient of exactly 0 in every dtype. The
-    model's weights, gradients and modes stay as they are.
+    Two sequences of eight tokens are packed into a row. If the gradient of the second one's logits with respect to the
+    first one's embeddings is not 0, the first one was seen. It is exactly 0, in every dtype, for tokens that attention
+    leaves out. The model's weights, gradients and modes do not change.
 
-    As a tree, two sequences share their first eight tokens, and the model is given a mask. There the answer is also
-    True if the second one does not see what it shares.
+    In a tree the two sequences also share a prefix of eight tokens, and the model gets a mask. Then the result is also
+    True if the second sequence does not see the prefix.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
@@ -47,7 +47,7 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
     Args:
         model: a model with `get_input_embeddings` and an output with `logits` [B, L, V], like those of transformers.
             Its weights must be complete, on one device.
-        preset: the preset that it will train with: `rows`, or `padding-free` with FlashAttention; or "tree", for
+        preset: the preset with which it will train: `rows`, or `padding-free` with FlashAttention; or "tree", for
             `pack_rollouts` with `prefixes="tree"` and SDPA or eager attention.
         media: the images of batches, for a model whose position ids depend on them. No image is loaded.
 
@@ -67,6 +67,7 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
     seen: list[torch.Tensor] = []
 
     def watch(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+        """Makes the embeddings a leaf whose gradient can be taken."""
         seen.append(output.detach().requires_grad_())
         return seen[-1]
 
@@ -85,7 +86,7 @@ def sees_other_sequences(model: Any, preset: str | Preset = "rows", media: Media
 
 
 def check_takes_trees(model: Any) -> None:
-    """Refuses a model that must not be given trees of shared prefixes; takes what `sees_other_sequences` does.
+    """Refuses a model that cannot train on trees of shared prefixes.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -96,12 +97,12 @@ def check_takes_trees(model: Any) -> None:
         model: as in `sees_other_sequences`.
 
     Raises:
-        ValueError: its layers go on from branch to branch (linear attention, Mamba), or its attention takes no mask
-            (FlashAttention); names the way out.
+        ValueError: its layers pass state from one branch to the next (linear attention, Mamba), or its attention takes
+            no mask (FlashAttention). The message says what to do.
     """
     try:
         sees = sees_other_sequences(model, TREE)
-    except RuntimeError:  # some attention refuses the mask itself
+    except RuntimeError:  # some attention kernels refuse the mask
         sees = True
     if sees:
         raise ValueError(
@@ -112,9 +113,12 @@ def check_takes_trees(model: Any) -> None:
 
 
 def _tree(dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Returns a row of two sequences that share their first half, with its mask, which is added to scores."""
+    """Returns a row of two sequences that share their first half: [prefix, first branch, second branch].
+
+    The mask is added to attention scores.
+    """
     at = torch.arange(3 * _LENGTH)
-    branch = at // _LENGTH  # 0 is what both share
+    branch = at // _LENGTH  # 0: the prefix that both share
     sees = (at[None] <= at[:, None]) & ((branch[None] == 0) | (branch[None] == branch[:, None]))
     mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
     positions = torch.cat([at[: 2 * _LENGTH], at[_LENGTH : 2 * _LENGTH]])
@@ -123,13 +127,13 @@ def _tree(dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def _rows(preset: str | Preset, media: Media | None) -> dict[str, Any]:
-    """Returns a row of two sequences, under a preset's keys."""
+    """Returns a row of two sequences, with a preset's keys."""
     made = get_preset(preset) if isinstance(preset, str) else preset
     return {name: value for name, value in made.convert(_two_sequences(made, media)).items() if name != "labels"}
 
 
 def _two_sequences(preset: Preset, media: Media | None) -> PackedBatch:
-    """Returns a batch of one full row: two sequences of text, equally long."""
+    """Returns a batch of one full row: two sequences of text, of the same length and with the same tokens."""
     block = BinBlock(
         ids=np.arange(2), lengths=np.full(2, _LENGTH, np.int32), bin_ends=np.array([2]), positions=np.zeros(1, np.int64)
     )
@@ -143,7 +147,7 @@ def _two_sequences(preset: Preset, media: Media | None) -> PackedBatch:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Turns a model's dropout off for a while; then gives each of its modules the mode that it had."""
+    """Puts a model into evaluation mode, without dropout; afterwards restores the mode of each of its modules."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

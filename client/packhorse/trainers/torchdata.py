@@ -1,6 +1,6 @@
-"""torchdata: its StatefulDataLoader, resumable under any topology, and packed batches as a source of its node graphs.
+"""torchdata: its StatefulDataLoader, resumable under any topology, and a source of packed batches for its node graphs.
 
-Leaves how a state is read to `packhorse.client.streams`, and batches and workers to `PackedDataLoader`.
+Owns both classes. Leaves reading a state to `packhorse.client.streams`, and batches and workers to `PackedDataLoader`.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ except ModuleNotFoundError:
 class PackedStatefulDataLoader(StatefulDataLoader):
     """A StatefulDataLoader over a PackedDataset, instead of torchdata's own.
 
-    `state_dict()` is torchdata's. `load_state_dict` takes it, or a batch's cursor, under another world size, batch size
-    or number of workers too, where torchdata asks for as many workers as saved it.
+    `state_dict()` is torchdata's. `load_state_dict` takes such a state, or a batch's cursor, also under another world
+    size, batch size or number of workers; torchdata's own loader needs the number of workers that saved the state.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -37,15 +37,15 @@ class PackedStatefulDataLoader(StatefulDataLoader):
         """Continues after the last batch that the saved loader returned.
 
         Raises:
-            ValueError: it is no such state, or of another seed.
+            ValueError: the state is not one of these, or has another seed.
         """
-        super().load_state_dict({})  # an iteration that was begun is left
+        super().load_state_dict({})  # ends an iteration that has begun
         if state_dict:
             self.dataset.load_state_dict(state_dict)
 
 
 class PackedNode(BaseNode):
-    """A source for `torchdata.nodes`: the batches of a loader, its state a cursor.
+    """A source for `torchdata.nodes` that gives a loader's batches; its state is a cursor.
 
     ```
     loader = create_packed_dataloader("127.0.0.1:50051", "corpus", "corpus.idx", batch_size=8, seed=1)
@@ -56,9 +56,10 @@ class PackedNode(BaseNode):
             ...
     ```
 
-    A graph that comes to an epoch's end goes on with the next epoch; one that is left early begins its epoch again, as
-    graphs do. The state of the graph resumes under any world size, batch size and number of workers, where the nodes
-    after this one hand on batch by batch; what they have fetched ahead does not count.
+    After the end of an epoch, the graph's next iteration is the next epoch. If an iteration is left early, the next one
+    begins the same epoch again, as in all graphs. The state of the graph resumes under any world size, batch size and
+    number of workers, if the nodes after this one pass on batches one by one. Batches that they have prefetched are not
+    lost.
 
     Example:
         >>> from packhorse.client import create_packed_dataloader
@@ -71,7 +72,7 @@ class PackedNode(BaseNode):
         [[3, 2], [0, 1]]
 
     Args:
-        loader: whose batches; made by `create_packed_dataloader`, and used only by this node.
+        loader: the loader that makes the batches, from `create_packed_dataloader`; only this node may use it.
     """
 
     def __init__(self, loader: PackedDataLoader) -> None:

@@ -1,8 +1,8 @@
-"""`PackedTrainer`: Hugging Face's Trainer over packed batches, resumable under any number of processes.
+"""`PackedTrainer`: Hugging Face's Trainer on packed batches, resumable under any number of processes.
 
-Owns what the Trainer counts (epochs, steps, the learning rate's schedule) and where it keeps the cursor; leaves the
-batches to `packhorse.client.loading` and their keys to `packhorse.client.presets`. `PackedTrainerMixin` does it for
-other trainers of that family.
+`PackedTrainerMixin` does the same for subclasses of that Trainer. Owns correcting the Trainer's counts after a resume
+(epochs, steps, the learning rate's schedule), and storing the cursor in its checkpoints. Leaves batches to
+`packhorse.client.loading`, and their keys to `packhorse.client.presets`.
 """
 
 import json
@@ -35,10 +35,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class PackhorseCursor(TrainerCallback, ExportableState):
-    """Keeps the cursor of the last step that was trained, within the Trainer's own checkpoints.
+    """A callback that stores the cursor of the last step in the Trainer's own checkpoints.
 
-    It is in `trainer_state.json`, below `stateful_callbacks` by this class's name, and so is written, copied and
-    deleted with the rest.
+    The cursor is in `trainer_state.json`, in the entry of `stateful_callbacks` with this class's name. So it is
+    written, copied and deleted with the rest of a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -47,17 +47,17 @@ class PackhorseCursor(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Takes the cursor where training begins."""
+        """Stores the cursor at which training begins."""
         self.cursor = kwargs["train_dataloader"].state_dict()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Takes the cursor of the step's last batch, and says how much of the whole epoch is done."""
+        """Stores the cursor of the step's last batch, and corrects the Trainer's number of epochs done."""
         batches: TrainingBatches = kwargs["train_dataloader"]
         self.cursor = batches.state_dict()
         state.epoch = batches.share_of_epoch(state.epoch)
 
     def state(self) -> dict[str, Any]:
-        """Returns what the Trainer writes down."""
+        """Returns the callback's entry in `trainer_state.json`."""
         return {"args": {}, "attributes": {"cursor": self.cursor}}
 
 
@@ -69,7 +69,7 @@ def cursor_of_checkpoint(checkpoint: str | Path) -> dict[str, Any]:
         4000
 
     Args:
-        checkpoint: folder that the Trainer saved, `checkpoint-500` for example.
+        checkpoint: a folder that the Trainer saved, such as `checkpoint-500`.
 
     Raises:
         ValueError: the checkpoint holds no cursor.
@@ -87,24 +87,26 @@ def cursor_of_checkpoint(checkpoint: str | Path) -> dict[str, Any]:
     return cursor
 
 
-_AnyTrainer: Any = object  # a mixin's superclass, to a type checker
+_AnyTrainer: Any = object  # the mixin's superclass, of type Any so that a type checker allows its calls of super()
 
 
 class PackedTrainerMixin(_AnyTrainer):
-    """Makes a subclass of Hugging Face's Trainer packed and resumable: put it before the class.
+    """Lets a subclass of Hugging Face's Trainer train on packed data and resume within an epoch.
 
-    `class MyPackedTrainer(PackedTrainerMixin, MyTrainer)` takes `PackedData` as `train_dataset`, and as `eval_dataset`
-    or as values of its dict. Everything else stays as the trainer has it.
+    Put it first: `class MyPackedTrainer(PackedTrainerMixin, MyTrainer)`. The new class takes `PackedData` as
+    `train_dataset`, and as `eval_dataset` or as values of its dict. Everything else is as in `MyTrainer`.
 
-    - **Batches** come from the service as they are: `data_collator`, samplers and accelerate have no part in them.
-      Batch size, seed, ranks, device and workers are those of the TrainingArguments; PackedData's options come first.
-    - **Their form** is `padding-free` where the model runs FlashAttention, else `rows`, whose attention costs less.
+    - **Batches** come from the service; `data_collator`, samplers and accelerate do not change them. Batch size, seed,
+      ranks, device and workers are those of the TrainingArguments, unless PackedData has its own.
+    - **The preset** is `padding-free` if the model runs FlashAttention, else `rows`.
     - **Checkpoints** hold the cursor. `train(resume_from_checkpoint=…)` continues after it, under any number of
-      processes, batch size and accumulation. Steps are counted on, and epochs end when they are done. With
-      `num_train_epochs` the learning rate goes on at the share of the run that is done, with `max_steps` at the step.
-    - **eval_loss** is the mean over all targets, each sequence once, whatever was packed with what.
-    - **A model** whose packed sequences see each other is refused before the first step, by `sees_other_sequences`.
-      A subclass that wants such a model anyway sets `may_see_other_sequences = True`.
+      processes, batch size and accumulation. The count of steps continues, and a resumed epoch has only its remaining
+      batches. With `num_train_epochs` the learning rate continues at the share of the run that is done, and with
+      `max_steps` at the step.
+    - **eval_loss** is the mean over all targets. Every sequence counts once, and it does not matter which sequences
+      share a row.
+    - **A model** whose packed sequences see each other (`sees_other_sequences`) is refused before the first step. A
+      subclass that trains such a model anyway sets `may_see_other_sequences = True`.
 
     Example:
         >>> trainer = PackedTrainer(
@@ -119,7 +121,7 @@ class PackedTrainerMixin(_AnyTrainer):
         args: the trainer's TrainingArguments.
         train_dataset: the training data; None to evaluate only.
         eval_dataset: PackedData, any dataset of the trainer, or a dict of both.
-        options: the trainer's own.
+        options: further arguments of the trainer.
 
     Raises:
         ValueError: an option contradicts packed data.
@@ -130,9 +132,9 @@ class PackedTrainerMixin(_AnyTrainer):
     train_dataset: PackedData | None
     eval_dataset: Any
     _batches: "TrainingBatches | None" = None
-    _resumed: dict[str, Any] | None = None
-    _steps_done: int | None = None  # that the schedule counts, where it is one over epochs
-    _sums: torch.Tensor | None = None  # of the losses and of the targets of an evaluation
+    _resumed: dict[str, Any] | None = None  # the cursor of the checkpoint to resume from
+    _steps_done: int | None = None  # after a resume with num_train_epochs: the schedule's steps that are done
+    _sums: torch.Tensor | None = None  # during an evaluation: float64 [2], sum of losses and number of targets
 
     def __init__(
         self,
@@ -160,7 +162,8 @@ class PackedTrainerMixin(_AnyTrainer):
             eval_dataset=_replaced(eval_dataset, stand_in),
             **options,
         )
-        given: Any = self.eval_dataset  # as the trainer prepared it
+        # The trainer has prepared other datasets; PackedData takes the place of its stand-in again.
+        given: Any = self.eval_dataset
         if isinstance(eval_dataset, dict):
             given = given | {name: data for name, data in eval_dataset.items() if isinstance(data, PackedData)}
         elif isinstance(eval_dataset, PackedData):
@@ -171,7 +174,7 @@ class PackedTrainerMixin(_AnyTrainer):
         self.add_callback(PackhorseCursor())
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
-        """Trains as the trainer does; `resume_from_checkpoint` continues after the checkpoint's cursor."""
+        """Trains as the trainer does; `resume_from_checkpoint` (True: the last one) continues after its cursor."""
         checkpoint = resume_from_checkpoint or None
         if checkpoint is True:
             checkpoint = get_last_checkpoint(self.args.output_dir)
@@ -184,7 +187,7 @@ class PackedTrainerMixin(_AnyTrainer):
             self._close()
 
     def get_train_dataloader(self) -> "TrainingBatches":
-        """Returns this process's batches; accelerate does not divide them again."""
+        """Returns this process's training batches, which accelerate does not divide again."""
         if self.train_dataset is None:
             raise ValueError("training wants train_dataset=PackedData(…)")
         if self._batches is not None:
@@ -195,7 +198,7 @@ class PackedTrainerMixin(_AnyTrainer):
         return self._batches
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Returns the batches of a validation set, the same each time."""
+        """Returns the batches of a validation set, the same in every evaluation."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(data, str):
             data = self.eval_dataset[data]
@@ -207,7 +210,7 @@ class PackedTrainerMixin(_AnyTrainer):
         return _WithoutCursor(self._of_validation[id(data)])
 
     def evaluation_loop(self, dataloader: Any, *options: Any, metric_key_prefix: str = "eval", **more: Any) -> Any:
-        """Evaluates. For packed data, the loss is the mean over all targets of all processes."""
+        """Evaluates as the trainer does; for packed data the loss is the mean over all targets of all processes."""
         if not isinstance(dataloader, _WithoutCursor):
             return super().evaluation_loop(dataloader, *options, metric_key_prefix=metric_key_prefix, **more)
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
@@ -218,7 +221,7 @@ class PackedTrainerMixin(_AnyTrainer):
         return output
 
     def prediction_step(self, model: Any, inputs: Any, *options: Any, **more: Any) -> Any:
-        """Sums the losses of packed batches, each times its number of targets."""
+        """Predicts as the trainer does; for packed data it also adds up losses, each times its number of targets."""
         loss, logits, labels = super().prediction_step(model, inputs, *options, **more)
         if self._sums is not None and loss is not None:
             num_targets = inputs["labels"].ne(-100).sum().to(self._sums.device)
@@ -227,7 +230,7 @@ class PackedTrainerMixin(_AnyTrainer):
         return loss, logits, labels
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """Returns the trainer's planned values; after a resume, `max_steps` get enough epochs."""
+        """Returns the trainer's planned numbers; after a resume with `max_steps`, with enough epochs to reach them."""
         num_epochs, *others = super().set_initial_training_values(args, dataloader)
         if args.max_steps > 0 and self._resumed is not None:
             num_epochs += dataloader.epoch + 1
@@ -236,25 +239,27 @@ class PackedTrainerMixin(_AnyTrainer):
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *options: Any
     ) -> tuple[int, int]:
-        """Begins in the cursor's epoch, and counts from the checkpoint's step to the last that remains."""
+        """Returns (the epoch to begin with, 0 batches to skip in it); after a resume also sets the last step."""
         super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *options)
         if self._resumed is None:
             return 0, 0
         batches = self._batches
         assert batches is not None
         if self.args.max_steps <= 0:
+            # Steps done of the whole run, in steps of the present shape: all but those that remain of this epoch.
             done = (batches.epoch + 1) * num_update_steps_per_epoch - self._updates(batches.num_left)
             self._steps_done = min(done, max_steps)
             self.state.max_steps = self.state.global_step + max_steps - self._steps_done
         return batches.epoch, 0
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        """Loads both from a checkpoint, and moves the schedule to the share of the run that is done."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if self._steps_done not in (None, self.state.global_step) and isinstance(self.lr_scheduler, LambdaLR):
             _move(self.lr_scheduler, self._steps_done)
 
     def _run_epoch(self, *, epoch: int, steps_in_epoch: int, num_update_steps_per_epoch: int, **options: Any) -> None:
-        """Goes through the rest of an epoch, in optimizer steps that begin where the rest begins."""
+        """Trains on the remaining batches of an epoch; optimizer steps are counted from the first of them."""
         assert self._batches is not None
         self._batches.set_epoch(epoch)
         num_left = self._batches.num_left
@@ -263,10 +268,11 @@ class PackedTrainerMixin(_AnyTrainer):
         )
 
     def _updates(self, num_batches: int) -> int:
-        """How many optimizer steps this number of batches of this process makes."""
+        """Returns the number of optimizer steps in this number of this process's batches."""
         return -(-num_batches // self.args.gradient_accumulation_steps)
 
     def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
+        """Opens a loader with the trainer's values where the data has none."""
         args = self.args
         attention = str(getattr(getattr(self.model, "config", None), "_attn_implementation", ""))
         preset: PresetName = "padding-free" if "flash" in attention else "rows"
@@ -290,10 +296,11 @@ class PackedTrainerMixin(_AnyTrainer):
         return loader
 
     def _stand_in(self) -> Any:
-        """What the trainer's constructor is given for PackedData; None if it takes none."""
+        """Returns a dataset to give to the trainer's constructor in place of PackedData; None if it needs none."""
         return None
 
     def _refuse_what_cuts_rows(self) -> None:
+        """Refuses nn.DataParallel, and parallelism that attends across the sequences of a row."""
         if self.args.n_gpu > 1:
             raise ValueError(
                 f"one process sees {self.args.n_gpu} GPUs, over which nn.DataParallel would cut packed rows; start a "
@@ -306,7 +313,10 @@ class PackedTrainerMixin(_AnyTrainer):
             )
 
     def _refuse_model_that_sees_others(self, preset: str | Preset | None, media: Media | None) -> None:
-        """Asks the model once for each form of batches; one that gives no answer is trained, and the log says why."""
+        """Refuses a model whose packed sequences see each other; tests it once for each preset.
+
+        A model that cannot be tested is trained, and the log says why it could not.
+        """
         if self.may_see_other_sequences or preset is None:
             return
         name = preset if isinstance(preset, str) else preset.name
@@ -316,7 +326,7 @@ class PackedTrainerMixin(_AnyTrainer):
         model = type(self.model).__name__
         try:
             sees = sees_other_sequences(self.model, preset, media)
-        except Exception as error:  # whatever a model of the user's may raise
+        except Exception as error:  # a user's model may raise anything
             _LOG.warning("%s could not be asked whether packed sequences see each other: %s", model, error)
             return
         if sees:
@@ -347,12 +357,12 @@ class PackedTrainer(PackedTrainerMixin, Trainer):
 
 
 class TrainingBatches:
-    """A loader as the Trainer iterates it: batches without cursors, and of each epoch only the rest."""
+    """The training batches as the Trainer iterates them: without cursors, and only those of an epoch that remain."""
 
     epoch: int
-    """The epoch that is gone through."""
+    """The epoch that is being trained."""
     num_left: int
-    """Batches of it from where it was begun or resumed."""
+    """Batches of this epoch, from its beginning or from the position at which it was resumed."""
 
     def __init__(self, loader: PackedDataLoader) -> None:
         self._loader = loader
@@ -360,26 +370,26 @@ class TrainingBatches:
         self.set_epoch(loader.epoch)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Returns the number of batches in a whole epoch."""
         return self._length
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return map(_without_cursor, self._loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses an epoch; the one that is resumed keeps its position."""
+        """Chooses an epoch; a resumed epoch keeps its position."""
         self._loader.set_epoch(epoch)
         self.epoch, self.num_left = epoch, len(self._loader)
 
     def resume(self, cursor: Mapping[str, Any]) -> None:
-        """Continues after a cursor; after the last batch of an epoch, with the next epoch."""
+        """Continues after a cursor; if that is the last batch of its epoch, with the next epoch."""
         self._loader.load_state_dict(cursor)
         self.set_epoch(self._loader.epoch)
         if self.num_left == 0:
             self.set_epoch(self.epoch + 1)
 
     def share_of_epoch(self, counted: float) -> float:
-        """Returns the epochs done; the Trainer counts the rest of an epoch as a whole one."""
+        """Returns the epochs done, from the Trainer's number, which counts the remaining batches as a whole epoch."""
         left = self.num_left / max(self._length, self.num_left)
         return self.epoch + 1 - left * (self.epoch + 1 - counted)
 
@@ -393,7 +403,7 @@ class TrainingBatches:
 
 
 class _WithoutCursor:
-    """Batches of a validation set without their cursors, which models do not take."""
+    """The batches of a validation set without their cursors, because the Trainer passes every key to the model."""
 
     def __init__(self, batches: ValidationBatches) -> None:
         self._batches = batches
@@ -410,7 +420,7 @@ def _without_cursor(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(eval_dataset: Any, stand_in: Any) -> Any:
-    """An eval_dataset as the trainer's constructor can take it."""
+    """Returns an eval_dataset for the trainer's constructor, with a stand-in for each PackedData."""
     if stand_in is None:
         return eval_dataset
     if isinstance(eval_dataset, dict):
@@ -419,7 +429,7 @@ def _replaced(eval_dataset: Any, stand_in: Any) -> Any:
 
 
 def _move(scheduler: LambdaLR, num_steps: int) -> None:
-    """Sets a schedule to its state after this number of steps."""
+    """Sets a learning rate's schedule to its state after this number of steps."""
     scheduler.last_epoch = num_steps
     rates = [base * of(num_steps) for base, of in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)]
     for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):

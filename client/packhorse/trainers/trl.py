@@ -1,6 +1,7 @@
-"""`PackedSFTTrainer`: TRL's SFTTrainer over packed batches, resumable under any number of processes.
+"""`PackedSFTTrainer`: TRL's SFTTrainer on packed batches, resumable under any number of processes.
 
-Owns what SFTTrainer asks for beyond a Trainer; leaves the rest to `transformers`.
+Owns what is different for SFTTrainer: its options, its first look at the dataset, and its count of tokens. Leaves the
+rest to `transformers`.
 """
 
 from typing import Any
@@ -17,13 +18,14 @@ except ModuleNotFoundError as error:
     raise ImportError(f"PackedSFTTrainer needs {error.name}: install packhorse[trl]") from None
 
 _SAID_BY_DATA = ("assistant_only_loss", "completion_only_loss")
+"""SFTConfig's options in place of which packed data has a loss mask."""
 
 
 class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
     """TRL's SFTTrainer on packed data; see `PackedTrainerMixin`.
 
-    TRL does not tokenize, truncate or pack it again: `max_length`, `packing` and `padding_free` have no say. Which
-    tokens are trained is said by `PackedData(…, batch=BatchFormat(loss_mask=…))`.
+    TRL does not tokenize, truncate or pack the data again, so `max_length`, `packing` and `padding_free` have no
+    effect. Give the loss mask as `PackedData(…, batch=BatchFormat(loss_mask=…))`.
 
     Example:
         >>> with_mask = BatchFormat(loss_mask="sft.loss_mask.idx")  # doctest: +SKIP
@@ -50,13 +52,13 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
         super().__init__(model, args, **options)
 
     def evaluate(self, eval_dataset: Any = None, *options: Any, **more: Any) -> Any:
-        """Evaluates; packed data is not prepared once more."""
+        """Evaluates; for packed data without SFTTrainer's preparation of a dataset."""
         if isinstance(eval_dataset, PackedData):
             return Trainer.evaluate(self, eval_dataset, *options, **more)
         return super().evaluate(eval_dataset, *options, **more)
 
     def compute_loss(self, model: Any, inputs: Any, *options: Any, **more: Any) -> Any:
-        """Computes the loss; TRL counts one row of a batch in `num_tokens`, here every row counts."""
+        """Computes the loss, and corrects TRL's `num_tokens`, which counts only one row of a batch."""
         before, num_rows = self._total_train_tokens, len(inputs["input_ids"])
         loss = super().compute_loss(model, inputs, *options, **more)
         self._total_train_tokens = before + (self._total_train_tokens - before) * num_rows
@@ -64,6 +66,7 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
         return loss
 
     def _loader(self, data: PackedData, batch_size: int) -> PackedDataLoader:
+        """Opens a loader as PackedTrainerMixin does; refuses images."""
         if data.media is not None:
             raise ValueError(
                 "PackedSFTTrainer takes no media, since TRL counts tokens by position ids; use PackedTrainer"
@@ -71,5 +74,5 @@ class PackedSFTTrainer(PackedTrainerMixin, SFTTrainer):
         return super()._loader(data, batch_size)
 
     def _stand_in(self) -> Dataset:
-        """SFTTrainer looks at the first row of its dataset: a row that is ready, and is trained on by nobody."""
+        """Returns a dataset of one tokenized row, since SFTTrainer looks at the first row. It is never trained on."""
         return Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]]})

@@ -1,7 +1,7 @@
-"""verl: its scheduler of dynamic context parallelism, which assigns sequences of a mini-batch to ranks.
+"""verl: a scheduler for its dynamic context parallelism, which assigns the sequences of a mini-batch to ranks.
 
-Owns the form in which verl and Megatron ask for an assignment; leaves the assignment itself to
-`packhorse.topology.ContextRule`. Importing this module needs neither verl nor Megatron.
+Owns the interface that verl and Megatron call; leaves the assignment itself to `packhorse.topology.ContextRule`.
+Importing this module needs neither verl nor Megatron.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from packhorse.topology import ContextRule
 
 
 class VerlScheduler:
-    """Replaces Megatron's `DefaultDynamicCPScheduler`, which verl asks for its assignment.
+    """A replacement for Megatron's `DefaultDynamicCPScheduler`, which verl calls to assign sequences to ranks.
 
     Every rank has sequences in every micro-batch. Ranks that share sequences are neighbours, and their first rank is a
-    multiple of their number, as verl requires. The assignment is a function of the lengths.
+    multiple of their number, as verl requires. The assignment depends on the lengths only.
 
     ```
     from verl.utils import dynamic_cp_scheduler
@@ -27,9 +27,9 @@ class VerlScheduler:
         [[[0, 3], [0, 3], [5], [4]], [[1], [1], [2], [2]]]
 
     Args:
-        max_seqlen_per_dp_cp_rank: tokens that fit a rank.
-        cp_size: context-parallel ranks, as Megatron was started.
-        dp_size: data-parallel ranks; cp_size · dp_size is a power of two.
+        max_seqlen_per_dp_cp_rank: the most tokens of a rank.
+        cp_size: number of context-parallel ranks with which Megatron was started.
+        dp_size: number of data-parallel ranks; cp_size · dp_size must be a power of two.
         microbatch_group_size_per_vp_stage: must be None, because the number of micro-batches varies.
 
     Raises:
@@ -57,10 +57,11 @@ class VerlScheduler:
         """Assigns sequences to ranks.
 
         Args:
-            sample_id_seqlens: each sequence's number and length in tokens.
+            sample_id_seqlens: (number, length in tokens) of each sequence.
 
         Returns:
-            For each micro-batch, and each rank of data and context parallelism, the numbers of its sequences.
+            For each micro-batch, and in it for each rank of data and context parallelism, the numbers of the sequences
+            that the rank computes.
 
         Raises:
             ValueError: a sequence does not fit all ranks together.

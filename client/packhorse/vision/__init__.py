@@ -1,4 +1,4 @@
-"""Vision-language models of transformers: what each takes of a batch's images."""
+"""Vision-language models of transformers: the description of images, `Media`, that each needs."""
 
 from packhorse.vision.models import media_of
 

@@ -1,6 +1,7 @@
-"""Vision-language models of transformers: the image tensors that each takes, and `media_of`, which looks them up.
+"""Vision-language models of transformers: `media_of` describes the image tensors that a model takes.
 
-Owns the models' keys, how many placeholders an image has, and their positions; leaves images in a batch to
+An image is represented in a sequence by placeholder tokens, laid out as a grid of (frames, height, width). Owns, for
+each model, the keys of its tensors, the grids of its images, and position ids. Leaves putting images into batches to
 `packhorse.client.batches`.
 """
 
@@ -29,9 +30,9 @@ def media_of(config: Any, load: Load | Mapping[str, Load], *, on_error: Literal[
         (('pixel_values',), [[1, 16, 16], [1, 16, 16]])
 
     Args:
-        config: the model's.
-        load: function from a list of sequence ids to {id: tensors}: the processor's output for the sequence's images,
-            in order. For a mixture {NAME: load}.
+        config: the model's configuration.
+        load: function from a list of sequence ids to {id: tensors}, where tensors are the processor's output for the
+            sequence's images, in order. For a mixture a dict, component → such a function.
         on_error: see `Media.on_error`.
 
     Raises:
@@ -47,17 +48,17 @@ def media_of(config: Any, load: Load | Mapping[str, Load], *, on_error: Literal[
 
 
 def grid_positions(length: int, starts: NDArray[np.int64], grids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the three position ids of Qwen's tokens, as its `get_rope_index`: int64 [3, length].
+    """Returns three position ids for each token, as `get_rope_index` of Qwen's models: int64 [3, length].
 
-    Text counts on by 1 in all three. An image's tokens have their frame, row and column, counted from there, and what
-    follows goes on after the longer side.
+    From one token of text to the next, all three grow by 1. Tokens of an image that begins at position p have p plus
+    their frame, row and column. The text after an image with height h and width w begins at p + max(h, w).
 
     Example:
         >>> grid_positions(7, np.array([1]), np.array([[1, 2, 2]])).tolist()
         [[0, 1, 1, 1, 1, 3, 4], [0, 1, 1, 2, 2, 3, 4], [0, 1, 2, 1, 2, 3, 4]]
 
     Args:
-        length: of the sequence, in tokens.
+        length: length of the sequence, in tokens.
         starts: index of each image's first token: int64 [images], ascending.
         grids: each image's frames, height and width in tokens: int64 [images, 3].
     """
@@ -70,11 +71,13 @@ def grid_positions(length: int, starts: NDArray[np.int64], grids: NDArray[np.int
 
 
 def _qwen(config: Any) -> dict[str, Any]:
+    """Returns the fields of Media for Qwen2-VL to Qwen3-VL."""
     grids = partial(_qwen_grids, merge_size=config.vision_config.spatial_merge_size)
     return {"keys": ("pixel_values", "image_grid_thw"), "grids": grids, "positions": grid_positions}
 
 
 def _qwen_grids(tensors: _Tensors, *, merge_size: int) -> NDArray[np.int64]:
+    """Returns the grid of each image in tokens; a token merges merge_size × merge_size patches."""
     patches = tensors["image_grid_thw"].numpy().reshape(-1, 3)
     if len(tensors["pixel_values"]) != patches.prod(1).sum():
         raise ValueError(
@@ -85,16 +88,19 @@ def _qwen_grids(tensors: _Tensors, *, merge_size: int) -> NDArray[np.int64]:
 
 
 def _internvl(config: Any) -> dict[str, Any]:
+    """Returns the fields of Media for InternVL."""
     vision = config.vision_config
     side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
     return {"keys": ("pixel_values",), "grids": partial(_tiles, side=side)}
 
 
 def _tiles(tensors: _Tensors, *, side: int) -> NDArray[np.int64]:
+    """Returns a square grid for each tile of the images."""
     return np.tile(np.array([1, side, side]), (len(tensors["pixel_values"]), 1))
 
 
 def _llava_onevision(config: Any) -> dict[str, Any]:
+    """Returns the fields of Media for LLaVA-OneVision."""
     grids = partial(
         _llava_grids,
         image_size=config.vision_config.image_size,
@@ -108,9 +114,18 @@ def _llava_onevision(config: Any) -> dict[str, Any]:
 def _llava_grids(
     tensors: _Tensors, *, image_size: int, side: int, pinpoints: list[list[int]], most_tiles: int
 ) -> NDArray[np.int64]:
-    """Returns each image as one row of placeholders: the whole image, then its tiles without borders, with line ends.
+    """Returns the placeholders of each image, as a grid of one row: int64 [images, 3].
 
-    Only an image that is alone in its sequence has tiles.
+    An image has side² placeholders for itself, scaled down to a square. If it is the only image of its sequence, it
+    also has placeholders for its tiles, laid out as one picture without the padding at its borders, and one after each
+    line of them. (Several images have no tiles, and one such placeholder each.) This follows `LlavaOnevisionProcessor`.
+
+    Args:
+        tensors: the processor's output for a sequence.
+        image_size: side of a tile in pixels.
+        side: side of a tile in placeholders.
+        pinpoints: sizes in pixels, (height, width), to which an image may be scaled before it is cut into tiles.
+        most_tiles: tiles whose placeholders are used at full resolution; more are scaled down to about as many.
     """
     from transformers.image_processing_utils import select_best_resolution
 
@@ -124,17 +139,19 @@ def _llava_grids(
         return np.tile(np.array([1, 1, side**2 + 1]), (len(sizes), 1))
     height, width = (side * (size // image_size) for size in select_best_resolution(sizes[0], pinpoints))
     own_height, own_width = sizes[0]
+    # The image was padded to the shape of its tiles, on two opposite sides; the padding has no placeholders.
     if own_width / own_height > width / height:
         height -= (height - int(round(own_height * (width / own_width), 7))) // 2 * 2
     else:
         width -= (width - int(round(own_width * (height / own_height), 7))) // 2 * 2
+    # More than about most_tiles tiles are scaled down together.
     ratio = math.sqrt(height * width / (most_tiles * side**2))
     if ratio > 1.1:
         height, width = int(height // ratio), int(width // ratio)
     return np.array([[1, 1, side**2 + height * (width + 1)]])
 
 
-_MODELS = {
+_MODELS = {  # model_type of a configuration → function that returns the model's fields of Media
     "internvl": _internvl,
     "llava_onevision": _llava_onevision,
     "qwen2_5_vl": _qwen,

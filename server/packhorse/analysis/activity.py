@@ -1,7 +1,7 @@
-"""What servers did between two looks at them: rates, runs, streams and processes.
+"""What servers did between two looks at them: rates of processes, datasets, runs and streams.
 
-Owns the arithmetic, on the client's `ServerActivity` objects or on others with the same fields. Leaves facts of a
-dataset to `facts`, and asking servers to `packhorse.proof`.
+A look is a list of answers, one for each server process: the client's `ServerActivity` objects, or others with the same
+fields. Owns the arithmetic on two looks. Leaves facts of a dataset to `facts`, and asking servers to `packhorse.proof`.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _STREAM_FIELDS = tuple(pb.StreamActivity.DESCRIPTOR.fields_by_name)
 def activity_between(before: Sequence[Any], after: Sequence[Any], seconds: float) -> dict[str, Any]:
     """Returns what servers do now, with rates since an earlier look.
 
-    A process or stream that is new since then has its rate since it began.
+    The rate of a process or stream that was not in the earlier look is its mean since it began.
 
     Example:
         >>> activity_between([], [], 2.0)["runs"]
@@ -25,10 +25,11 @@ def activity_between(before: Sequence[Any], after: Sequence[Any], seconds: float
     Args:
         before: the earlier answer of each process; may be empty.
         after: the present answer of each process.
-        seconds: between the two.
+        seconds: the time between the two looks.
 
     Returns:
-        Lists of dicts, under servers, datasets, digests, runs and streams; the streams furthest behind come first.
+        The seconds, and lists of dicts of JSON values: "servers" (one for each process), "datasets", "digests", "runs"
+        and "streams", in which the streams furthest behind come first.
     """
     earlier = {server.process: server for server in before}
     steps = steps_of_ranks(stream for server in after for stream in server.streams)
@@ -68,7 +69,11 @@ def activity_between(before: Sequence[Any], after: Sequence[Any], seconds: float
 def _stream_facts(
     stream: Any, address: str, then: Any, seconds: float, furthest: dict[EpochKey, int]
 ) -> dict[str, Any]:
-    """Returns facts of a stream. `then` is the same stream at the earlier look; None if it was not open."""
+    """Returns the facts of a stream.
+
+    `then` is the same stream at the earlier look; None if it was not open. `furthest` has the step that the furthest
+    rank of each run has reached.
+    """
     period = seconds if then else stream.open_seconds
     run = EpochKey(stream.dataset, stream.epoch, stream.seed, stream.world_size)
     blocked = (
@@ -86,6 +91,7 @@ def _stream_facts(
 
 
 def _run_facts(run: EpochKey, ranks: dict[int, int], ours: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the facts of a run, from the next step of each open rank and the facts of its streams."""
     slowest = min(ranks, key=lambda rank: ranks[rank])
     return {
         **run._asdict(),
@@ -102,6 +108,7 @@ def _run_facts(run: EpochKey, ranks: dict[int, int], ours: list[dict[str, Any]])
 
 
 def _dataset_facts(earlier: dict[int, Any], after: Sequence[Any], seconds: float) -> list[dict[str, Any]]:
+    """Returns each dataset's rates of bins, sequences and tokens, summed over the processes that sent them."""
     rates: dict[str, list[float]] = {}
     for server in after:
         then = earlier.get(server.process)
@@ -117,7 +124,7 @@ def _dataset_facts(earlier: dict[int, Any], after: Sequence[Any], seconds: float
 
 
 def _process_facts(server: Any, earlier: Any, seconds: float) -> dict[str, Any]:
-    """Returns what a process uses, with rates since the earlier look or since it began."""
+    """Returns what a process uses, with rates since the earlier look, or since the process began if it is new."""
     period = seconds if earlier else server.uptime_seconds
     processor = server.processor_seconds - (earlier.processor_seconds if earlier else 0.0)
     beside = server.bytes_without_request - (earlier.bytes_without_request if earlier else 0)
@@ -135,7 +142,7 @@ def _process_facts(server: Any, earlier: Any, seconds: float) -> dict[str, Any]:
 
 
 def _digest_facts(after: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the number of streams and runs that use each digest, which must stay on disk as long as they do."""
+    """Returns how many streams and runs use each digest. The folder of a digest in use must stay on disk."""
     streams: dict[tuple[str, str], list[Any]] = {}
     for stream in (stream for server in after for stream in server.streams if stream.digest):
         streams.setdefault((stream.dataset, stream.digest), []).append(stream)

@@ -1,7 +1,7 @@
-"""A dataset with other context lengths: bins, padding, and how long ranks wait for each other.
+"""A dataset planned for other context lengths: bins, padding, and how long ranks wait for each other.
 
-Owns the sweeps over max_seq_len and numbers of ranks. Each point is a plan; the dataset's own is the one that it was
-prepared with. Leaves measuring the waiting to `epoch.balance`.
+Owns the sweeps over max_seq_len and world_size. Every max_seq_len is planned again, except the dataset's own, which has
+its prepared plan. Leaves measuring the waiting to `epoch.balance`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,25 +24,25 @@ from packhorse.packing import counts_of_templates, pack_histogram
 from packhorse.topology import Balance, Topology
 
 _SHORTER, _LONGER = 16, 4
-"""Context lengths are powers of two from a 16th of the dataset's own to four times that."""
+"""The sweep is over the powers of two from max_seq_len / _SHORTER to max_seq_len · _LONGER."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextLength:
-    """One context length."""
+    """A dataset planned for one context length, in figures."""
 
     max_seq_len: int
-    """In tokens."""
+    """The context length, in tokens."""
     bins: int
     """Bins in an epoch."""
     efficiency: float
     """Tokens per token of capacity, packed; `extra_tokens` and alignment count as tokens."""
     padded_efficiency: float
-    """The same with one sequence a row, padded."""
+    """The same if each row holds one padded sequence."""
     sequences_cut: int
-    """Sequences that are too long, and so truncated, split or dropped as the dataset's option says."""
+    """Sequences that are too long, and so are truncated, split or dropped by the dataset's over-length policy."""
     tokens_cut: int
-    """Tokens lost in this way."""
+    """Tokens that the policy leaves out."""
     plan: PlanIndex
     """The plan for this context length."""
 
@@ -52,13 +52,15 @@ class ContextLength:
 
 
 def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
-    """Plans a dataset's sequences for the powers of two around its own max_seq_len, beside its own plan.
+    """Plans a dataset's sequences for the powers of two around its own max_seq_len.
 
-    Sequences that are too long are treated as in the dataset; where the policy is "error", they are truncated. Groups
-    are dropped as a whole. Best-fit plans; where bins have a limit of sequences, the better of best-fit and balanced.
+    Sequences that are too long are treated by the dataset's over-length policy; if that is "error", they are truncated.
+    A group that is too long is dropped as a whole. The packer is best-fit; if the number of sequences in a bin is
+    limited, it is the better of best-fit and balanced.
 
     Returns:
-        One for each context length, ascending; only the dataset's own where it has resources.
+        One for each context length, ascending, the dataset's own among them; only that one if the dataset has both
+        resources and groups.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -67,7 +69,7 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
     """
     manifest, rule, lengths = dataset.manifest, rule_of(dataset), lengths_before(dataset)
     own = manifest.max_seq_len
-    if manifest.resources and manifest.groups:  # lengths are without those that were left out
+    if manifest.resources and manifest.groups:  # `lengths` lacks the groups that were left out
         num_dropped, lost_tokens = manifest.groups.num_dropped, manifest.over_length.tokens
         return [replace(_at(dataset, lengths, own), sequences_cut=num_dropped, tokens_cut=lost_tokens)]
     powers = {1 << bits for bits in range(31) if own / _SHORTER <= 1 << bits <= own * _LONGER}
@@ -78,10 +80,11 @@ def context_lengths(dataset: PreparedDataset) -> list[ContextLength]:
 
 
 def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) -> ContextLength:
+    """Returns the figures for one context length; `lengths` are those before the over-length policy."""
     options = options_of(dataset)
     rule = replace(rule_of(dataset), max_seq_len=max_seq_len)
     kept = fit(lengths, rule.longest, options.over_length)
-    if max_seq_len == options.max_seq_len:  # with resources, rooms of its plan are those of classes
+    if max_seq_len == options.max_seq_len:  # with resources, plan.rooms holds classes
         plan, rooms = dataset.plan, dataset.manifest.total_tokens
     else:
         plan = _planned(dataset, kept, max_seq_len)
@@ -98,6 +101,7 @@ def _at(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) 
 
 
 def _planned(dataset: PreparedDataset, lengths: Mapping[int, int], max_seq_len: int) -> PlanIndex:
+    """Plans lengths that all fit; takes the plan with the fewest bins if there are two."""
     options = options_of(dataset)
     limit = options.max_sequences_per_bin
     plans = [
@@ -121,14 +125,14 @@ def _tokens(lengths: Mapping[int, int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingRow:
-    """How long ranks wait, for one shape of a run."""
+    """How long ranks wait for each other, for one context length and world size."""
 
     max_seq_len: int
     """Context length in tokens."""
     world_size: int
-    """Ranks."""
+    """Number of ranks."""
     waiting: dict[Balance, Waiting] | None
-    """By balance; None if the epoch has too few bins for one optimizer step."""
+    """Waiting under each balance; None if the epoch has too few bins for one optimizer step."""
 
     def idle(self, balance: Balance, *, at_steps: bool) -> float | None:
         """Returns the share of GPU time that ranks spend waiting, in [0, 1); None if it was not measured."""
@@ -136,14 +140,14 @@ class WaitingRow:
         return None if excess is None else idle_share(excess)
 
     def excess(self, balance: Balance, *, at_steps: bool) -> float | None:
-        """Returns how much longer a step takes than without waiting: 0.5 is half as long again; None as for `idle`."""
+        """Returns the time that waiting adds, as a share of the work (0.5: half as long again); None as for `idle`."""
         if self.waiting is None:
             return None
         measured = self.waiting[balance]
         return measured.at_steps if at_steps else measured.at_optimizer_steps
 
     def facts(self) -> dict[str, Any]:
-        """Returns the row for JSON: both measures of both waits, under every balance."""
+        """Returns the row as JSON values: `excess` and `idle`, at steps and at optimizer steps, under every balance."""
         return {
             "max_seq_len": self.max_seq_len,
             "world_size": self.world_size,
@@ -159,7 +163,9 @@ class WaitingRow:
 
 
 def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, topology: Topology) -> list[WaitingRow]:
-    """Measures a run in every context length, and in its own also with a quarter and four times as many ranks.
+    """Measures the waiting of a run for every context length.
+
+    For the dataset's own context length, also measures a quarter of the ranks and four times as many.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -191,7 +197,10 @@ def waiting_rows(choices: Iterable[ContextLength], dataset: PreparedDataset, top
 
 
 def _measured(dataset: PreparedDataset, plan: PlanIndex, topology: Topology) -> dict[Balance, Waiting] | None:
-    """Measures a plan. With groups, a bin's cost depends on its sequences, and not only on its template."""
+    """Measures the waiting under a plan; returns None if the epoch has too few bins for an optimizer step.
+
+    Without groups, the plan suffices. With groups, a bin's cost also depends on the members of the groups drawn.
+    """
     if dataset.groups is None:
         return waiting_of_plan(plan, topology)
     pool = dataset.pool[: plan.num_sequences]  # by room: a shorter context drops the longest groups

@@ -1,7 +1,9 @@
 """Figures of context plans: waiting, tokens that several ranks compute together, and their communication.
 
-Owns the model of time: work as `ContextRule` costs it, and a price for each token whose keys and values a rank
-receives, which nothing hides. Leaves laying out bins to `packhorse.topology`, and their balance to `epoch.balance`.
+A context plan is a plan whose bins are each shared by a context-parallel group of ranks. Owns the model of time: the
+cost of computing, as `ContextRule` states it, plus a price for each token whose keys and values a rank receives.
+Communication is not overlapped with computing. Leaves laying out bins to `packhorse.topology`, and their balance to
+`epoch.balance`.
 """
 
 from collections import Counter
@@ -20,41 +22,43 @@ from packhorse.parameters import parameter
 from packhorse.topology import DEFAULT_COST_CAP_PERCENT, Balance, ContextRule
 
 _SAMPLED_BINS = 4096
-"""Bins that are laid out, unless a single optimizer step has more."""
+"""The most bins that are laid out and measured, unless a single optimizer step has more."""
 
 BANDWIDTH = 200.0
-"""GB/s that a rank receives, between a network card of 400 Gb/s (50) and NVLink (450)."""
+"""Default of the GB/s that a rank receives; it is between a 400 Gb/s network card (50 GB/s) and NVLink (450 GB/s)."""
 
 _PRICE_AT_1_GB = 200_000
-"""What a token costs to receive at 1 GB/s: a GPU that computes 400 TFLOP/s, and keys and values of 16 bits for a
-quarter of the hidden size. The model is the one of `cost_linear`, 12 · hidden size: a unit of cost is 2 · hidden size
-operations a layer, and a token has hidden size bytes a layer."""
+"""Cost of receiving one token at 1 GB/s, in the units of a sequence's cost.
+
+With hidden size h, a unit of cost is 2 · h operations a layer (the model in which cost_linear is 12 · h). A token's
+keys and values are h bytes a layer: 2 tensors · 2 bytes · h / 4, with keys and values for a quarter of the hidden size.
+While h bytes arrive at 1 GB/s, a GPU at 400 TFLOP/s computes 400e12 · h / 1e9 operations, which are 200,000 units."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedWork:
-    """Sequences that are computed on the same number of ranks."""
+    """The work of sequences that are each computed on the same number of ranks."""
 
     num_ranks: int
-    """Number of ranks k."""
+    """Number of ranks, k."""
     tokens: int = 0
     """Tokens of the sequences' rooms."""
     cost: int = 0
-    """Cost of the sequences, over all k ranks."""
+    """Cost of the sequences, summed over all k ranks."""
 
     @property
     def num_received(self) -> int:
-        """Tokens that all ranks receive: each of k ranks receives those of the others."""
+        """Tokens received, summed over all k ranks: each rank computes 1/k of the tokens and receives the rest."""
         return self.tokens * (self.num_ranks - 1)
 
     def __add__(self, other: "SharedWork") -> "SharedWork":
-        """Adds the work of other sequences on as many ranks."""
+        """Adds the work of other sequences on the same number of ranks."""
         return replace(self, tokens=self.tokens + other.tokens, cost=self.cost + other.cost)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextPlan:
-    """How one rule shares the bins of a plan."""
+    """Figures of a plan whose bins are shared by ranks under one rule."""
 
     rule: ContextRule
     num_bins: int
@@ -66,10 +70,10 @@ class ContextPlan:
     accumulation: int
     """Micro-steps of an optimizer step."""
     shared: list[SharedWork]
-    """Work of the bins that were laid out, by ascending number of ranks."""
+    """Work of the bins that were measured, one entry for each number of ranks, ascending."""
     waiting: dict[int, float | None]
-    """Number of context-parallel groups → time that ranks wait at micro-steps, as a share of work and communication;
-    None if the epoch has too few bins for an optimizer step."""
+    """Number of context-parallel groups → time that ranks wait at micro-steps, as a share of the time of computing and
+    communication; None if the epoch has too few bins for an optimizer step."""
 
     @property
     def parallel_share(self) -> float:
@@ -78,17 +82,17 @@ class ContextPlan:
 
     @property
     def communication(self) -> float:
-        """Time of communication as a share of the work."""
+        """Time of communication as a share of the time of computing."""
         received = sum(each.num_received for each in self.shared)
         return price_of(self.bandwidth) * received / sum(each.cost for each in self.shared)
 
     def lost(self, context_groups: int) -> float | None:
-        """Returns the time beyond the work itself, as a share of it."""
+        """Returns the time of communication and waiting, as a share of the time of computing."""
         waiting = self.waiting[context_groups]
         return None if waiting is None else (1 + waiting) * (1 + self.communication) - 1
 
     def facts(self) -> dict[str, object]:
-        """Returns everything as JSON can hold it."""
+        """Returns everything as JSON values."""
         return {
             **asdict(self.rule),
             "num_bins": self.num_bins,
@@ -106,7 +110,7 @@ class ContextPlan:
 
 
 def price_of(bandwidth: float) -> float:
-    """Returns what a token's keys and values cost to receive, in the units of a room's cost.
+    """Returns the price of receiving one token's keys and values, in the units of a sequence's cost.
 
     Example:
         >>> price_of(200)
@@ -130,8 +134,8 @@ def context_plan(
         ([(1, 16), (2, 16)], {1: 0.0, 2: 0.0})
 
     Args:
-        plan: of a dataset with this rule.
-        rule: how its bins are shared.
+        plan: the plan of a dataset with this rule.
+        rule: how ranks share a bin.
         context_groups: numbers of context-parallel groups, each of `max_context_parallel` ranks, to measure for.
         accumulation: micro-steps of an optimizer step.
         bandwidth: as in `price_of`.
@@ -173,7 +177,7 @@ def compare_context_plans(
     bins_per_optimizer_step: int = 32,
     bandwidth: float = BANDWIDTH,
 ) -> list[ContextPlan]:
-    """Plans the same counts with several rules, for the same ranks and optimizer steps of as many bins.
+    """Plans the same counts with several rules, for the same number of ranks and of bins in an optimizer step.
 
     Example:
         >>> from collections import Counter
@@ -184,12 +188,13 @@ def compare_context_plans(
         [(8, 2), (4, 4)]
 
     Args:
-        source: what is planned.
-        options: from `options_for`; its own tokens_per_rank and cost_cap_percent do not matter.
-        tokens_per_rank: values to compare; by default max_seq_len / 2, / 4, … as far as the ranks allow.
+        source: the counts to plan.
+        options: from `options_for`; its own tokens_per_rank and cost_cap_percent are ignored.
+        tokens_per_rank: values to compare; by default max_seq_len / 2, / 4, …, each for which `world_size` is a
+            multiple of the ranks that share a bin.
         cost_cap_percent: values to compare.
-        world_size: ranks, a multiple of those that share a bin.
-        bins_per_optimizer_step: over all ranks.
+        world_size: number of ranks, a multiple of the ranks that share a bin.
+        bins_per_optimizer_step: bins that all ranks together take in an optimizer step.
         bandwidth: as in `price_of`.
 
     Raises:
@@ -229,22 +234,22 @@ def compare_context_plans(
 
 
 def _parts(template: Sequence[int], rule: ContextRule) -> list[SharedWork]:
-    """Returns the parts of a bin, each with its ranks."""
+    """Returns the work of each part of a bin; `template` has the rooms of the bin's sequences."""
     laid = ((part.num_ranks, [template[index] for index in part.indices]) for part in rule.lay_out(template))
     return [SharedWork(num_ranks=ranks, tokens=sum(rooms), cost=sum(map(rule.cost, rooms))) for ranks, rooms in laid]
 
 
 def _times(parts: Sequence[SharedWork], rule: ContextRule, price: float) -> tuple[float, float, float]:
-    """Returns the work of a bin, the mean rank's time and the slowest rank's."""
-    times = [each.cost + price * each.num_received for each in parts]  # over all ranks of each
+    """Returns (cost of a bin, time of the mean rank, time of the slowest rank), all in units of cost."""
+    times = [each.cost + price * each.num_received for each in parts]  # summed over the ranks of each part
     slowest = max(time / each.num_ranks for time, each in zip(times, parts, strict=True))
     return float(sum(each.cost for each in parts)), sum(times) / rule.max_context_parallel, slowest
 
 
 def _waiting(bins: NDArray[np.float64], context_groups: int, accumulation: int) -> float | None:
-    """Returns the share of time that ranks wait; None if there are no bins.
+    """Returns the time that ranks wait at micro-steps, as a share of their own time; None if there are no bins.
 
-    `bins` has a row of `_times` for each bin: float64 [n, 3].
+    `bins` has a row of `_times` for each bin: float64 [n, 3]. n is a multiple of the bins in an optimizer step.
     """
     if not len(bins):
         return None

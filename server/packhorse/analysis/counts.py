@@ -1,7 +1,8 @@
-"""Counts to plan: read from a prepared folder or a histogram, before and after an over-length policy; and options.
+"""Counts to plan, and the options to plan them with, read from a prepared folder or a file with a histogram.
 
-Works on histograms: O(distinct lengths), however many sequences there are. Leaves rooms to
-`packhorse.topology.RoomRule` and the sequences themselves to `packhorse.prepare`.
+Owns applying an over-length policy to counts, and recovering the counts from which a folder was prepared. All work is
+O(distinct lengths), for any number of sequences. Leaves rooms to `packhorse.topology.RoomRule` and the sequences
+themselves to `packhorse.prepare`.
 """
 
 import json
@@ -30,8 +31,8 @@ class HistogramInput:
     options: PlanOptions | None
     """The options of a prepared folder's plan; None for a histogram."""
     budgets: str = ""
-    """A sentence about the caps of a prepared folder's resources, which counts of lengths cannot show; empty if it has
-    none."""
+    """A sentence about the caps of a prepared folder's resources, which plans of these counts ignore; empty if no
+    resource has a cap."""
 
 
 def read_histogram(path: Path) -> HistogramInput:
@@ -42,7 +43,7 @@ def read_histogram(path: Path) -> HistogramInput:
     length` writes them.
 
     Raises:
-        ValueError: the path is none of these; the message says why.
+        ValueError: the path is neither a prepared folder nor such a file; the message says why.
 
     Example:
         >>> read_histogram(Path("datasets/corpus")).counts
@@ -73,6 +74,7 @@ def read_histogram(path: Path) -> HistogramInput:
 
 
 def _budgets(manifest: Manifest) -> str:
+    """Returns the sentence of `HistogramInput.budgets` for a prepared folder."""
     caps = ", ".join(f"{each.cap:,} {each.name}" for each in manifest.resources if each.cap is not None)
     if not caps:
         return ""
@@ -83,6 +85,7 @@ def _budgets(manifest: Manifest) -> str:
 
 
 def _parquet_entries(path: Path) -> list[tuple[object, object]]:
+    """Reads the (length, count) pairs of a Parquet file with two columns of integers."""
     pa, pq = require("pyarrow"), require("pyarrow.parquet")
     check_plain(path)
     try:
@@ -99,6 +102,7 @@ def _parquet_entries(path: Path) -> list[tuple[object, object]]:
 
 
 def _of_entries(path: Path, entries: Iterable[tuple[object, object]]) -> HistogramInput:
+    """Adds up (length, count) pairs; a ValueError if an entry is no such pair, or all counts are 0."""
     counts: Counter[int] = Counter()
     for length, count in entries:
         if not str(length).isdecimal() or isinstance(count, bool) or not isinstance(count, int) or count < 0:
@@ -150,7 +154,10 @@ def fit(counts: Mapping[int, int], longest: int, policy: OverLength) -> Counter[
 
 
 def options_of(dataset: PreparedDataset) -> PlanOptions:
-    """Returns the options that apply to the planned items: a group takes the sum of its rooms, and is never cut.
+    """Returns the options for planning a dataset's items again.
+
+    For sequences these are the dataset's own. The counts of a grouped dataset hold the room of each group, so its
+    options are without alignment and extra tokens, and drop a group that is too long, because a group is never cut.
 
     Example:
         >>> options_of(open_prepared("datasets/corpus")).max_seq_len
@@ -161,7 +168,7 @@ def options_of(dataset: PreparedDataset) -> PlanOptions:
 
 
 def rule_of(dataset: PreparedDataset) -> RoomRule:
-    """Returns how rooms follow from lengths in a prepared dataset.
+    """Returns the rule by which an item's length becomes its room, for planning a dataset's items again.
 
     Example:
         >>> rule_of(open_prepared("datasets/corpus")).room(5)
@@ -173,9 +180,10 @@ def rule_of(dataset: PreparedDataset) -> RoomRule:
 def lengths_before(dataset: PreparedDataset) -> Counter[int]:
     """Returns the lengths that a dataset was prepared from: length in tokens → number of sequences.
 
-    The folder holds rooms, and the lengths of the sequences that were too long. Each room becomes the longest length
-    that has it: the length itself, unless the dataset was prepared with `align`, where it may be up to align - 1 tokens
-    too long. For a grouped dataset these are the rooms of its groups, without those that were left out.
+    A folder stores rooms, and the lengths of the sequences that were too long. So each room is turned into the longest
+    length that has this room. That is the original length, unless the dataset was prepared with `align`: then the
+    length may be up to align - 1 tokens too long. For a grouped dataset the result counts the rooms of its groups,
+    without groups that were left out.
 
     Example:
         >>> lengths_before(open_prepared("datasets/corpus"))
@@ -202,10 +210,13 @@ def options_for(
     align: int | None = None,
     extra_tokens: int | None = None,
 ) -> PlanOptions:
-    """Returns the options to plan with: a prepared folder's own, or a histogram's defaults, with what is given instead.
+    """Returns the options to plan with.
+
+    They are a prepared folder's own, or defaults for a histogram. Arguments that are given replace them.
 
     Raises:
-        ValueError: a histogram needs max_seq_len, or the folder's rooms do not fit `align` and `extra_tokens`.
+        ValueError: max_seq_len is missing for a histogram; or a folder was prepared with `align`, and so stores rooms
+            from which rooms for the given `align` and `extra_tokens` cannot be computed.
 
     Example:
         >>> from collections import Counter

@@ -1,4 +1,8 @@
-"""What the status page and reports show of a dataset: at once, and what takes seconds."""
+"""The facts that the status page and HTML reports show of a dataset: some known at once, others costly.
+
+Owns the choice of facts, as JSON values. Leaves the costly figures to `report` and `packers`, computing them in the
+background to `figures`, and the page to `page_files`.
+"""
 
 from typing import Any
 
@@ -11,16 +15,17 @@ from packhorse.dataset import MixtureDataset, PreparedDataset
 from packhorse.topology import Topology
 
 _LENGTH_BINS, _FULLNESS_BINS = 60, 40
+"""Bars of the two histograms."""
 _WORLD_SIZE = 8
-"""Ranks of the run whose waiting is shown, beside a quarter and four times as many."""
+"""Ranks of the run whose waiting is shown; a quarter and four times as many ranks are shown too."""
 _ACCUMULATION = 8
-"""Its steps in an optimizer step: with one, no balance could change anything."""
+"""Steps in an optimizer step of that run. With a single step, no balance could change anything."""
 _TIME_LIMIT_SECONDS = 2.0
-"""For each packer that improves its plan step by step."""
+"""Time limit of each packer that improves its plan step by step."""
 
 
 def dataset_facts(dataset: PreparedDataset | MixtureDataset) -> dict[str, Any]:
-    """Returns what is known of a dataset or mixture at once.
+    """Returns the facts of a dataset or mixture that are known at once, as JSON values.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -48,9 +53,9 @@ def dataset_facts(dataset: PreparedDataset | MixtureDataset) -> dict[str, Any]:
 
 
 def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
-    """Returns what takes seconds: versions, other context lengths, packers, ways without packing, and waiting.
+    """Returns the facts that take seconds: versions, other context lengths, packers, ways without packing, and waiting.
 
-    Packers know tokens only, so a dataset whose resources have caps is not compared with any.
+    Packers know tokens only. So "packers" is empty for a dataset whose resources have caps.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -79,12 +84,14 @@ def costly_facts(dataset: PreparedDataset) -> dict[str, Any]:
 
 
 def _lengths(dataset: PreparedDataset) -> dict[str, list[float]]:
+    """Returns the histogram of rooms: "edges" in tokens, and "counts" of sequences or groups between them."""
     plan = dataset.plan
     counts, edges = np.histogram(plan.rooms, bins=_LENGTH_BINS, weights=plan.counts)
     return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 
 def _fullness(dataset: PreparedDataset) -> dict[str, list[float]]:
+    """Returns the histogram of bins by fullness: "edges" in [0, 1], and "counts" of bins between them."""
     sums = np.array([sum(template) for template in dataset.templates])
     share = sums / dataset.manifest.max_seq_len
     counts, edges = np.histogram(share, _FULLNESS_BINS, (0.0, 1.0), weights=list(dataset.templates.values()))

@@ -1,7 +1,7 @@
-"""Figures of the status page that take seconds: made by a child process while somebody looks, and kept by digest.
+"""The status page's costly figures: computed by a child process while somebody looks at them, and cached by digest.
 
-Leaves what the figures are to `packhorse.analysis`, and who asks for them to `status_page`. The serving processes do
-not take part: the child opens the folder itself, at a lower priority.
+Owns the child, its time limit and the cache. The child opens the folder itself and has a lower priority, so that the
+serving processes are not slowed down. Which figures these are is in `facts`, and the page is in `status_page`.
 """
 
 import json
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 LOOKED_SECONDS = 10.0
-"""How long after the last look the child goes on: the page looks every three seconds."""
+"""Seconds after the last look at which the child is stopped. The page looks every three seconds."""
 
 _POLL_SECONDS = 0.2
 _MOST_SECONDS = 600
-"""How long a child may take. It ends then, whatever has become of its parent."""
+"""The most seconds that a child may take. Its own alarm ends it, so it ends even if its parent is gone."""
 
 _CHILD = "from packhorse.analysis.figures import print_figures; print_figures()"
 _LOG = logging.getLogger(__name__)
 
 
 class Figures:
-    """Makes one dataset's figures at a time. Many threads may use it.
+    """A cache of figures by digest, which computes those of one dataset at a time. Safe to be used by many threads.
 
     Args:
         root: the folder of the datasets.
@@ -37,7 +37,7 @@ class Figures:
         self._root = root
         self._lock = threading.Lock()
         self._made: dict[str, dict[str, Any] | str] = {}  # by digest
-        self._wanted: dict[str, tuple[str, float]] = {}  # digest → a dataset that has it, and when somebody looked last
+        self._wanted: dict[str, tuple[str, float]] = {}  # digest → (name of a dataset with it, time of the last look)
         self._is_making = False
 
     def of(self, digest: str) -> dict[str, Any] | str | None:
@@ -46,7 +46,7 @@ class Figures:
             return "computing" if digest in self._wanted else self._made.get(digest)
 
     def look(self, name: str, digest: str) -> None:
-        """Has the figures made, if they are not there; somebody looks at them now."""
+        """Notes that somebody looks at a dataset's figures now, and begins computing them if they are not there."""
         with self._lock:
             if digest in self._made:
                 return
@@ -56,11 +56,12 @@ class Figures:
                 threading.Thread(target=self._make_all, name="figures", daemon=True).start()
 
     def keep(self, digests: set[str]) -> None:
-        """Forgets the figures of other digests."""
+        """Forgets the figures of all digests but these."""
         with self._lock:
             self._made = {digest: figures for digest, figures in self._made.items() if digest in digests}
 
     def _make_all(self) -> None:
+        """Computes figures until nobody looks at a dataset that lacks them; the work of the thread."""
         while True:
             with self._lock:
                 self._wanted = {
@@ -79,7 +80,7 @@ class Figures:
                     self._made[digest] = made
 
     def _make(self, name: str, digest: str) -> dict[str, Any] | str | None:
-        """Returns what a child makes of a dataset; None if nobody looks any longer."""
+        """Returns a child's figures of a dataset, or why it failed as a sentence; None if nobody looks any longer."""
         with subprocess.Popen(
             [sys.executable, "-c", _CHILD, str(self._root / name), digest],
             stdin=subprocess.DEVNULL,
@@ -105,7 +106,10 @@ class Figures:
 
 
 def print_figures() -> None:
-    """Prints a folder's figures as JSON; the child's whole work."""
+    """Prints a folder's figures as JSON, or a sentence if the folder was replaced meanwhile. This is all a child does.
+
+    The command line holds the folder and its digest.
+    """
     from packhorse.analysis import costly_facts
     from packhorse.dataset import open_prepared
 

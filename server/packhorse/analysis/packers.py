@@ -1,6 +1,7 @@
-"""Packers side by side on the same counts, and beside training without packing.
+"""Packers compared on the same counts, with each other and with training without packing.
 
-Owns the comparison that `packhorse plan compare` prints. Leaves planning to `packhorse.packing`.
+Owns the comparison that `packhorse plan compare` prints. Leaves planning to `packhorse.packing`, and the ways without
+packing to `unpacked`.
 """
 
 import time
@@ -25,22 +26,22 @@ from packhorse.packing import (
 
 @dataclass(frozen=True, kw_only=True)
 class PackerResult:
-    """What one packer made of the counts."""
+    """The plan of one packer, in figures."""
 
     algorithm: str
-    """The packer asked for."""
+    """The packer that was asked for."""
     made_by: str
-    """The packer that made the plan ("auto" chooses one)."""
+    """The packer that made the plan; it differs from `algorithm` if that is "auto"."""
     bins: int
     """Bins in an epoch."""
     efficiency: float
     """Tokens per token of capacity."""
     gap: float
-    """Bins beyond the best bound that any packer proved, as a share of it."""
+    """Bins beyond `lower_bound`, as a share of it."""
     lower_bound: int
-    """That bound."""
+    """The best lower bound on bins that any of the compared packers proved."""
     seconds: float
-    """Time to plan."""
+    """Time that planning took."""
     cut_off: bool
     """Whether the time limit ended planning early."""
     templates: int
@@ -48,11 +49,11 @@ class PackerResult:
     padding_tokens: int
     """Tokens of capacity that stay empty in an epoch."""
     padding_ratio: float
-    """The share of GPU time spent on padding, in [0, 1]."""
+    """Padding as a share of capacity, and so of GPU time, in [0, 1]."""
     bin_mates_again: float
     """Expected share of sequences that share a bin which do so again an epoch later, in [0, 1]."""
     gpu_hours: float | None = None
-    """GPU-hours that the user's run spends on padding; None without the run's figures."""
+    """GPU-hours that the user's training spends on padding; None if its speed is not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +63,9 @@ class PackerComparison:
     name: str
     """Name of the dataset or histogram."""
     options: PlanOptions
-    """What every packer planned for."""
+    """The options with which every packer planned."""
     packers: list[PackerResult]
-    """By bins, the fewest first."""
+    """Results, the fewest bins first."""
     without_packing: list[Unpacked]
     """The usual ways to train without packing."""
 
@@ -74,7 +75,7 @@ class PackerComparison:
         return self.packers[0].lower_bound
 
     def facts(self) -> dict[str, Any]:
-        """Returns the comparison as JSON can hold it."""
+        """Returns the comparison as JSON values."""
         return {
             "packers": [asdict(each) for each in self.packers],
             "without_packing": [asdict(way) for way in self.without_packing],
@@ -102,13 +103,13 @@ def compare_packers(
         (2, 2)
 
     Args:
-        source: what is planned; what its options did to sequences that are too long is done again.
+        source: the counts to plan. For a prepared folder, the over-length policy of `options` is applied to them again.
         options: from `options_for`.
-        algorithms: packers; every one where none is given.
+        algorithms: names of packers; every packer if none is given.
         time_limit_seconds: for each packer that improves its plan step by step.
         tokens_per_gpu_second: speed of the user's training, padding included, for GPU-hours.
-        epochs: of the user's training.
-        progress: shows how far it is.
+        epochs: number of epochs of the user's training.
+        progress: shows how many packers are done; None for nothing.
     """
     rule, limit = options.rooms, options.max_sequences_per_bin
     counts = source.counts if source.options is None else fit(source.counts, rule.longest, options.over_length)
@@ -138,6 +139,7 @@ def compare_packers(
 
 
 def _result(name: str, plan: PackingPlan, seconds: float, bound: int, tokens_per_hour: float | None) -> PackerResult:
+    """Returns the figures of a plan; `bound` is the best lower bound that any packer proved."""
     stats = PackingStats.from_templates(plan.templates, plan.max_seq_len, proven_bound=plan.lower_bound)
     return PackerResult(
         algorithm=name,

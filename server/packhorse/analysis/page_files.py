@@ -1,6 +1,7 @@
-"""The files of the status page, served one by one or as one self-contained file.
+"""The files of the status page, to be served one by one, or as one self-contained HTML file.
 
-Leaves what the page asks for, and how often, to page.js in the folder page.
+Owns reading the folder `page`, and inlining its files. What the page requests from a server, and how often, is decided
+by page.js in that folder; the server's answers are in `status_page`.
 """
 
 import base64
@@ -16,7 +17,7 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """Returns the page's files by name: content type and content.
+    """Returns the page's files: name → (content type, content).
 
     Example:
         >>> page_files()["page.js"][0]
@@ -32,7 +33,7 @@ def _page_files() -> dict[str, tuple[str, bytes]]:
 
 
 def html_report(datasets: list[dict[str, Any]]) -> str:
-    """Returns the page with its scripts and data in it: one file, which asks nobody for anything.
+    """Returns the page as one HTML file that holds its scripts, styles and data, and makes no request.
 
     Example:
         >>> html_report([]).startswith("<!doctype html>")
@@ -58,7 +59,10 @@ def html_report(datasets: list[dict[str, Any]]) -> str:
 
 
 def _with_bare_imports(script: str) -> str:
-    """Returns a script that imports its neighbours by bare names: a data URL has no folder for "./table.js"."""
+    """Rewrites a script's imports of "./table.js" to "table.js", which the import map resolves.
+
+    A script in a data URL has no folder, so a relative import would fail.
+    """
     return script.replace('from "./', 'from "')
 
 

@@ -1,6 +1,7 @@
 """Plots: a prepared dataset's lengths, fullness, waste and waiting, and packers compared with the proven bound.
 
-Owns the panels. Leaves every number to `report` and `packers`. It needs Matplotlib, so import it only where used.
+Owns the panels. Leaves every number to `report` and `packers`. This module needs Matplotlib, so callers import it only
+when they draw.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from packhorse.epoch import ShuffleQuality
 from packhorse.topology import Balance
 
 _LINEAR_PERCENT = 0.001
-"""Below this the axis is linear, so that a gap of 0 is shown."""
+"""The percentage below which the logarithmic axis is linear, so that a gap of 0 can be drawn."""
 
 _WAITS = (
     (Balance.NONE, True, "at every step", "#c44e52", "-"),
@@ -30,11 +31,11 @@ _WAITS = (
     (Balance.NONE, False, "at optimizer steps", "#c44e52", "--"),
     (Balance.OPTIMIZER_STEP, False, "the same, --balance optimizer-step", "#55a868", "--"),
 )
-"""Lines of a waiting panel: balance, whether ranks wait at every step, label, color and line style."""
+"""Lines of a waiting panel: (balance, whether ranks wait at every step, label, color, line style)."""
 
 
 def save_plot(report: DatasetReport, path: Path) -> None:
-    """Saves a PNG: lengths, rows by fullness, padding by context length, and waiting and windows where measured.
+    """Saves a PNG: lengths, rows by fullness, padding by context length, and waiting and windows if they were measured.
 
     Args:
         report: the dataset's figures.
@@ -67,6 +68,7 @@ def save_plot(report: DatasetReport, path: Path) -> None:
 
 
 def _draw_lengths(axes: Any, report: DatasetReport) -> None:
+    """Draws the histogram of rooms, in tokens."""
     plan = report.dataset.plan
     axes.hist(plan.rooms, bins=60, weights=plan.counts, color="#4c72b0")
     title = f"{report.stats.n_sequences:,} sequences"
@@ -74,6 +76,7 @@ def _draw_lengths(axes: Any, report: DatasetReport) -> None:
 
 
 def _draw_fullness(axes: Any, report: DatasetReport) -> None:
+    """Draws how full rows are: with one padded sequence a row, and packed."""
     plan, templates, capacity = report.dataset.plan, report.dataset.templates, report.dataset.manifest.max_seq_len
     sums = np.array([sum(template) for template in templates])
     for values, weights, label, color in (
@@ -105,7 +108,7 @@ def _draw_windows(axes: Any, rows: Sequence[ShuffleQuality]) -> None:
 
 
 def _draw_padding(axes: Any, choices: Sequence[ContextLength], own: int) -> None:
-    """Draws padding over context length, packed and padded."""
+    """Draws the share of padding over context length: packed, and with one padded sequence a row."""
     sizes = [choice.max_seq_len for choice in choices]
     for padding, label, color in (
         ([100 - 100 * choice.padded_efficiency for choice in choices], "one sequence a row, padded", "#c44e52"),
@@ -119,7 +122,10 @@ def _draw_padding(axes: Any, choices: Sequence[ContextLength], own: int) -> None
 
 
 def _draw_waiting(axes: Any, rows: Sequence[WaitingRow], over: str, title: str, own: int) -> None:
-    """Draws GPU time lost to waiting over one field of the rows, without rows that could not be measured."""
+    """Draws GPU time lost to waiting over one field of the rows ("world_size" or "max_seq_len").
+
+    Rows that could not be measured are left out. `own` is the run's value of the field, marked by a vertical line.
+    """
     measured = [row for row in rows if row.waiting is not None]
     for balance, at_steps, label, color, style in _WAITS:
         shares = [100 * (row.idle(balance, at_steps=at_steps) or 0.0) for row in measured]
@@ -137,7 +143,7 @@ def save_comparison(compared: PackerComparison, path: Path) -> None:
     """Saves a PNG of bars: how far packers, and one padded sequence a row, are from the proven bound.
 
     Args:
-        compared: the packers.
+        compared: the packers' results.
         path: the PNG to write.
     """
     bound = compared.lower_bound

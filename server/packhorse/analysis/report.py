@@ -1,7 +1,8 @@
-"""Figures of a prepared dataset, for `packhorse inspect`, Python and other pages.
+"""All figures of one prepared dataset in one object, for `packhorse inspect`, the status page and Python.
 
-Owns the figures of the dataset's own plan and of its locality windows. Leaves sweeps to `context_lengths`, ways without
-packing to `packers`, and pictures to `analysis.plots`.
+Owns `DatasetReport` and how it is filled: the figures of the dataset's own plan and of its locality windows are
+computed here. Leaves other context lengths and waiting to `context_lengths`, training without packing to `unpacked`,
+ranks that share bins to `context_plans`, and plots to `analysis.plots`.
 """
 
 import json
@@ -23,11 +24,13 @@ from packhorse.topology import Topology
 
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _NUM_WINDOWS = (1, 8, 32, 128, 512)
+"""Numbers of locality windows that are compared; 1 is the global shuffle."""
 _CONTEXT_GROUPS = (1, 4, 16, 64)
+"""Numbers of context-parallel groups whose waiting is shown, besides the run's own."""
 _ACCUMULATION = 8
-"""Context-parallel groups whose waiting is shown, and micro-steps of an optimizer step where no run says so."""
+"""Micro-steps of an optimizer step, if no run is given."""
 _LEAST_BINS = 16
-"""Windows of fewer bins are not compared."""
+"""The fewest bins of a window that is compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,36 +41,37 @@ class DatasetReport:
     stats: PackingStats
     """Bins, padding, and the distance to the proven bound."""
     quantiles: dict[float, int]
-    """Share → the room in tokens that this share of what is planned (sequences, or groups) does not exceed."""
+    """Quantiles of rooms: q in (0, 1) → the room, in tokens, that a share q of the planned items does not exceed. An
+    item is a sequence, or a group if the dataset has groups."""
     mean_room: float
-    """Tokens in a room, on average."""
+    """Mean room of a planned item, in tokens."""
     real_token_efficiency: float
     """The sequences' own tokens per token of capacity, without `extra_tokens` and alignment."""
     bin_mates_again: float
     """Expected share of sequences that share a bin which do so again an epoch later, in [0, 1]."""
     context_lengths: list[ContextLength]
-    """Other context lengths beside the dataset's own."""
+    """The dataset's own context length and others around it, ascending."""
     without_packing: list[Unpacked]
     """The usual ways to train without packing."""
     run: Topology | None
-    """The run whose waiting is shown."""
+    """The shape of the run whose waiting is measured; None if none was given."""
     waiting: list[WaitingRow]
-    """What waiting costs that run; empty without a run, and where ranks share bins."""
+    """Waiting of that run, for each context length; empty without a run, or if ranks share bins."""
     context_plan: ContextPlan | None
-    """How ranks share bins; None if a rank takes a bin."""
+    """Figures of how ranks share bins; None if each bin goes to one rank."""
     windows: list[ShuffleQuality]
-    """How well locality windows shuffle; empty unless they were asked for."""
+    """Shuffle quality for several numbers of locality windows; empty unless they were asked for."""
 
     @property
     def own_waiting(self) -> WaitingRow | None:
-        """The row of the run itself."""
+        """The row of `waiting` for the run's own context length and world size; None if nothing was measured."""
         if self.run is None or self.context_plan is not None:
             return None
         own = (self.dataset.manifest.max_seq_len, self.run.world_size)
         return next(row for row in self.waiting if (row.max_seq_len, row.world_size) == own)
 
     def facts(self, num_templates: int = 10) -> dict[str, Any]:
-        """Returns everything as JSON can hold it, with the most used templates."""
+        """Returns everything as JSON values, with the `num_templates` most used templates."""
         return {
             "manifest": json.loads(self.dataset.manifest.render()),
             "versions": [version_facts(version) for version in versions_of(self.dataset.path)],
@@ -95,15 +99,15 @@ def dataset_report(
         (2, 4.0, 3)
 
     Args:
-        dataset: what was prepared.
-        run: the shape of a run whose waiting is measured; None for none. Where ranks share bins, its world_size counts
-            all of them.
+        dataset: the prepared dataset.
+        run: the shape of a run whose waiting is measured; None for none. If ranks share bins, its world_size counts
+            every rank, not context-parallel groups.
         windows: whether locality windows are compared, which reads every sequence.
-        bandwidth: GB per second at which a rank receives from those with which it shares bins; 0 if receiving takes no
+        bandwidth: GB per second at which a rank receives from ranks with which it shares bins; 0 if receiving takes no
             time.
 
     Raises:
-        ValueError: the run's ranks are not a multiple of those that share a bin.
+        ValueError: if ranks share bins, the run's world_size is not a multiple of the ranks that share one.
     """
     manifest, plan = dataset.manifest, dataset.plan
     ends = np.cumsum(plan.counts)
@@ -130,6 +134,7 @@ def dataset_report(
 
 
 def _context_plan(dataset: PreparedDataset, run: Topology, bandwidth: float) -> ContextPlan | None:
+    """Measures how ranks share bins; returns None if the dataset gives each bin to one rank."""
     rule = dataset.manifest.options.context
     if rule is None:
         return None
@@ -150,7 +155,7 @@ def _context_plan(dataset: PreparedDataset, run: Topology, bandwidth: float) -> 
 
 
 def version_facts(version: Version) -> dict[str, Any]:
-    """Returns a version of a dataset as JSON can hold it.
+    """Returns the facts of a version of a dataset as JSON values.
 
     Example:
         >>> from packhorse.dataset import versions_of
@@ -169,9 +174,9 @@ def version_facts(version: Version) -> dict[str, Any]:
 
 
 def quality_rows(dataset: PreparedDataset) -> list[ShuffleQuality]:
-    """Measures how a dataset's first epochs are shuffled with several numbers of locality windows.
+    """Measures the shuffle of a dataset's first epochs, for several numbers of locality windows.
 
-    A group counts as one sequence. Windows of fewer than 16 bins are left out.
+    A group counts as one sequence. Numbers of windows that would leave a window fewer than 16 bins are left out.
 
     Example:
         >>> from packhorse.dataset import open_prepared
@@ -186,5 +191,6 @@ def quality_rows(dataset: PreparedDataset) -> list[ShuffleQuality]:
 
 
 def _lengths_of_members(groups: Groups) -> Counter[int]:
+    """Returns the lengths of the sequences in all groups: length in tokens → number of sequences."""
     lengths, counts = np.unique(groups.members[:, 1], return_counts=True)
     return Counter(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))

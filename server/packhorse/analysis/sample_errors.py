@@ -1,6 +1,6 @@
-"""How far figures of a sample may be from those of the whole.
+"""Standard errors: how far the efficiencies of a sample may be from those of the whole corpus.
 
-Leaves drawing the sample to `packhorse.tokenize`, and the figures themselves to `unpacked` and `packhorse.packing`.
+Leaves drawing the sample to `packhorse.tokenize`, and the efficiencies to `unpacked` and `packhorse.packing`.
 """
 
 from collections import Counter
@@ -20,15 +20,15 @@ def standard_errors(dataset: PreparedDataset) -> dict[str, float]:
     """Returns the standard error of each efficiency of a dataset that was prepared from a sample.
 
     The sequences are cut into tenths in the order of the sample, so that rows which were neighbours in the corpus stay
-    together. The tenths are packed on their own, and how much they differ tells the error of all (the method of random
-    groups: Wolter, Introduction to Variance Estimation, chapter 2).
+    together. Each tenth is packed by itself. The standard error is the standard deviation of the ten efficiencies,
+    divided by √10 (the method of random groups: Wolter, Introduction to Variance Estimation, chapter 2).
 
     Args:
-        dataset: without groups, whose ids are row numbers.
+        dataset: a dataset without groups, whose ids are row numbers of the sample.
 
     Returns:
-        "packed", and each way without packing → one standard error, in parts of 1; empty if there are fewer than 10
-        sequences.
+        "packed", and each way of `ways_without_packing` → one standard error of its efficiency, as a share; empty if
+        there are fewer than 10 sequences.
 
     Example:
         >>> from packhorse.dataset import open_prepared

@@ -1,8 +1,8 @@
-"""The status page for people, and its JSON document.
+"""The status page for people, and the JSON document that it shows.
 
-Owns the page's paths and the document made of what each process says. Leaves what a process says to
-`packhorse.server.watching.own_status`, its files to `page_files`, rates to `activity`, and what takes seconds to
-`figures`.
+Owns the page's URL paths, and merging the answers of all serving processes into one document. Leaves a process's own
+answer to `packhorse.server.watching.own_status`, the page's files to `page_files`, rates to `activity`, and costly
+figures to `figures`.
 """
 
 import json
@@ -23,7 +23,8 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
 
 PAGE_FRESH_SECONDS = 1.0
-"""Rates are over at least this long; who asks earlier gets the same document."""
+"""The least time between two looks at the processes: rates are over at least this long. A request before then gets the
+same document again."""
 
 _HEADERS = [
     ("X-Content-Type-Options", "nosniff"),
@@ -37,10 +38,10 @@ _HEADERS = [
 
 
 class StatusPage:
-    """Makes the document of what processes tell. Safe to be used by many threads.
+    """A WSGI application that answers with the page and its document. Safe to be used by many threads.
 
     Args:
-        looks: asks every process that serves; the first also tells of the datasets.
+        looks: asks every process that serves; the first answer also has the facts of the datasets.
         data_root: the folder of the datasets.
     """
 
@@ -54,7 +55,7 @@ class StatusPage:
         self._document = b""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answers a path of the page, as a WSGI application."""
+        """Answers a request for a path of the page, as WSGI prescribes."""
         path, files = environ.get("PATH_INFO", ""), page_files()
         status, more = "200 OK", []
         if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
@@ -85,7 +86,7 @@ class StatusPage:
         """Returns the document as JSON; empty if no process serves.
 
         Args:
-            looked_at: names of datasets whose figures are to be made.
+            looked_at: names of datasets whose costly figures somebody looks at now.
         """
         with self._lock:
             now = time.monotonic()
@@ -100,7 +101,7 @@ class StatusPage:
             return self._document
 
     def _add_figures(self, datasets: list[dict[str, Any]], looked_at: Collection[str]) -> bool:
-        """Adds what is made of each dataset to its facts; says whether anything is new."""
+        """Adds the costly figures that are computed to the facts of each dataset; returns whether any are new."""
         is_new = False
         for facts in datasets:
             name, digest = facts["name"], facts["digest"]
@@ -113,6 +114,7 @@ class StatusPage:
         return is_new
 
     def _of_looks(self, looks: Sequence[Look], now: float) -> dict[str, Any]:
+        """Returns the document for the answers of all processes; `now` is the time of the looks, for rates."""
         after = [_process(look.activity) for look in looks]
         activity = activity_between(self._before, after, now - self._asked_at if self._before else 0.0)
         self._before = after
@@ -138,6 +140,7 @@ class StatusPage:
 
 
 def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Adds up counts by name."""
     total: dict[str, int] = {}
     for each in counts:
         for name, count in each.items():
@@ -146,7 +149,7 @@ def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _process(answer: pb.GetActivityResponse) -> Any:
-    """Returns an answer under the names that `activity_between` reads."""
+    """Returns a process's answer with the field names that `activity_between` reads."""
     process = answer.process_activity
     return SimpleNamespace(
         address="",

@@ -15,11 +15,11 @@ from packhorse.dataset import OverLength
 from packhorse.topology import RoomRule
 
 ROWS_PER_BATCH = 32
-"""Rows of a batch that is padded to its longest sequence."""
+"""Rows in a batch that is padded to its longest sequence."""
 
 
 _DRAWN_SEQUENCES = 1 << 18
-"""The most sequences that are put into random order."""
+"""The most sequences that are put into random order; more are sampled."""
 
 
 _SEED = 0
@@ -46,11 +46,11 @@ class Unpacked:
 def ways_without_packing(
     counts: Mapping[int, int], rule: RoomRule, policy: OverLength, max_sequences_per_row: int | None = None
 ) -> list[Unpacked]:
-    """Returns what every way makes of the same sequences.
+    """Returns the figures of every way to make rows of the same sequences.
 
     Args:
         counts: length in tokens → number of sequences, including those that are too long.
-        rule: how many tokens each takes in a row.
+        rule: how many tokens a sequence takes in a row.
         policy: what happens to sequences that are too long; concatenation takes them as they are.
         max_sequences_per_row: the most in a row that is filled in random order; None for no limit.
 
@@ -72,7 +72,7 @@ def ways_without_packing(
 
 
 def padded(rooms: Mapping[int, int], max_seq_len: int) -> Unpacked:
-    """One sequence a row, padded to max_seq_len.
+    """Measures rows of one sequence each, padded to max_seq_len.
 
     Example:
         >>> padded({4: 1, 6: 1}, 10).efficiency
@@ -83,9 +83,10 @@ def padded(rooms: Mapping[int, int], max_seq_len: int) -> Unpacked:
 
 
 def sorted_batches(rooms: Mapping[int, int], rows_per_batch: int) -> Unpacked:
-    """One sequence a row, the whole epoch sorted by length, every batch padded to its longest: O(distinct lengths).
+    """Measures rows of one sequence each, sorted by length, with every batch padded to its longest sequence.
 
-    The best case of bucketing by length. The last batch may have fewer rows.
+    The whole epoch is sorted, so this is the best case of bucketing by length. The last batch may have fewer rows.
+    Takes O(distinct lengths).
 
     Example:
         >>> sorted_batches({4: 3, 6: 1}, 2).computed_tokens  # (6, 4), (4, 4)
@@ -95,6 +96,7 @@ def sorted_batches(rooms: Mapping[int, int], rows_per_batch: int) -> Unpacked:
     first = computed = 0
     for room in sorted(rooms, reverse=True):
         end = first + rooms[room]
+        # Batches that begin before `first`, and before `end`. Those in between are padded to this length.
         batches_before, batches = -(-first // rows_per_batch), -(-end // rows_per_batch)
         computed += room * (min(batches * rows_per_batch, rows) - min(batches_before * rows_per_batch, rows))
         first = end
@@ -102,10 +104,10 @@ def sorted_batches(rooms: Mapping[int, int], rows_per_batch: int) -> Unpacked:
 
 
 def concatenated(lengths: Mapping[int, int], max_seq_len: int) -> Unpacked:
-    """All sequences in random order, joined and cut into rows of max_seq_len.
+    """Measures rows made by joining all sequences in random order and cutting the result every max_seq_len tokens.
 
-    A row ends inside a sequence of L tokens with probability (L - 1) / max_seq_len, or 1 where L is longer than a row.
-    The number of sequences cut is the rounded sum of these.
+    A cut falls inside a sequence of L tokens with probability (L - 1) / max_seq_len, or 1 if L is longer than a row.
+    The number of sequences cut is the sum of these probabilities, rounded.
 
     Example:
         >>> concatenated({5: 100}, 10).sequences_cut
@@ -117,9 +119,10 @@ def concatenated(lengths: Mapping[int, int], max_seq_len: int) -> Unpacked:
 
 
 def random_order(rooms: Mapping[int, int], max_seq_len: int, max_sequences_per_row: int | None = None) -> Unpacked:
-    """Rows filled in random order, each until the next sequence does not fit (next-fit).
+    """Measures rows filled in random order, each until the next sequence does not fit (next-fit).
 
-    Counted on one random order with a fixed seed. Of more than 2^18 sequences, 2^18 are drawn and the count is scaled.
+    Rows are counted for one random order, with a fixed seed. If there are more than 2^18 sequences, 2^18 are drawn at
+    random and the count is scaled up.
 
     Example:
         >>> random_order({6: 4}, 10).rows
@@ -132,7 +135,7 @@ def random_order(rooms: Mapping[int, int], max_seq_len: int, max_sequences_per_r
         drawn = generator.permutation(np.repeat(values, counts))
     else:
         drawn = generator.choice(values, _DRAWN_SEQUENCES, p=counts / num_sequences)
-    ends = [0, *np.cumsum(drawn).tolist()]
+    ends = [0, *np.cumsum(drawn).tolist()]  # ends[i]: tokens before the i-th sequence
     first = rows = 0
     while first < len(drawn):
         last = bisect_right(ends, ends[first] + max_seq_len, lo=first) - 1
@@ -143,6 +146,7 @@ def random_order(rooms: Mapping[int, int], max_seq_len: int, max_sequences_per_r
 
 
 def _made(way: str, rooms: Mapping[int, int], rows: int, computed: int, *, sequences_cut: int = 0) -> Unpacked:
+    """Returns the figures of a way; `computed` counts the tokens that a GPU computes, padding included."""
     tokens = sum(room * count for room, count in rooms.items())
     return Unpacked(
         way=way,

@@ -1,1 +1,4 @@
-"""The demo: from text to training on this machine. It uses every other package."""
+"""The demo: from text to training on one machine, with a server that is killed on the way.
+
+The command is in `commands/demo`, and a rank of the training is in `trainer`.
+"""

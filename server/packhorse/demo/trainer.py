@@ -1,6 +1,6 @@
-"""One data-parallel rank of the demo: a small model, a DataLoader over gRPC, and a count of what came.
+"""One data-parallel rank of the demo: a small model, a DataLoader over gRPC, and counts of the batches.
 
-Owns the rank's process. Leaves starting ranks and killing the server to `packhorse demo`.
+Owns what a rank's process does. Leaves starting ranks and killing the server to `packhorse demo`.
 """
 
 import logging
@@ -22,6 +22,7 @@ from packhorse.client import Batch, PackedDataset, Server
 from packhorse.client.masks import build_packing_attention_bias
 
 _WIDTH, _HEADS, _BLOCKS = 64, 4, 2
+"""The model's hidden size, attention heads, and transformer blocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +30,20 @@ class TrainerOptions:
     """Settings of every rank."""
 
     target: str
+    """Address of the server."""
     dataset: str
+    """Name of the dataset."""
     tokens: str
-    """Prefix of the token files."""
+    """Path of the token files' index."""
     world_size: int
+    """Data-parallel ranks."""
     num_workers: int
     """Dataloader workers of each rank."""
     batch_size: int
+    """Bins of a batch, for each rank."""
     epochs: int
     train_steps: int
-    """Training steps at the beginning of each epoch; later batches are only counted."""
+    """Training steps at the beginning of each epoch; batches after them are only counted."""
     vocab_size: int
     max_seq_len: int
     rendezvous: str
@@ -49,17 +54,18 @@ class TrainerOptions:
 
 @dataclass(kw_only=True)
 class EpochCount:
-    """What one rank saw of one epoch."""
+    """Counts of the batches that one rank got in one epoch."""
 
     steps: int = 0
     sequences: int = 0
     tokens: int = 0
-    """Without padding."""
+    """Tokens, without padding."""
     checksum: int = 0
     """Sum modulo 2^64 of hashes of (token, index in its sequence, length of its sequence)."""
     first_batch_seconds: float = 0.0
-    """From asking the DataLoader to its first batch, including the start of its workers."""
+    """Time from asking the DataLoader to its first batch, including the start of its workers."""
     seconds: float = 0.0
+    """Time of the whole epoch."""
     losses: list[float] = field(default_factory=list)
     """Losses of the training steps."""
 
@@ -75,12 +81,14 @@ class EpochCount:
 
 
 def token_checksum(tokens: NDArray[np.int64], indices: NDArray[np.int64], lengths: NDArray[np.integer]) -> int:
-    """Returns a sum of hashes that does not depend on the order of sequences.
+    """Returns a sum of hashes of tokens, modulo 2^64, that does not depend on the order of sequences.
+
+    A token, its index and its sequence's length are put into 64 bits, which are then mixed as in SplitMix64.
 
     Args:
         tokens: int64 [T], the sequences' tokens, concatenated.
         indices: int64 [T], each token's index in its sequence.
-        lengths: [n], of the sequences.
+        lengths: [n], the sequences' lengths.
     """
     value = tokens.astype(np.uint64) << np.uint64(40)
     value ^= indices.astype(np.uint64) << np.uint64(20)
@@ -116,7 +124,10 @@ class DemoModel(nn.Module):
 
 
 def run_rank(rank: int, options: TrainerOptions, events: Any) -> None:
-    """Trains through every epoch, and puts (rank, kind, fact) tuples on `events`."""
+    """Trains through every epoch, and puts (rank, kind, fact) tuples on `events`.
+
+    Kinds and facts are "step" with (epoch, step), "epoch" with its EpochCount, and "failed" with the error's text.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in a terminal is the parent's, which ends this process
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends workers and their semaphores too
     logging.basicConfig(level=logging.INFO, format=f"    rank {rank} %(name)s: %(message)s")
@@ -136,6 +147,7 @@ def run_rank(rank: int, options: TrainerOptions, events: Any) -> None:
 
 
 def _train(rank: int, options: TrainerOptions, events: Any) -> None:
+    """Trains on the first steps of each epoch, counts all batches, and reports steps and epochs."""
     server = Server(options.target, timeout_seconds=options.timeout_seconds)
     dataset = PackedDataset(server, options.dataset, options.tokens, batch_size=options.batch_size, seed=17)
     loader: DataLoader[Batch] = DataLoader(dataset, batch_size=None, num_workers=options.num_workers)

@@ -1,4 +1,4 @@
-"""Published packers that ours are compared with, and that "auto" never takes.
+"""Published packers to compare with, which the packer "auto" never chooses.
 
 Owns their names. Planning with them is in `packhorse.packing`, which finds them by a hook of `packhorse.shelf`.
 """
@@ -21,4 +21,8 @@ REFERENCE_PACKERS: Mapping[str, Callable[[list[tuple[int, int]], int, int], Coun
     "longest-pack-first": longest_pack_first,
     "shortest-pack-first": shortest_pack_first,
 }
-"""Name → packer: (checked pairs by descending length, capacity, limit) to template → multiplicity."""
+"""Name → packer. Every packer takes (pairs, capacity, limit) and returns template → multiplicity.
+
+`pairs` are (length in tokens, number of sequences), longest first and checked; `capacity` is a bin's, in tokens;
+`limit` is the most sequences in a bin.
+"""

@@ -1,4 +1,4 @@
-"""The greedy knapsack: bin after bin, the longest that fit."""
+"""The greedy knapsack: fills one bin after the other, each with the longest sequences that fit."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -7,16 +7,23 @@ from packhorse.packing import Template
 
 
 def greedy_knapsack(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Fills each bin with the longest that fit.
+    """Fills one bin after the other, each with the longest sequences that fit.
 
-    A bin repeats for as long as every length in it lasts, and each repetition uses one of them up or leaves fewer than
-    a bin's worth: at most two templates per length.
+    For the arguments, see `REFERENCE_PACKERS`.
+
+    A template is used as many times as all of its lengths allow. Then one of its lengths is used up, or has fewer
+    sequences left than the template takes. So there are at most two templates for each distinct length.
     """
     lengths = [length for length, _ in reversed(pairs)]
     left = [count for _, count in reversed(pairs)]
-    not_empty = list(range(len(lengths) + 1))  # [i + 1]: guess at the largest index <= i with sequences left, plus 1
+    not_empty = list(range(len(lengths) + 1))  # see longest_at_most
 
     def longest_at_most(index: int) -> int:
+        """Returns the largest index, at most this one, of a length with sequences left; -1 if there is none.
+
+        This is a union-find search: not_empty[i + 1] is i + 1 if length i has sequences left, and else points to a
+        smaller slot. Slot 0 means that there is none. Paths are halved on the way.
+        """
         slot = index + 1
         while not_empty[slot] != slot:
             not_empty[slot] = not_empty[not_empty[slot]]

@@ -1,4 +1,4 @@
-"""Next-fit after sorting by length: one open bin at a time."""
+"""Next-fit after sorting by length: only one bin is open at a time."""
 
 from collections import Counter
 
@@ -6,7 +6,10 @@ from packhorse.packing import Template
 
 
 def length_sorted(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Counter[Template]:
-    """Packs into one open bin, which the first sequence that does not fit closes for good."""
+    """Packs longest first into one open bin; a sequence that does not fit closes it and opens the next.
+
+    For the arguments, see `REFERENCE_PACKERS`.
+    """
     templates: Counter[Template] = Counter()
     current: list[int] = []
     room = capacity
@@ -15,7 +18,7 @@ def length_sorted(pairs: list[tuple[int, int]], capacity: int, limit: int) -> Co
         current.extend([length] * copies)
         room -= copies * length
         left = count - copies
-        if left:  # the pairs begin with an empty bin, and that takes at least one
+        if left:  # then the open bin is not empty: an empty one takes at least one
             templates[tuple(current)] += 1
             per_bin = min(capacity // length, limit)
             num_full = (left - 1) // per_bin  # the last bin stays open, full or not

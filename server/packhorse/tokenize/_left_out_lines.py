@@ -1,6 +1,6 @@
-"""What of the rows is not in the tokens, in lines for people.
+"""Lines for people about what tokenizing left out: fields of rows that are not in the tokens, and whole rows.
 
-Owns the sentences. The files that they are read from are in `ledger`.
+Owns the wording. The files with these facts are in `ledger`.
 """
 
 import json
@@ -12,7 +12,7 @@ from packhorse.formats.left_out import left_out_of, left_out_text, unused_path
 
 
 def unused_lines(unused: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns what was not used, for people: a line for each field.
+    """Returns a line for each field of which some values are not in the tokens.
 
     Example:
         >>> unused_lines({"tools": {"rows": 1, "values": 1, "first": "a.jsonl, line 1"}})
@@ -29,7 +29,7 @@ def unused_lines(unused: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def recorded_lines(output: str | os.PathLike[str]) -> list[str]:
-    """Returns what `X.unused.json` and `X.skipped.jsonl` beside token files say, for people; nothing if there are none.
+    """Returns lines about `X.unused.json` and `X.skipped.jsonl` beside token files; none if there are no such files.
 
     Example:
         >>> recorded_lines("no-such-tokens")

@@ -1,6 +1,6 @@
-"""The files of an output: which a prefix names, and which of an earlier output go.
+"""The output of tokenizing: the paths that a prefix names, and removing files of an earlier output.
 
-Owns their names. The work folder beside them is in `_work`, and the ledger of rows in `ledger`.
+The folder of unfinished work beside the output is in `_work`, and the lists of rows left out are in `ledger`.
 """
 
 import os
@@ -15,7 +15,7 @@ from packhorse.storage import refuse_url
 
 
 def prefix_paths(output: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Returns the `.bin` and the `.idx` of a prefix; a ValueError if it is a folder or ends like one."""
+    """Returns the paths `X.bin` and `X.idx` of a prefix X; a ValueError if it is a folder, or ends in a slash."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(
             parameter("output") + f" must be the path of the files to write, without a suffix, got {output!r:.60}"
@@ -37,15 +37,16 @@ def saved_tokenizer_path(output: str | os.PathLike[str]) -> Path:
 
 
 def is_saved(local: Path, saved: Path) -> bool:
-    """Says whether a tokenizer is the very file in which it would be saved."""
+    """Returns whether the tokenizer to use is the same file as the one in which it would be saved."""
     return saved.exists() and local.samefile(saved)
 
 
 def remove_stale(output: str | os.PathLike[str], *, keeps_mask: bool = False, keeps_keys: bool = False) -> None:
-    """Removes what an earlier output of the same prefix left and the new one has not: its loss mask, its keys.
+    """Removes files that an earlier output of the same prefix left and that the new output lacks.
 
-    Called after the new files appeared: tokens beside a mask of other lengths are refused, and tokens that lost their
-    mask would be trained on as a whole.
+    Without `keeps_keys` that is the file of keys. Without `keeps_mask` it is the loss mask, with `X.unused.json` and
+    `X.rows.json`. The caller does this after the new files have appeared. Until then, an old mask beside new tokens is
+    refused, because their lengths differ; but old tokens that lost their mask would be trained on as a whole.
     """
     rows = megatron_paths(output)[1].with_suffix(".rows.json")
     stale = [] if keeps_mask else [unused_path(output), rows, *masked_paths(output)[:2]]

@@ -1,7 +1,8 @@
-"""How a row of fine-tuning becomes sequences: a conversation one, a pair one, a preference two.
+"""From a row of fine-tuning to sequences: one for a conversation or a pair, two for a preference.
 
-Owns what the cells of each form must be. Leaves the forms to `columns`, reading rows to `input/rows`, and encoding to
-`packhorse.sft`.
+Owns what the cells of each form must hold, and their errors. A row's cells first become items, one for each sequence,
+and then rows are encoded many at once. Leaves the options of each form to `columns`, reading rows to `input/rows`, and
+encoding to `packhorse.sft`.
 """
 
 import json
@@ -29,28 +30,28 @@ from packhorse.tokenize.encoding.tokenizers import end_of_sequence, load_tokeniz
 from packhorse.tokenize.encoding.unknown_characters import UnknownCharacters
 
 _Cells = Mapping[str, Any]
-"""What a cell is → its value; None for a missing one."""
+"""Kind of a cell ("messages", "prompt", "tools", …) → its value; None if it is missing."""
 
 
 class _TextPair(NamedTuple):
-    """The item of a prompt and a response that are text."""
+    """An item to encode: a prompt and a response that are text. The other kind of item is a rendered chat."""
 
     prompt: str
     response: str
     names: tuple[str, str]
-    """The columns of the two."""
+    """The columns of the prompt and the response."""
     unused: list[str]
-    """Columns of the row that only rows of messages use."""
+    """Columns of the row that have a value, and that only rows of messages use."""
 
 
 class RowEncoder:
     """Encodes rows of one form.
 
     Args:
-        columns: of the rows.
-        tokenizer: made ready for chats.
-        path: its `tokenizer.json`.
-        cutoff_len: longer sequences are cut to it; None cuts nothing.
+        columns: the columns of the rows, and their options.
+        tokenizer: the tokenizer, with its chat template.
+        path: the tokenizer's `tokenizer.json`.
+        cutoff_len: the number of tokens to which longer sequences are cut; None cuts nothing.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class RowEncoder:
         own: Mapping[str, str | None],
         standard: Collection[str] = (),
     ) -> None:
-        """`own` are the form's columns by what they are; `standard` are further ones, read if they are there."""
+        """`own` has the form's columns (kind → name), and `standard` names of optional columns that only it has."""
         self._columns = columns
         self._tokenizer = tokenizer
         self._path = path
@@ -77,18 +78,20 @@ class RowEncoder:
             if kind not in named and kind not in self._own.values() and kind not in columns.ignore
         }
         self.required = list(self._own.values())
-        """Columns that every row has."""
+        """Names of columns that every row must have."""
         self.optional = list(self._more.values())
-        """Columns that are read if they are there."""
+        """Names of columns that are read if they are there."""
         self.named = list(named.values())
-        """Optional columns that the user named."""
+        """Names of optional columns that the user gave."""
 
     def read(self, *values: Any) -> list[Any]:
-        """Returns one item to encode for each sequence of a row, from its required and then its optional cells.
+        """Returns a row's items, one for each sequence.
+
+        `values` are the cells of the columns `required` and `optional`, in this order.
 
         Raises:
-            NoTargetsError: the row teaches nothing.
-            ValueError: a cell is not what it must be.
+            NoTargetsError: the row has nothing to train on.
+            ValueError: a cell does not hold what it must hold.
         """
         cells = dict(zip([*self._own, *self._more], values, strict=True))
         found = {kind: cells.get(kind) for kind in _VERDICTS if cells.get(kind) not in (None, "", [])}
@@ -99,12 +102,12 @@ class RowEncoder:
         return [_with_unused(item, unread) for item in items] if unread else items
 
     def unused(self, items: Sequence[Any], others: Sequence[str]) -> dict[str, int]:
-        """Returns the fields that the text of a row's items lacks in part: field → number of values.
+        """Returns the fields with values that a row's tokens will lack: field → number of such values.
 
-        `others` are columns with a value that nobody reads.
+        `others` are columns of the row that have a value and are not read.
 
         Raises:
-            ValueError: there is one, and `strict` refuses it.
+            ValueError: there is such a field, and the option `strict` refuses it.
         """
         ignored = {field.removeprefix("column ") for field in self._columns.ignore}
         found: dict[str, int] = {f"column {name}": 1 for name in others if name not in ignored}
@@ -121,10 +124,10 @@ class RowEncoder:
         return found
 
     def special_texts(self, items: Sequence[Any]) -> list[str]:
-        """Returns the special tokens that the texts of a row spell, each as often as it stands there.
+        """Returns the special tokens that the texts of a row spell, one entry for each occurrence.
 
         Raises:
-            ValueError: there is one, and `special_in_text` refuses it.
+            ValueError: there is one, and the option `special_in_text` refuses it.
         """
         texts = self._tokenizer.special_texts
         if not texts:
@@ -139,10 +142,11 @@ class RowEncoder:
         return found
 
     def _items(self, cells: _Cells) -> list[Any]:
+        """Returns the items of a row's cells; each form has its own."""
         raise NotImplementedError
 
     def encode(self, items: Sequence[Any]) -> list[EncodedSequence]:
-        """Encodes the items of some rows, many at once, also those without a token to train on."""
+        """Encodes the items of several rows, in their order; sequences without a token to train on are among them."""
         pairs = [(item.prompt, item.response) for item in items if isinstance(item, _TextPair)]
         chats = [item for item in items if not isinstance(item, _TextPair)]
         of_pairs = iter(self.pairs.encode(pairs) if pairs else ())
@@ -150,7 +154,7 @@ class RowEncoder:
         return [next(of_pairs if isinstance(item, _TextPair) else of_chats) for item in items]
 
     def num_unknown(self, items: Sequence[Any], sequences: Sequence[EncodedSequence]) -> int:
-        """Returns how many characters of a row the tokenizer does not know, or its unknown tokens."""
+        """Returns how many characters of these rows the tokenizer drops, or how many unknown tokens it made of them."""
         if self._unknown.known is not None:  # a chat with such a character is refused
             pairs = [item for item in items if isinstance(item, _TextPair)]
             return sum(len(self._tokenizer.dropped_in(text)) for pair in pairs for text in pair[:2])
@@ -162,14 +166,17 @@ class RowEncoder:
         return UnknownCharacters.of(self._tokenizer.model)
 
     def explain(self, *cells: Any) -> list[ExplainedSequence]:
-        """Returns the sequences of a row, with the origin of each stretch; arguments and errors are those of `read`."""
+        """Returns a row's sequences with the origin of each range of tokens; takes and raises what `read` does."""
         return [
             self._explained_pair(item) if isinstance(item, _TextPair) else self.chats.explain_rendered(item)
             for item in self.read(*cells)
         ]
 
     def _explained_pair(self, pair: _TextPair) -> ExplainedSequence:
-        """Returns a pair's sequence; what stays of its prompt is not trained on, and the rest is."""
+        """Returns a pair's sequence with the origins of its tokens: tokenizer, prompt, response, tokenizer.
+
+        The prompt, as far as the cutoff keeps it, is not trained on. All that follows is.
+        """
         (encoded,) = self.pairs.encode([(pair.prompt, pair.response)])
         ids = encoded.input_ids.tolist()
         cut = len(ids) - int(encoded.loss_mask.sum())
@@ -198,7 +205,7 @@ class RowEncoder:
 
     @cached_property
     def chats(self) -> ChatEncoder:
-        """Encodes messages."""
+        """The encoder of lists of messages."""
         is_chat = isinstance(self._columns, ChatColumns)
         return ChatEncoder(
             self._tokenizer,
@@ -214,7 +221,7 @@ class RowEncoder:
 
     @cached_property
     def pairs(self) -> PairEncoder:
-        """Encodes prompts and responses that are text."""
+        """The encoder of prompts and responses that are text."""
         assert not isinstance(self._columns, ChatColumns)
         eos = self._columns.eos
         if eos is True:
@@ -222,7 +229,7 @@ class RowEncoder:
         return PairEncoder(self._tokenizer, max_tokens=self._cutoff_len, cutoff=self._columns.cutoff, eos=eos)
 
     def _rendered(self, messages: Any, cells: _Cells) -> Any:
-        """Returns the item of a conversation, with what else its row says of it."""
+        """Returns the item of a conversation: its messages, rendered with the row's system text, tools and options."""
         messages = as_messages(messages)
         for role in ("developer", "system"):
             said = cells.get(role)
@@ -242,7 +249,10 @@ class RowEncoder:
         return self.chats.render(messages, _parsed("tools", cells.get("tools")) or None, options=options)
 
     def _answered(self, prompt: Any, response: Any, cells: _Cells, names: tuple[str, str]) -> Any:
-        """Returns the item of a prompt and one response to it."""
+        """Returns the item of a prompt and one response; both are text, or both are lists of messages.
+
+        `names` says in error messages what the two are, such as ("prompt", "chosen answer").
+        """
         assert not isinstance(self._columns, ChatColumns)
         is_chat = [not isinstance(cell, str) for cell in (prompt, response)]
         if is_chat == [False, False]:
@@ -274,24 +284,24 @@ class RowEncoder:
         return self._rendered(pair_messages(prompt, response), cells)
 
     def _columns_of(self, name: str) -> str:
-        """Returns the column from which a part of a pair comes."""
+        """Returns the column of a part of a pair, e.g. of "chosen answer" the column of the kind "chosen"."""
         return self._own.get(name.removesuffix(" answer"), name)
 
 
 FROM_TOKENIZER = "tokenizer"
-"""The origin of what the tokenizer puts around a text."""
+"""The origin, in explanations, of tokens that the tokenizer puts around a text."""
 
 _STANDARD = ("tools", "system", "developer", "chat_template_kwargs")
-"""Columns that belong to a conversation, by their standard names."""
+"""Standard names of optional columns that belong to a conversation."""
 
 
 _LABELS = ("label", "kto_tag")
 _VERDICTS = (*_LABELS, *FLAGS)
-"""Columns that say of a whole row whether a model should learn it."""
+"""Standard names of columns with a verdict: whether, or how much, a model should learn from the row."""
 
 
 def _check_verdict(name: str, value: Any) -> None:
-    """Refuses a row whose label or weight would be lost: a sequence keeps neither."""
+    """Refuses a row with a label, or with a weight that differs from the default, because a sequence keeps neither."""
     if not isinstance(value, bool | int | float):
         return
     if name in _LABELS:
@@ -307,7 +317,7 @@ def _check_verdict(name: str, value: Any) -> None:
 
 
 def _with_unused(item: Any, names: Sequence[str]) -> Any:
-    """Returns the item with further columns that are not used."""
+    """Returns the item with further names of unused columns."""
     if isinstance(item, _TextPair):
         return item._replace(unused=[*item.unused, *names])
     return replace(item, unused={**item.unused, **dict.fromkeys(names, 1)})
@@ -350,10 +360,12 @@ class Preferences(RowEncoder):
         super().__init__(columns, *args, own=own, standard=() if columns.prompt else ("prompt",))
 
     def _items(self, cells: _Cells) -> list[Any]:
+        """Returns the items of the chosen and of the rejected answer, both with the prompt."""
         assert isinstance(self._columns, PreferenceColumns)
         chosen, rejected, prompt = cells["chosen"], cells["rejected"], cells.get("prompt")
         if chosen == rejected:
             raise NoTargetsError("chosen and rejected are the same answer, which prefers nothing")
+        # Whether the chosen answer is a list of messages that begins with the prompt.
         holds_prompt = isinstance(chosen, list) and (isinstance(prompt, str) or chosen[: len(prompt or ())] == prompt)
         if prompt is not None and holds_prompt and self._columns.prompt is not None:
             raise ValueError("the chosen answer holds its prompt already; name no column of prompts")
@@ -376,7 +388,10 @@ def row_encoder(columns: AnyColumns, tokenizer: ChatTokenizer, path: Path, cutof
 
 
 def _parsed(name: str, value: Any) -> Any:
-    """Decodes nested values that a table keeps as JSON text, so that not every row gets the columns of all others."""
+    """Returns a cell's value, decoded if it is JSON text.
+
+    Tables hold nested values as JSON text because a column of structs would give every row the fields of all rows.
+    """
     if not isinstance(value, str):
         return value
     try:

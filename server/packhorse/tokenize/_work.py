@@ -1,7 +1,8 @@
 """Tokenizing part by part, in several processes, so that finished parts survive an interruption.
 
-Owns the folder `X.tokenizing` beside the output, with a record of its job and the finished parts. Leaves the content of
-a part to the recipes of `text` and `fine_tuning`.
+Owns the work folder `X.tokenizing` beside the output X: it holds a record of the job, and the token files of finished
+parts, under numbered prefixes. Leaves writing a part to the recipes of `text` and `fine_tuning`, cutting the input into
+parts to `input/parts`, and joining the parts to the same two modules.
 """
 
 import errno
@@ -28,25 +29,26 @@ from packhorse.tokenize.tally import Tally
 _JOB, _PARTS, _LOCK = "job", "parts", "lock"
 _START_OVER = "start over with " + parameter("overwrite", True) + " and without " + parameter("resume", True)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk without space, and of a used-up quota."""
 _MANY_BYTES = 1 << 26
-"""Input from which processes save more time than they take to start."""
+"""Size of the input from which several processes save more time than they take to start."""
 
 
 class Recipe(Protocol):
-    """Makes token files of some inputs; it is pickled to other processes."""
+    """Writes the token files of a part. It is pickled to other processes."""
 
     def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
-        """Writes the token files of a prefix and counts their content."""
+        """Tokenizes ranges of files into the token files of a prefix, and returns their counts."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is tokenized, and how: the same job gives the same parts."""
+    """The input and all options that shape the output. The same job gives the same parts."""
 
     files: Sequence[Weighed]
     options: Mapping[str, Any]
-    """Everything else that shapes the output: JSON values."""
+    """Everything else that shapes the output, as JSON values."""
 
     def record(self) -> JobRecord:
         """Returns the record by which an interrupted call is recognised, with the files as they are now."""
@@ -58,21 +60,25 @@ class Job:
 
 
 def check_execution(execution: Execution) -> None:
-    """Refuses fields without effect on tokenizing."""
+    """Raises a ValueError if fields are given that have no effect on tokenizing."""
     execution.refuse("tokenizing", time_limit_seconds=None)
     if execution.engine == "threads":
         raise ValueError(parameter("engine") + " must be one of processes, ray, got 'threads'")
 
 
 def paths_of(inputs: Sequence[str | os.PathLike[str]], execution: Execution) -> list[str]:
-    """Returns inputs as paths for every process: a cluster's have another working directory."""
+    """Returns inputs as paths; absolute ones for Ray, because a cluster's processes have another working directory."""
     names = list(map(as_path, inputs))
     return [name if execution.engine != "ray" or is_url(name) else os.path.abspath(name) for name in names]
 
 
 def _processes(execution: Execution, size_bytes: int, num_parts: int) -> tuple[int, int | None]:
-    """Returns how many local processes to use, and how many threads each has; None for this process's own."""
-    if execution.engine == "ray":  # a task has a processor
+    """Returns (number of local processes, threads of each).
+
+    Threads are None if everything runs in this process, whose threads are not changed. With Ray both numbers are 1,
+    because each of its tasks has a processor.
+    """
+    if execution.engine == "ray":
         return 1, 1
     cores = os.cpu_count() or 1
     workers = execution.workers or (cores if size_bytes >= _MANY_BYTES else 1)
@@ -81,7 +87,7 @@ def _processes(execution: Execution, size_bytes: int, num_parts: int) -> tuple[i
 
 
 class Work:
-    """Finished parts, and a folder for further ones. Made by `open_work`."""
+    """The work folder of a job: its finished parts, and writing the others. Made by `open_work`."""
 
     def __init__(self, folder: Path, job: Job, record: JobRecord) -> None:
         self._folder = folder.absolute()  # a cluster's processes have another working directory
@@ -90,7 +96,7 @@ class Work:
 
     @property
     def tokenizer_path(self) -> Path:
-        """Where a tokenizer trained for the job is kept until the job ends."""
+        """The path at which a tokenizer that is trained for the job is stored until the job ends."""
         return self._folder / "tokenizer.json"
 
     def prefix(self, number: int) -> Path:
@@ -98,10 +104,10 @@ class Work:
         return self._folder / f"{number:06}"
 
     def write_parts(self, parts: Sequence[Part], recipe: Recipe, execution: Execution, progress: Progress) -> Tally:
-        """Writes the unfinished ones of a job's parts, and returns the counts of all.
+        """Writes those of a job's parts that are not finished, and returns the counts of all parts together.
 
         Raises:
-            ValueError: an input changed meanwhile.
+            ValueError: an input changed while it was read.
         """
         finished = _finished_parts(self._folder)
         tallies = [finished.of(number) for number in range(len(parts))]
@@ -133,24 +139,27 @@ def _folder_of(output: str | os.PathLike[str]) -> Path:
 
 
 def may_replace(output: str | os.PathLike[str], *, resume: bool, overwrite: bool) -> bool:
-    """Whether files of an output may be there: by `overwrite`, or left by a call that was killed while it named them.
+    """Whether existing files of an output may be replaced.
 
-    The work folder goes last, so where `resume` finds one such files are of its job; `open_work` refuses another job.
+    That is so with `overwrite`. It is also so with `resume` if the work folder is there: the folder is removed last, so
+    the files are left by an earlier call of the same job that was killed while it finished. (`open_work` refuses the
+    folder of another job.)
     """
     return overwrite or (resume and (_folder_of(output) / _JOB).exists())
 
 
 @contextmanager
 def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwrite: bool) -> Iterator[Work]:
-    """Gives the work folder of an output prefix to this process only, and removes it when the job is done.
+    """Locks the work folder of an output prefix, yields it, and removes it when the job is done.
 
-    After a failure it stays if a part is finished, unless the input or an option was wrong. Finished parts of an
-    earlier call are kept with `resume`, and thrown away with `overwrite`.
+    After a failure the folder stays if a part is finished, except after a ValueError: then the input or an option was
+    wrong. Finished parts of an earlier call are used with `resume`, and removed with `overwrite`.
 
     Raises:
-        BlockingIOError: another process writes there.
-        FileExistsError: there are finished parts, and neither resume nor overwrite; or files of something else.
-        ValueError: the finished parts are of another job.
+        BlockingIOError: another process writes to the folder.
+        FileExistsError: the folder has finished parts, and neither `resume` nor `overwrite` is given; or it holds files
+            that tokenizing did not write.
+        ValueError: the finished parts belong to another job.
     """
     folder = _folder_of(output)
     record = job.record()
@@ -180,6 +189,7 @@ def open_work(output: str | os.PathLike[str], job: Job, *, resume: bool, overwri
 
 
 def _disk_full(folder: Path) -> OSError:
+    """Returns the error to raise when the disk is full, with what to do about it."""
     way_out = ("continue with " + parameter("resume", True)) if folder.is_dir() else "run it again"
     error = OSError(
         f"{folder.parent} has too little space for {folder.stem}, which takes twice its tokens until it is done: "
@@ -193,20 +203,23 @@ def _disk_full(folder: Path) -> OSError:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
+    """A part to write, as it is sent to a process."""
+
     recipe: Recipe
     ranges: Sequence[FileRange]
     prefix: Path
     threads: int | None
-    """Threads of the tokenizers library in a process of its own; None in this process."""
+    """Threads that the tokenizers library may use in a separate process; None to leave this process as it is."""
 
 
 def _run(task: _Task) -> Tally:
+    """Writes a part and records it as finished; runs in one of the processes."""
     if task.threads is not None:
         # The library reads these before its first batch. Processes that each took all cores would slow each other down.
         os.environ["TOKENIZERS_PARALLELISM"] = "false" if task.threads == 1 else "true"
         os.environ["RAYON_NUM_THREADS"] = str(task.threads)
     tally = task.recipe.write(task.ranges, task.prefix)
-    _finished_parts(task.prefix.parent).add(int(task.prefix.name), tally)  # last: its files are there now
+    _finished_parts(task.prefix.parent).add(int(task.prefix.name), tally)  # last, when the part's files are complete
     return tally
 
 
@@ -216,6 +229,7 @@ def _finished_parts(folder: Path) -> Records[Tally]:
 
 
 def _clear(folder: Path) -> None:
+    """Removes everything in the work folder except its lock."""
     for entry in folder.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
@@ -225,7 +239,7 @@ def _clear(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Makes a folder and keeps other processes out of it."""
+    """Makes a folder and locks it against other processes."""
     with ExitStack() as stack:
         try:
             stack.enter_context(hold_lock(folder / _LOCK, wait_seconds=0))

@@ -1,7 +1,7 @@
-"""The columns of fine-tuning rows: conversations, prompts and responses, or preferences.
+"""The three forms of fine-tuning rows: conversations, pairs of prompt and response, and preferences.
 
-Owns each form's options, and finding a form by its columns' standard names. How a row becomes sequences is in
-`_row_encoder`.
+Owns the columns and options of each form, and recognizing a form by the standard names of its columns. How a row
+becomes sequences is in `_row_encoder`.
 """
 
 import os
@@ -21,10 +21,9 @@ from packhorse.tokenize.input.rows import first_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateColumns:
-    """The options of rows of messages, whatever else they hold.
+    """Options that all three forms have, because in each of them rows may hold lists of messages.
 
-    A column with a field's standard name is read without being named: `tools`, `system`, `developer`,
-    `chat_template_kwargs`.
+    Columns named `tools`, `system`, `developer` and `chat_template_kwargs` are read if they are there.
     """
 
     tools: str | None = None
@@ -32,21 +31,24 @@ class TemplateColumns:
     chat_template: Path | None = None
     """File with the template; None for the tokenizer's own."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
-    """What else the template sees, such as `{"enable_thinking": False}`."""
+    """Further variables of the template, such as `{"enable_thinking": False}`."""
     turn_end: TurnEnd = "template"
-    """What ends a turn: the template's mark in it, or also the mark with which the next message begins."""
+    """What ends a turn: the template's own mark in it ("template"), or else the mark that begins the next message
+    ("next")."""
     cutoff: Cutoff = "oldest"
-    """What happens to rows beyond the cutoff: the oldest exchanges and the begin of the prompt go, or the row."""
+    """What happens to a row beyond the cutoff: its oldest exchanges and the beginning of its prompt are left out
+    ("oldest"), or the row is ("drop")."""
     strict: bool = False
-    """Whether a row of which something is not in its tokens is refused."""
+    """Whether a row is refused if one of its values is not in its tokens."""
     special_in_text: Literal["keep", "error"] = "keep"
-    """What becomes of a special token that a row's text spells: the token, as in transformers, or a refused row."""
+    """What happens if a row's text spells a special token: it becomes the token, as in transformers ("keep"), or the
+    row is refused ("error")."""
     ignore: tuple[str, ...] = ()
-    """Columns, and fields of messages such as `messages.name`, that may be left out without a word."""
+    """Columns, and fields of messages such as `messages.name`, that are left out without being counted."""
 
     @property
     def is_templated(self) -> bool:
-        """Whether an option is given that only rows of messages have."""
+        """Whether an option is given that has an effect on lists of messages only."""
         return bool(self.tools or self.chat_template or self.template_options or self.turn_end != "template")
 
 
@@ -86,7 +88,7 @@ class PreferenceColumns(TemplateColumns):
     chosen: str = "chosen"
     """Column of the better answer."""
     rejected: str = "rejected"
-    """Column of the other."""
+    """Column of the worse answer."""
     eos: bool | str = True
     """As in `PairColumns`."""
 
@@ -95,14 +97,14 @@ AnyColumns = ChatColumns | PairColumns | PreferenceColumns
 
 
 def standard_columns(names: Collection[str]) -> AnyColumns | None:
-    """Returns the columns of rows by their standard names; None if there are none, as in rows of text.
+    """Recognizes the form of rows by standard column names; returns None if there are none, as in rows of text.
 
     Example:
         >>> standard_columns(["id", "conversations", "tools"]).messages
         'conversations'
 
     Raises:
-        ValueError: the names are those of several forms.
+        ValueError: the names fit several forms.
     """
     found: list[AnyColumns] = []
     found += [ChatColumns(messages=name) for name in ("messages", "conversations") if name in names]
@@ -130,7 +132,7 @@ def standard_columns(names: Collection[str]) -> AnyColumns | None:
 
 
 def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> AnyColumns | None:
-    """Returns the columns of files of rows by their standard names; None if they are none of chats, pairs, preferences.
+    """Recognizes the form of the rows in files by standard column names; returns None if they have no such form.
 
     Example:
         >>> import tempfile
@@ -141,11 +143,11 @@ def columns_of(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
         'completion'
 
     Args:
-        inputs: as those of `tokenize_fine_tuning`; the first file tells.
+        inputs: as for `tokenize_fine_tuning`. Only the first file of rows is looked at.
 
     Raises:
         FileNotFoundError: an input is not there.
-        ValueError: the names are those of several forms.
+        ValueError: the names fit several forms.
     """
     found = find_inputs(listed(inputs))
     rows = [file for file in found.files if file[1] not in ("text", "folder")]

@@ -1,4 +1,4 @@
-"""Documents, with their keys, out of text files, files of rows, and folders of either.
+"""From files to documents, with their keys: text files, files of rows, and folders of either.
 
 Owns cutting files into documents. Leaves finding and reading files to `input`, and tokenizing to `text`.
 """
@@ -50,10 +50,11 @@ class DocumentOptions:
 
     @property
     def columns(self) -> list[str]:
-        """The columns to read: of text and, if documents have keys, of these."""
+        """Names of the columns to read: the text and, if documents have keys, the keys."""
         return [self.text_column or "text", *([self.id_column] if self.id_column else [])]
 
     def __post_init__(self) -> None:
+        """Refuses values that are no choice of their option."""
         if self.split is not None and self.split not in get_args(Split):
             raise ValueError(parameter("documents") + f" is {self.split!r}; choose one of {', '.join(get_args(Split))}")
         if self.undecodable not in get_args(Undecodable):
@@ -89,8 +90,8 @@ def iterate_documents(
         (['hello'], 1)
 
     Args:
-        inputs: files, folders and glob patterns, or URLs of such in an object store.
-        options: how they are cut; None for the defaults.
+        inputs: files, folders and glob patterns, or their URLs in an object store.
+        options: how files are cut into documents; None for the defaults.
         skipped: counts what is left out while iterating.
 
     Raises:
@@ -132,7 +133,7 @@ def files_of(inputs: Sequence[str | os.PathLike[str]], options: DocumentOptions)
 
 
 def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
-    """Returns where a file of a kind may be cut without cutting a document; None where nowhere."""
+    """Returns where a file of a kind may be cut into ranges without cutting a document; None if nowhere."""
     if kind == "JSON lines":
         return "line"
     return None if options.split == "file" else options.split
@@ -141,13 +142,14 @@ def cut_for(kind: Kind, options: DocumentOptions) -> Cut | None:
 def documents_of(
     source: FileRange, options: DocumentOptions, skipped: Skipped, special: SpecialTexts | None = None
 ) -> Iterator[str]:
-    """Yields the documents of a file, or of some of it, and counts what is left out.
+    """Yields the documents of a range of a file, and counts in `skipped` what is left out.
 
-    Bad rows that are not skipped are refused by `Skipped.refuse_bad`, which the one who reads on calls.
+    Bad rows are only counted here. If they are not to be skipped, the caller calls `Skipped.refuse_bad` at the end, so
+    that one error names several of them.
 
     Args:
-        source: the file, or a range of it.
-        options: how it is cut.
+        source: the range of a file.
+        options: how it is cut into documents.
         skipped: counts what is left out.
         special: special tokens whose texts refuse a document; None for none.
     """
@@ -173,6 +175,7 @@ def documents_of(
 
 
 def _file_documents(source: FileRange, split: Split, check: TextCheck) -> Iterator[str]:
+    """Yields the documents of a text file, or of a range of one."""
     if split == "file":
         yield from check.decode(whole_of(source), source.where)
         return
@@ -184,7 +187,7 @@ def _file_documents(source: FileRange, split: Split, check: TextCheck) -> Iterat
 
 
 def _paragraphs(source: FileRange) -> Iterator[tuple[Line, bytes]]:
-    """Yields (its first line, lines)."""
+    """Yields (where its first line is, its lines joined) for each paragraph."""
     lines: list[bytes] = []
     first: Line | None = None
     for origin, line in lines_of(source):
@@ -199,7 +202,7 @@ def _paragraphs(source: FileRange) -> Iterator[tuple[Line, bytes]]:
 
 
 def _named(cells: Sequence[object], options: DocumentOptions, origin: Line | str, check: TextCheck) -> Iterator[str]:
-    """Yields a row's document, if it has any, with its key where a column holds keys."""
+    """Yields a row's document, if it has one, with its key if a column of keys is given."""
     text, *ids = cells
     if text is not None and not isinstance(text, str):
         check.bad(origin, f"{origin}: {options.columns[0]!r} holds {called(text)}, not text")

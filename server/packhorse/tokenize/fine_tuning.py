@@ -1,7 +1,8 @@
-"""Chats, prompt/response pairs and preferences to token files with a loss mask.
+"""From chats, prompt/response pairs and preferences to token files with a loss mask.
 
-Owns the way from rows to files and its summary. Leaves reading rows to `input/rows`, their forms to `columns`, and the
-files to `packhorse.sft`.
+Owns the order of the work, which rows are left out, and the summary. Leaves reading rows to `input/rows`, turning a row
+into sequences to `_row_encoder`, the options of each form to `columns`, and writing files to `packhorse.sft`. Plain
+text is in `text`.
 """
 
 import os
@@ -55,8 +56,9 @@ NoTargets = Literal["error", "drop"]
 _Result = TypeVar("_Result")
 
 _BATCH_ROWS = 256
+"""Rows that are encoded at once."""
 _BEYOND = "tokens beyond the cutoff"
-"""What a cut row lost, by the name under which it is counted."""
+"""The name under which tokens that the cutoff cut off are counted, among unused fields."""
 _PAIR = 2
 """Sequences of a row of preferences."""
 
@@ -80,21 +82,22 @@ class FineTuningSummary:
     cut_sequences: int
     """Sequences that the cutoff shortened."""
     cut_tokens: int
-    """Tokens that it cut off."""
+    """Tokens that the cutoff cut off."""
     dropped_no_targets: int
     """Sequences without a token to train on, left out."""
     dropped_named: tuple[str, ...]
-    """The first few of those: file, and line or row."""
+    """The rows of the first few of these sequences: file, and line or row."""
     dropped_too_long: int
     """Sequences that do not fit the cutoff, left out by `cutoff="drop"`."""
     too_long_named: tuple[str, ...]
-    """The first few of those."""
+    """The rows of the first few of these sequences."""
     open_turns: int
-    """Trained turns that no special token ends: a model learns no end from them."""
+    """Trained turns that no special token ends. A model does not learn from them to end its turn."""
     open_named: tuple[str, ...]
     """The first few rows with such turns."""
     unused: Mapping[str, Mapping[str, Any]]
-    """Column or field of messages → "rows", "values" and "first" row of which something is not in the tokens."""
+    """Column, or field of messages, whose values are not in the tokens → {"rows": how many rows, "values": how many
+    values, "first": the first such row}."""
     special_in_text: Mapping[str, int]
     """Special token → how often the rows' own texts spell it; each became the token."""
     unknown_characters: int
@@ -104,15 +107,15 @@ class FineTuningSummary:
     skipped_undecodable: int
     """Lines that are not UTF-8."""
     undecodable_named: tuple[str, ...]
-    """The first few of those."""
+    """The first few of these lines."""
     skipped_bad: int
     """Rows that cannot be read or encoded, left out."""
     bad_named: tuple[str, ...]
-    """The first few of those, with what is wrong."""
+    """The first few of these rows, with what is wrong."""
     files_read: Mapping[str, int]
     """Kind of file ("JSON lines", "Parquet") → how many were read."""
     left_out: tuple[str, ...]
-    """Documentation and metadata beside files of rows."""
+    """Files of documentation and metadata that were not read because they are beside files of rows."""
     idx_path: Path
     """The tokens' index; the `.bin` is beside it."""
     loss_mask_idx_path: Path
@@ -120,7 +123,7 @@ class FineTuningSummary:
     tokenizer_path: Path
     """The tokenizer that was used, saved beside the output."""
     skipped_path: Path | None
-    """What was left out, row by row; None if nothing was."""
+    """The file that lists every row left out; None if none was."""
 
 
 def tokenize_fine_tuning(
@@ -138,8 +141,9 @@ def tokenize_fine_tuning(
 ) -> FineTuningSummary:
     """Tokenizes rows into `X.bin`, `X.idx` and their loss mask, `X.loss_mask.bin`, `X.loss_mask.idx`.
 
-    Every row becomes one sequence, or two with `PreferenceColumns`, with the same ids in both, in the order of the
-    inputs. The files appear together or not at all, with the same bytes for any number of workers.
+    Every row becomes one sequence, or two with `PreferenceColumns`, in the order of the inputs. A sequence has the same
+    id in the tokens and in the mask. The files appear together or not at all, and have the same bytes for any number of
+    workers.
 
     Example:
         >>> import tempfile
@@ -158,15 +162,15 @@ def tokenize_fine_tuning(
         inputs: files of rows (JSON, Parquet, Arrow), folders and glob patterns of such, or URLs; see
             `iterate_documents`.
         output: the prefix X.
-        columns: what the rows hold.
+        columns: the form of the rows, with its columns and options.
         tokenizer: a local tokenizer.json, or the folder that holds it with tokenizer_config.json and
             chat_template.jinja.
         cutoff_len: longer sequences are cut to this number of tokens, from their oldest side and never within an
             answer; None cuts nothing.
         no_targets: what happens to a sequence without a token to train on.
         undecodable: what happens to a line that is not UTF-8.
-        on_bad_row: what happens to a row that cannot be read or encoded: "skip" leaves it out; it is counted, and named
-            in `X.skipped.jsonl`, as everything that is left out.
+        on_bad_row: what happens to a row that cannot be read or encoded: "skip" leaves it out. Whatever is left out is
+            counted, and named in `X.skipped.jsonl`.
         execution: engine, workers and progress; see `tokenize`.
         overwrite: whether to replace existing files.
 
@@ -174,7 +178,8 @@ def tokenize_fine_tuning(
         FileExistsError: an output is there and overwrite is False.
         FileNotFoundError: an input, the tokenizer or the template is not there.
         ImportError: the extras `packhorse[prepare,sft]` are not installed.
-        ValueError: an option is wrong, a row cannot be encoded or, with "error", trains on nothing, or there is no row.
+        ValueError: an option is wrong, a row cannot be encoded, there is no row, or with no_targets="error" a row has
+            no token to train on.
     """
     if no_targets not in get_args(NoTargets):
         raise ValueError(
@@ -224,17 +229,20 @@ def tokenize_fine_tuning(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """Where the tokenizer is, and where it is kept."""
+    """The tokenizer to use, and where it is saved beside the output."""
 
     local: Path
+    """The user's tokenizer.json."""
     saved: Path
+    """Where it is saved."""
     in_place: bool
-    """Whether it is kept there already."""
+    """Whether both are the same file."""
     model: Any
+    """The loaded `tokenizers.Tokenizer`."""
 
     @classmethod
     def checked(cls, output: str | os.PathLike[str], tokenizer: Path, *, overwrite: bool) -> Self:
-        """Refuses an output that cannot be written, before any work."""
+        """Loads the tokenizer, and refuses an output that cannot be written, before any work."""
         prefix_paths(output)
         local, saved = tokenizer_json_path(tokenizer), saved_tokenizer_path(output)
         in_place = is_saved(local, saved)
@@ -243,7 +251,7 @@ class _Target:
         return cls(local=local, saved=saved, in_place=in_place, model=load_tokenizer(local))
 
     def save_tokenizer(self, columns: AnyColumns) -> None:
-        """Keeps the tokenizer beside the output."""
+        """Saves the tokenizer beside the output, with the end-of-sequence token that the columns name."""
         if self.in_place:
             return
         named = getattr(columns, "eos", True)
@@ -253,7 +261,7 @@ class _Target:
 
 
 def _refuse_nothing(job: Job, reader: RowEncoder, tally: Tally) -> None:
-    """Refuses an input without an optional column, or without any sequence."""
+    """Refuses an input without any sequence, or in which no row has an optional column that the user named."""
     never_seen = set(reader.named) - set(tally.seen)
     if never_seen:
         where = job.files[0].range.where
@@ -269,6 +277,7 @@ def _refuse_nothing(job: Job, reader: RowEncoder, tally: Tally) -> None:
 def _summary(
     target: _Target, recipe: "_Recipe", writer: MaskedTokenWriter, tally: Tally, found: Found, ledger: Path | None
 ) -> FineTuningSummary:
+    """Returns the summary of the files written."""
     return FineTuningSummary(
         sequences=len(writer),
         tokens=writer.num_tokens,
@@ -303,7 +312,7 @@ def _summary(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
-    """See `_work.Recipe`."""
+    """Tokenizes rows with the options of a job; a `_work.Recipe`."""
 
     columns: AnyColumns
     tokenizer: Path
@@ -314,7 +323,7 @@ class _Recipe:
     on_bad_row: OnBadRow
 
     def reader(self) -> RowEncoder:
-        """Returns the encoder of rows."""
+        """Returns the encoder of rows; the tokenizer is loaded once in each process."""
         tokenizer = _loaded(self.tokenizer, *map(FileStamp.of, tokenizer_files(self.tokenizer)))
         return row_encoder(self.columns, tokenizer, tokenizer_json_path(self.tokenizer), self.cutoff_len)
 
@@ -333,7 +342,7 @@ class _Recipe:
         }
 
     def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
-        """See `_work.Recipe`."""
+        """Encodes the rows of some ranges into the token files of a prefix; see `_work.Recipe`."""
         reader = self.reader()
         tally, seen = Tally(), set[str]()
         with (
@@ -378,7 +387,7 @@ class _Recipe:
         return tally
 
     def _read(self, reader: RowEncoder, row: Row) -> list[Any]:
-        """Returns a row's items; none if it teaches nothing and is to be dropped."""
+        """Returns a row's items; none if it has nothing to train on and such rows are dropped."""
         try:
             return _naming(row.origin, reader.read, *row.values)
         except NoTargetsError:
@@ -389,7 +398,7 @@ class _Recipe:
     def _encoded(
         self, reader: RowEncoder, rows: Iterable[Row], check: TextCheck, tally: Tally
     ) -> Iterator[tuple[object, list[EncodedSequence]]]:
-        """Yields (file and line, sequences) for each row; encodes batch by batch."""
+        """Yields (file and line, sequences) for each row that is not empty or bad; encodes batch by batch."""
         batch: list[tuple[object, list[Any]]] = []
         for row in rows:
             if any(value is None or value == [] for value in row.values[: len(reader.required)]):
@@ -407,7 +416,7 @@ class _Recipe:
             for text in special:
                 tally.special[text] = tally.special.get(text, 0) + 1
             for name, count in unused.items():
-                if name in tally.unused:
+                if name in tally.unused:  # then the first row is known, and no line number need be looked up
                     tally.note_unused(name, 1, count, "")
                 else:
                     tally.note_unused(name, 1, count, str(row.origin))
@@ -420,12 +429,14 @@ class _Recipe:
 
 @lru_cache(maxsize=1)
 def _loaded(path: Path, *stamps: FileStamp) -> ChatTokenizer:
+    """Loads a tokenizer for chats; `stamps` of its files make the cache miss after a change."""
     return load_chat_tokenizer(path)
 
 
 def _encoded_batch(
     reader: RowEncoder, batch: Sequence[tuple[object, list[Any]]], tally: Tally
 ) -> Iterator[tuple[object, list[EncodedSequence]]]:
+    """Encodes a batch of (file and line, items); yields (file and line, sequences) for each row."""
     items = [item for _, items in batch for item in items]
     sequences = reader.encode(items)
     tally.unknown += reader.num_unknown(items, sequences)
@@ -434,7 +445,7 @@ def _encoded_batch(
 
 
 def _naming(origin: object, function: Callable[..., _Result], *args: Any) -> _Result:
-    """Calls a function, and names the wrong row in its error."""
+    """Calls a function; names the row, which is `origin`, in its errors."""
     try:
         return function(*args)
     except NoTargetsError as error:

@@ -1,7 +1,7 @@
-"""Joining token files: several Megatron pairs or flat files become one pair, and sentences become documents.
+"""Joining token files: several Megatron pairs (`.bin`, `.idx`) or flat files become one pair.
 
-Owns what is joined beside the tokens (loss masks, keys, the tokenizer) and refusing files that do not belong together.
-Leaves the files' layouts to `packhorse.formats`.
+Owns joining sentences to documents, joining or copying what is beside the tokens (loss masks, keys, the tokenizer), and
+refusing files that do not belong together. Leaves the files' layouts to `packhorse.formats`.
 """
 
 import os
@@ -30,7 +30,9 @@ from packhorse.tokenize.input.files import expand_inputs, listed
 _BOUNDARIES = ".boundaries"
 _MASK_INDEX = f"{LOSS_MASK_SUFFIX}.idx"
 _COPIED_TOKENS = 1 << 21
+"""Tokens that are copied at once."""
 _MOST_TOKENS = 2**31 - 1
+"""The longest document of an index, and the largest token id of 4 bytes with a sign."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class JoinSummary:
     files: int
     """Token files joined."""
     entries: int
-    """Entries of their indices: sequences, or the sentences of documents."""
+    """Entries of the files' indices: sequences, or sentences if a document is several entries."""
     documents: int
     """Sequences written."""
     tokens: int
@@ -62,14 +64,14 @@ class JoinSummary:
 
 
 def is_token_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is, by its name and its neighbours, a token file with its index, or one of the two.
+    """Whether a path names token files: an index (`.idx`, `.boundaries`), or a `.bin` that has one beside it.
 
     Example:
         >>> is_token_file("corpus.idx"), is_token_file("chats.jsonl")
         (True, False)
 
     Args:
-        path: or pattern, or URL; looked at on disks only.
+        path: a path, pattern or URL. A `.bin` in an object store is not looked up, and so is no token file.
     """
     name = os.fspath(path)
     if is_url(name):
@@ -88,7 +90,7 @@ def join_token_files(
     """Joins Megatron pairs and flat token files into one Megatron pair, with their loss masks and keys.
 
     A document that is several entries of an index, as with Megatron's `--split-sentences`, becomes one sequence.
-    Memory is 4 bytes a sequence.
+    Memory grows with the number of sequences, and not with their tokens.
 
     Example:
         >>> summary = join_token_files(["corpus.idx"], "joined")
@@ -96,14 +98,15 @@ def join_token_files(
         (4, 16)
 
     Args:
-        inputs: `.idx`, `.bin` or `.boundaries` files and glob patterns of such, in the order of the output.
+        inputs: `.idx`, `.bin` or `.boundaries` files, or glob patterns of them, in the order of the output.
         output: the prefix X of the new pair; not one of the inputs.
         overwrite: whether to replace existing files.
 
     Raises:
         FileExistsError: an output is there and overwrite is False.
         FileNotFoundError: an input is not there.
-        ValueError: an input is no token file, is not valid, or belongs to other tokens than the first.
+        ValueError: an input is no token file or is damaged, or the inputs do not belong together: their types,
+            tokenizers, masks or keys differ.
     """
     paths = _token_paths(listed(inputs))
     target = prefix_paths(output)[1]
@@ -159,7 +162,10 @@ def join_token_files(
 
 
 def _token_paths(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Returns the index of each input, each once; a pattern's masks go with their tokens."""
+    """Returns the index of each input, each once, without loss masks, unless all inputs are masks.
+
+    A pattern such as `*.idx` matches masks too; they are joined beside their tokens.
+    """
     found: dict[str, str] = {}
     for path in expand_inputs(inputs):
         if is_url(path):
@@ -180,7 +186,7 @@ def _token_paths(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def _document_lengths(tokens: MappedTokens) -> NDArray[np.int64]:
-    """Returns the tokens of each document: int64 [D]."""
+    """Returns the number of tokens of each document: int64 [documents]."""
     if not isinstance(tokens, MegatronTokens):
         assert isinstance(tokens, FlatTokens)
         return tokens.lengths.astype(np.int64)
@@ -204,13 +210,17 @@ def _masks_of(opened: Sequence[MappedTokens]) -> list[MegatronTokens]:
 
 
 def _mask_of(tokens: MappedTokens) -> MegatronTokens | None:
+    """Returns the loss mask beside token files; None if there is none."""
     if not isinstance(tokens, MegatronTokens) or not masked_paths(tokens.path)[1].is_file():
         return None
     return MegatronTokens(masked_paths(tokens.path)[1])
 
 
 def _have_keys(opened: Sequence[MappedTokens], num_documents: int) -> bool:
-    """Whether all token files have keys beside them; a ValueError if only some have, or their entries change."""
+    """Whether all token files have keys beside them.
+
+    Raises a ValueError if only some have, or if joining changes the number of entries, which keys name.
+    """
     with_keys = [tokens for tokens in opened if keys_path(tokens.path).is_file()]
     if with_keys and len(with_keys) < len(opened):
         without = next(tokens for tokens in opened if tokens not in with_keys)
@@ -227,7 +237,7 @@ def _have_keys(opened: Sequence[MappedTokens], num_documents: int) -> bool:
 
 
 def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
-    """Returns the tokenizer that all have beside them, the first one's; a ValueError if two differ."""
+    """Returns the tokenizer beside the first file, if all files have one; a ValueError if two differ."""
     saved = [saved_tokenizer_path(tokens.path) for tokens in opened]
     there = [path for path in saved if path.is_file()]
     for path in there[1:]:
@@ -240,7 +250,7 @@ def _tokenizer_of(opened: Sequence[MappedTokens]) -> Path | None:
 
 
 def _copy_tokenizer(source: Path, copy: Path) -> None:
-    """Copies a tokenizer with its settings, which come first."""
+    """Copies a tokenizer's settings, and then the tokenizer."""
     for one, other in ((settings_path(source), settings_path(copy)), (source, copy)):
         if one.is_file():
             shutil.copyfile(one, other)
@@ -259,7 +269,7 @@ def _common_dtype(opened: Sequence[MappedTokens]) -> np.dtype[np.integer]:
 
 
 def _copy(tokens: MappedTokens, dtype: np.dtype[np.integer], out: BinaryIO) -> None:
-    """Copies all tokens; those of 4 bytes without a sign must fit into 4 bytes with one."""
+    """Copies all tokens to `out` as `dtype`; a ValueError if an unsigned token does not fit the signed type."""
     for chunk in _chunks(tokens):
         if tokens.dtype != dtype and int(chunk.max()) > _MOST_TOKENS:
             raise ValueError(f"{tokens.path} holds the token id {chunk.max()}, which is above 2^31 - 1")

@@ -1,7 +1,8 @@
-"""What of the rows is not in the tokens: the files beside the output that say so.
+"""The files beside an output X that list what is not in its tokens.
 
-Owns the form of `X.skipped.jsonl`, a JSON object for each row that was left out and its reason, and of `X.unused.json`,
-the fields of rows that are in. Leaves finding them to `input/skipped`, `_row_encoder` and `packhorse.sft`.
+Owns the form of the ledger `X.skipped.jsonl`, which has a JSON object for each row that was left out, with the reason;
+and of `X.unused.json`, which counts fields that are not in the tokens, of rows that are. Leaves finding such rows and
+fields to `input/skipped`, `_row_encoder` and `packhorse.sft`.
 """
 
 import json
@@ -19,24 +20,24 @@ or it does not fit the cutoff."""
 
 
 def open_ledger(output: str | os.PathLike[str]) -> TextIO:
-    """Begins the ledger of a part."""
+    """Opens the ledger of a part for writing."""
     return skipped_path(output).open("w", encoding="utf-8", newline="\n")
 
 
 def write_entry(ledger: TextIO, row: str, reason: Reason, why: str) -> None:
-    """Adds a row: where it is, and what is wrong with it."""
+    """Adds a row that was left out: where it is, the reason, and what is wrong with it."""
     ledger.write(json.dumps({"row": row, "reason": reason, "why": why}, ensure_ascii=False) + "\n")
 
 
 def join_ledgers(output: str | os.PathLike[str], parts: Sequence[str | os.PathLike[str]]) -> Path | None:
-    """Writes the ledger of an output from those of its parts, or removes an old one if no row was left out.
+    """Joins the ledgers of parts to the ledger of an output; if no row was left out, removes an old ledger.
 
     Args:
-        output: the prefix.
+        output: the prefix of the output.
         parts: prefixes of the parts, in order.
 
     Returns:
-        The file; None if there is none.
+        The path of the ledger; None if no row was left out.
     """
     path = skipped_path(output)
     written = [part for part in map(skipped_path, parts) if part.is_file() and part.stat().st_size]
@@ -52,7 +53,7 @@ def join_ledgers(output: str | os.PathLike[str], parts: Sequence[str | os.PathLi
 def write_unused(
     output: str | os.PathLike[str], *, sequences: int, open_turns: int, unused: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Writes what was not used, and how many trained turns have no end; replaces an earlier file."""
+    """Writes `X.unused.json`: fields that are not in the tokens, and the number of trained turns without an end."""
     content = {"sequences": sequences, "open_turns": open_turns, "unused": unused}
     path = unused_path(output)
     with AtomicFiles([path], overwrite=True) as files:

@@ -1,7 +1,7 @@
-"""Where a tokenized sequence came from: its row, what it was made of, and the origin of each part.
+"""From a tokenized sequence back to its row of fine-tuning, and the origin of each part of it.
 
-Owns `X.rows.json` beside the output, which says how rows became sequences. Leaves reading rows to `input/rows`, and
-encoding to `_row_encoder`.
+Owns `X.rows.json` beside the output, which has the inputs and options with which rows became sequences. Leaves reading
+rows to `input/rows`, and encoding to `_row_encoder`.
 """
 
 import json
@@ -29,16 +29,16 @@ _FORMS = {form.__name__: form for form in (ChatColumns, PairColumns, PreferenceC
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TracedSequence:
-    """A sequence and its row."""
+    """A sequence, and the row from which it was made."""
 
     origin: str
-    """File, and line or row."""
+    """The row: file, and line or number."""
     explained: ExplainedSequence
-    """What the row becomes now, from the rows, tokenizer and template as they are."""
+    """The sequence that the row becomes now, with the rows, tokenizer and template as they are today."""
 
 
 def rows_path(output: str | os.PathLike[str]) -> Path:
-    """Returns the path of the file beside token files `X.bin`, `X.idx`."""
+    """Returns the path of `X.rows.json` beside token files `X.bin`, `X.idx`."""
     return megatron_paths(output)[1].with_suffix(".rows.json")
 
 
@@ -49,7 +49,7 @@ def write_rows(
     tokenizer: Path,
     cutoff_len: int | None,
 ) -> None:
-    """Writes how rows became sequences; the arguments are those of `tokenize_fine_tuning`."""
+    """Writes `X.rows.json`; the arguments are those of `tokenize_fine_tuning`."""
     content = {
         "inputs": [os.fspath(each) for each in inputs],
         "form": type(columns).__name__,
@@ -62,9 +62,9 @@ def write_rows(
 
 
 def trace_sequence(tokens: str | os.PathLike[str], number: int) -> TracedSequence | None:
-    """Finds the row of a sequence, and encodes it again, with the origin of each part.
+    """Finds the row of a sequence, and encodes the row again, with the origin of each part.
 
-    Reads the rows before it, and encodes none of them.
+    Rows before it are read, but not encoded.
 
     Example:
         >>> trace_sequence("no-such-tokens", 0) is None
@@ -72,10 +72,10 @@ def trace_sequence(tokens: str | os.PathLike[str], number: int) -> TracedSequenc
 
     Args:
         tokens: the prefix X, or one of its files.
-        number: of the sequence, from 0.
+        number: number of the sequence, from 0.
 
     Returns:
-        The sequence; None if nothing says which rows the tokens are of, or they have fewer.
+        The sequence; None if there is no `X.rows.json`, or the rows are fewer.
 
     Raises:
         FileNotFoundError: the rows, the tokenizer or the template is not there any more.
@@ -101,11 +101,12 @@ def trace_sequence(tokens: str | os.PathLike[str], number: int) -> TracedSequenc
 
 
 def _kept(rows: Iterator[Row], left_out: frozenset[str]) -> Iterator[Row]:
+    """Yields the rows that are in the tokens."""
     return (row for row in rows if not left_out or str(row.origin) not in left_out)
 
 
 def _left_out(tokens: str | os.PathLike[str]) -> frozenset[str]:
-    """The rows that are not in the tokens."""
+    """Returns the origins of the rows that were left out of the tokens, from their ledger."""
     path = skipped_path(tokens)
     if not path.is_file():
         return frozenset()

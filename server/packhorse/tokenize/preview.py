@@ -1,6 +1,7 @@
-"""The first rows as they would be tokenized: what is trained, and where each part comes from. Writes nothing.
+"""Previews: the first rows as they would be tokenized, with what is trained on and where each part comes from.
 
-Owns both kinds of rows. Leaves encoding to `_row_encoder` and `encoder`, and printing to whoever prints.
+Owns previews of rows of fine-tuning and of plain text; no file is written. Leaves encoding to `_row_encoder` and
+`encoder`, and printing to the command `packhorse tokenize`.
 """
 
 import os
@@ -54,7 +55,7 @@ def preview_fine_tuning(
         cutoff_len: as in `tokenize_fine_tuning`.
 
     Returns:
-        (File and line, what the row becomes) for each sequence; for a row that is refused, why.
+        (File and line, explained sequence) for each sequence; for a row that is refused, (file and line, the reason).
 
     Raises:
         FileNotFoundError, ImportError, ValueError: as `tokenize_fine_tuning`, if it is not about a single row.
@@ -104,7 +105,8 @@ def preview_text(
         special: as in `tokenize`.
 
     Returns:
-        (Its number, what the document becomes) for each; a document that is refused ends the list, with its reason.
+        ("document" and its number, explained sequence) for each document. A document that is refused ends the list,
+        with the reason in place of the sequence.
 
     Raises:
         FileNotFoundError, ImportError, ValueError: as `tokenize`, if it is not about a single document.
@@ -126,6 +128,7 @@ def preview_text(
 
 
 def _explained(encoder: Encoder, text: str, column: str) -> ExplainedSequence:
+    """Encodes a document; returns its tokens with their origins: tokenizer, the text's column, tokenizer."""
     ids = encoder.sequence(text)
     around = {encoder.first_id, encoder.last_id, encoder.special.begin_id, encoder.special.end_id}
     begin, end = int(ids[:1] != [] and ids[0] in around), len(ids) - int(len(ids) > 1 and ids[-1] in around)

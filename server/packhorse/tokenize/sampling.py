@@ -1,8 +1,8 @@
 """A sample of rows of text: blocks of neighbouring rows, drawn from all over the inputs.
 
-Owns where blocks lie and copying their rows. Every row is as likely as any other to be in the sample, because blocks
-have a length in bytes and not in rows. Leaves finding files and cutting them at lines to `input`, and what a sample is
-good for to whoever asks.
+Owns choosing the blocks, and copying their rows. Every row has the same probability to be copied: a row is copied if it
+begins inside a block, and blocks have a random place. Leaves finding files and cutting them between lines to `input`,
+and the errors of figures of a sample to `packhorse.analysis`.
 """
 
 import os
@@ -20,43 +20,45 @@ from packhorse.tokenize.input.parts import Weighed, next_cut, whole_files
 from packhorse.tokenize.input.ranges import FileRange, lines_of, open_parquet
 
 _BLOCKS = 64
+"""Blocks in a sample."""
 _PROBED_FILES, _PROBED_LINES = 8, 1000
-"""How many files, and lines of each, tell how long a line is."""
+"""How many files, and lines of each, are read to estimate the bytes of a line."""
 _BATCH_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RowSample:
-    """Rows that were copied from all over the inputs."""
+    """A sample: copies of rows from all over the inputs."""
 
     files: list[str]
-    """The copies, in the order of the inputs."""
+    """Paths of the copies, in the order of the inputs."""
     num_rows: int
     """Rows in the copies."""
     share: float
-    """The sample's part of the inputs, in (0, 1]; 1 if there were too few rows to draw from."""
+    """The sampled share of the rows, in (0, 1]; 1 if the inputs have no more rows than were asked for."""
 
     @property
     def about_rows(self) -> int:
-        """Rows of the inputs, as the sample lets one estimate."""
+        """Rows of the inputs, estimated from the sample."""
         return round(self.num_rows / self.share)
 
 
 def sample_rows(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], num_rows: int, folder: Path, *, seed: int = 0
 ) -> RowSample:
-    r"""Copies about num_rows rows of JSON lines or Parquet into a folder, and reads little more than these.
+    r"""Copies about num_rows rows of JSON lines or Parquet into a folder, and reads little else.
 
-    The inputs are cut into 64 equal stretches, and a block is copied from the same random position in each.
+    The inputs, laid end to end, are cut into 64 ranges of equal length. A block is copied from each range, at an offset
+    that is random and the same in all of them.
 
     Args:
         inputs: files, folders, patterns or URLs, as for `tokenize`.
         num_rows: about how many rows to copy.
-        folder: where the copies go; it exists.
-        seed: of where blocks begin.
+        folder: an existing folder for the copies.
+        seed: seed of the random offset.
 
     Raises:
-        FileNotFoundError: nothing is there.
+        FileNotFoundError: an input does not exist.
         ValueError: a file is neither Parquet nor JSON lines that are not compressed.
 
     Example:
@@ -89,7 +91,7 @@ def sample_rows(
 
 
 def _rows_of(files: Sequence[Weighed]) -> list[float]:
-    """Returns the rows of each file: those of Parquet as its footer says, lines as the first of them let one expect."""
+    """Returns the rows of each file: exact for Parquet, estimated from the size and the first lines for JSON lines."""
     probed = [file for file in files if file.range.kind == "JSON lines"][:_PROBED_FILES]
     read = lines = 0
     for file in probed:
@@ -110,10 +112,12 @@ def _rows_of(files: Sequence[Weighed]) -> list[float]:
 def _blocks(
     files: Sequence[Weighed], rows: Sequence[float], share: float, generator: random.Random
 ) -> Iterator[tuple[Weighed, float, float]]:
-    """Yields blocks as (file, begin, end), in parts of the file, in order: one for each stretch, cut where a file ends.
+    """Yields blocks as (file, begin, end), in order, where begin and end are shares of the file in [0, 1].
 
-    One random place counts for all stretches, and the last block goes on at the beginning, so that every place is in a
-    block with the same probability (systematic sampling).
+    This is systematic sampling. All `rows` are laid end to end and cut into _BLOCKS stretches. A block is `share` of a
+    stretch long and begins at the same random place in each. A block that would pass the end continues at the
+    beginning, so that every place is in a block with the same probability. A block over the border of two files is cut
+    there.
     """
     ends = list(accumulate(rows))
     if not ends or share == 1:
@@ -132,7 +136,7 @@ def _blocks(
 
 
 def _copy_lines(source: FileRange, begin: float, end: float, path: Path) -> int:
-    """Copies the lines that begin in a part of a file; returns their number."""
+    """Copies the lines that begin in [begin, end) of a file, as shares of its size; returns their number."""
     with open_binary(source.path) as file:
         places = int(begin * source.end), int(end * source.end)
         first, last = (next_cut(file, place, "line") if place else 0 for place in places)
@@ -145,7 +149,7 @@ def _copy_lines(source: FileRange, begin: float, end: float, path: Path) -> int:
 
 
 def _copy_parquet(source: FileRange, begin: float, end: float, path: Path) -> int:
-    """Copies the rows of a part of a file; returns their number."""
+    """Copies the rows in [begin, end) of a file, as shares of its rows; returns their number."""
     with open_parquet(source.path) as file:
         rows = file.metadata.num_rows
         first, last = round(begin * rows), round(end * rows)

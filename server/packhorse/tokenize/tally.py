@@ -1,6 +1,6 @@
-"""Counts of documents or rows: those of one part, and of all parts together.
+"""Counts of tokenizing: those of one part, and of all parts together.
 
-Owns adding them up. What one pass leaves out is in `input/skipped`.
+Owns adding them up. Counts of what one pass leaves out are in `input/skipped`.
 """
 
 from dataclasses import dataclass, field
@@ -23,31 +23,39 @@ _SUMMED = (
     "too_long",
     "open_turns",
 )
+"""Fields of a Tally that are added up."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of some documents or rows."""
+    """Counts of one part, or of several; the fields `*_named` have the first few examples."""
 
     sequences: int = 0
+    """Sequences written."""
     tokens: int = 0
+    """Tokens written."""
     longest: int = 0
     """The longest sequence, in tokens."""
     empty: int = 0
+    """Documents or rows without content, left out."""
     undecodable: int = 0
+    """Documents or lines that are binary or not UTF-8, left out."""
     undecodable_named: list[str] = field(default_factory=list)
     bad: int = 0
+    """Rows that cannot be read or encoded, left out."""
     bad_named: list[str] = field(default_factory=list)
     special: dict[str, int] = field(default_factory=dict)
     """Special token → how often texts spell it."""
     special_ids: int = 0
-    """Special tokens that texts became."""
+    """Special tokens in the output that come from texts."""
     own_ends: int = 0
-    """Tokens that begin or end a sequence and that its text spelled already."""
+    """Tokens that begin or end a sequence, but were not added because the text spells them."""
     unknown: int = 0
     """Characters that the tokenizer does not know, dropped or written as its unknown token."""
     cut_sequences: int = 0
+    """Sequences that the cutoff shortened."""
     cut_tokens: int = 0
+    """Tokens that the cutoff cut off."""
     dropped: int = 0
     """Sequences without a token to train on, left out."""
     dropped_named: list[str] = field(default_factory=list)
@@ -58,12 +66,12 @@ class Tally:
     """Trained turns that no special token ends."""
     open_named: list[str] = field(default_factory=list)
     unused: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Field → rows, values, and the first row of which something is not in the tokens."""
+    """Field with values that are not in the tokens → {"rows": …, "values": …, "first": the first such row}."""
     seen: list[str] = field(default_factory=list)
-    """Optional columns that some line has."""
+    """Optional columns that at least one row has."""
 
     def skip(self, skipped: Skipped) -> None:
-        """Adds what a pass over the documents left out."""
+        """Adds the counts of what a pass left out."""
         self.empty += skipped.empty
         self.undecodable += skipped.undecodable
         self.undecodable_named = [*self.undecodable_named, *skipped.undecodable_named][:MOST_NAMED]
@@ -77,13 +85,13 @@ class Tally:
             self.dropped_named.append(str(origin))
 
     def note_unused(self, name: str, rows: int, values: int, first: str) -> None:
-        """Counts rows of which a field, or some of it, is not in the tokens."""
+        """Counts rows in which values of a field are not in the tokens; a field that is new keeps `first`."""
         entry = self.unused.setdefault(name, {"rows": 0, "values": 0, "first": first})
         entry["rows"] += rows
         entry["values"] += values
 
     def add(self, other: Self) -> None:
-        """Adds the counts of later ones."""
+        """Adds the counts of a later part."""
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest = max(self.longest, other.longest)

@@ -1,7 +1,7 @@
-"""Text to token files: documents in, Megatron `.bin`/`.idx` and the tokenizer out.
+"""From text to token files: documents in, Megatron `.bin`/`.idx` and the tokenizer out.
 
-Owns the way from one to the other and its summary. Leaves documents to `documents`, tokenizers to `tokenizers`, and the
-files to `packhorse.formats`.
+Owns the order of the work, and the summary. Leaves documents to `documents`, encoding them to `encoder`, tokenizers to
+`tokenizers`, and the files to `packhorse.formats`. Chats, pairs and preferences are in `fine_tuning`.
 """
 
 import os
@@ -66,29 +66,29 @@ class TokenizeSummary:
     skipped_undecodable: int
     """Documents that are binary or not UTF-8."""
     undecodable_named: tuple[str, ...]
-    """The first few of those."""
+    """The first few of these documents."""
     skipped_bad: int
     """Rows that are not JSON, lack a key or hold no text, left out."""
     bad_named: tuple[str, ...]
-    """The first few of those, with what is wrong."""
+    """The first few of these rows, with what is wrong."""
     special_in_text: Mapping[str, int]
     """Special token → how often documents spell it."""
     special_kept: int
-    """How many of those became tokens."""
+    """How many special tokens in texts became tokens."""
     own_ends: int
-    """Tokens that begin or end a sequence and that the document's text spelled already; they are not added again."""
+    """Tokens that begin or end a sequence, but were not added because the document's text spells them."""
     unknown_characters: int
-    """Characters that the tokenizer does not know: dropped, or its unknown token."""
+    """Characters that the tokenizer does not know, dropped or written as its unknown token."""
     files_read: Mapping[str, int]
     """Kind of file ("JSON lines", "text") → how many were read."""
     left_out: tuple[str, ...]
-    """Documentation and metadata beside files of rows."""
+    """Files of documentation and metadata that were not read because they are beside files of rows."""
     idx_path: Path
     """The index written; the `.bin` is beside it."""
     tokenizer_path: Path
     """The tokenizer that was used, saved beside the output."""
     skipped_path: Path | None
-    """What was left out, row by row; None if nothing was, or without files."""
+    """The file that lists every row left out; None if none was, or if documents did not come from files."""
 
 
 def tokenize(
@@ -121,7 +121,7 @@ def tokenize(
         (2, 'uint16', '<|endoftext|>')
 
     Args:
-        inputs: files, folders and glob patterns, or URLs of these; see `iterate_documents`.
+        inputs: files, folders and glob patterns, or their URLs; see `iterate_documents`.
         output: the prefix X; not a folder.
         tokenizer: a local tokenizer.json, or the folder that holds it; None trains a byte-level BPE on the same
             documents first.
@@ -140,8 +140,8 @@ def tokenize(
         FileNotFoundError: an input or the tokenizer is not there.
         ChildProcessError: workers died, or machines were lost; finished parts stay for `resume`.
         ImportError: the extra `packhorse[prepare]`, or Ray, is not installed.
-        ValueError: an option is wrong or has no use for the input, the output is a folder, no token is known to end a
-            sequence, an input cannot be read or changed meanwhile, or there is no document.
+        ValueError: an option is wrong or does not apply to the input, the output is a folder, no token is known to end
+            a sequence, an input cannot be read or changed meanwhile, or there is no document.
     """
     execution = execution or Execution()
     check_execution(execution)
@@ -201,8 +201,8 @@ def tokenize_documents(
         2
 
     Args:
-        open_documents: function that begins a pass over the documents, and counts in its argument those that it leaves
-            out. Training a tokenizer takes a separate pass, so the function must give the same documents again.
+        open_documents: function that returns the documents from the beginning, and counts in its argument documents
+            that it leaves out. It is called twice if a tokenizer is trained, and must give the same documents again.
         output: as in `tokenize`.
         tokenizer: as in `tokenize`.
         vocab_size: as in `tokenize`.
@@ -237,13 +237,14 @@ def tokenize_documents(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """The output and its tokenizer."""
+    """The output to write, and the tokenizer to use."""
 
     output: str | os.PathLike[str]
+    """The prefix X."""
     local: Path | None
     """The tokenizer's file; None if one is trained."""
     vocab_size: int
-    """Tokens of a tokenizer that is trained."""
+    """The most tokens of a tokenizer that is trained."""
 
     @classmethod
     def checked(
@@ -273,7 +274,7 @@ class _Target:
         return {"tokenizer": checksum_of(tokenizer_files(self.local))}
 
     def save_tokenizer(self, encoder: Encoder) -> None:
-        """Keeps the tokenizer beside the output."""
+        """Saves the tokenizer beside the output, unless it is there already."""
         if self._tokenizer_paths():
             eos = encoder.eos or find_eos(encoder.model, encoder.path)
             save_tokenizer(
@@ -284,7 +285,7 @@ class _Target:
             )
 
     def summary(self, encoder: Encoder, tally: Tally, found: Found, ledger: Path | None) -> TokenizeSummary:
-        """Describes the files written."""
+        """Returns the summary of the files written."""
         return TokenizeSummary(
             documents=tally.sequences,
             tokens=tally.tokens,
@@ -310,12 +311,13 @@ class _Target:
         )
 
     def _tokenizer_paths(self) -> list[Path]:
-        """The files to save the tokenizer in; none if it is there already."""
+        """Returns the files in which the tokenizer is saved; none if it is there already."""
         saved = saved_tokenizer_path(self.output)
         return [] if self.local is not None and is_saved(self.local, saved) else [saved, settings_path(saved)]
 
 
 def _refuse_empty_output(tally: Tally) -> None:
+    """Raises a ValueError if no document was written."""
     if not tally.sequences:
         bad = f" and {tally.bad} bad" if tally.bad else ""
         raise ValueError(
@@ -326,6 +328,7 @@ def _refuse_empty_output(tally: Tally) -> None:
 
 
 def _some(names: Sequence[str]) -> str:
+    """Returns the first two names in brackets, for a message; empty for none."""
     return f" ({', '.join(names[:2])}{', …' if len(names) > 2 else ''})" if names else ""
 
 
@@ -350,7 +353,7 @@ def _train(texts: Iterable[str], vocab_size: int, special: SpecialTokens, path: 
 def _keys_file(
     id_column: str | None, output: str | os.PathLike[str], *, num_tokens: int | None = None, overwrite: bool
 ) -> AbstractContextManager[KeysFile | None]:
-    """Returns a file of keys, or a context of None if documents have no keys."""
+    """Returns a file of keys to write, or a context of None if documents have no keys."""
     return KeysFile(output, num_tokens=num_tokens, overwrite=overwrite) if id_column else nullcontext()
 
 
@@ -362,7 +365,7 @@ class _Recipe:
     options: DocumentOptions
 
     def write(self, ranges: Sequence[FileRange], prefix: Path) -> Tally:
-        """See `_work.Recipe`."""
+        """Encodes the documents of some ranges into the token files of a prefix; see `_work.Recipe`."""
         tally = Tally()
         with (
             MegatronWriter(prefix, vocab_size=self.encoder.vocab_size, overwrite=True) as writer,

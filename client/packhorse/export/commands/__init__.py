@@ -1,1 +1,1 @@
-"""The command that writes an epoch to files."""
+"""The command `packhorse export`."""

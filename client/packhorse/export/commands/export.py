@@ -1,4 +1,7 @@
-"""`packhorse export`: an epoch's plan as files, for loaders that read a plan."""
+"""`packhorse export`: the bins of an epoch as files, for loaders that read files instead of a stream.
+
+Owns the flags; the files are in `packhorse.export.files`.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,1 +1,1 @@
-"""The command that draws bins and explains steps."""
+"""The command `packhorse show`, and printing sequences with their trained tokens marked."""

@@ -1,4 +1,4 @@
-"""The decoder of `packhorse show`: the tokenizer that a flag names, or the one beside the tokens."""
+"""The decoder of `packhorse show`: the tokenizer that --tokenizer names, or the one beside the tokens."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from packhorse.sft.tokenizer import read_tokenizer_json
 
 
 def decoder(tokenizer: Path | None, tokens: str | None) -> Callable[[list[int]], str] | None:
-    """Returns a function from tokens to text; None if there is no tokenizer."""
+    """Returns a function from token ids to text; None if no tokenizer is named, and none is beside the tokens."""
     if tokenizer is None:
         beside = None if tokens is None else Path(tokens).with_suffix(".tokenizer.json")
         if beside is None or not beside.is_file():

@@ -1,4 +1,7 @@
-"""How commands print a sequence with what is trained marked. Leaves the marks to `packhorse.pictures`."""
+"""Printing a sequence with its trained tokens marked, for several commands.
+
+Owns colours and JSON. Leaves the marks to `packhorse.pictures.marked`.
+"""
 
 import json
 from typing import Any
@@ -11,7 +14,7 @@ from packhorse.pictures import MarkedRange, MarkedSequence
 
 
 def marked_of(title: str, explained: Any) -> MarkedSequence:
-    """Returns an `ExplainedSequence` of `packhorse.sft` with its marks."""
+    """Converts an `ExplainedSequence` of `packhorse.sft`."""
     return MarkedSequence(
         title=title,
         ranges=tuple(

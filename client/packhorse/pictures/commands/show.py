@@ -1,4 +1,7 @@
-"""`packhorse show`: draws bins to scale, lists the documents of a step, and finds a sequence."""
+"""`packhorse show`: draws bins to scale, lists the documents of a step, and finds a sequence.
+
+Owns the flags, and the table of a sequence's positions. Leaves pictures and explained steps to `packhorse.pictures`.
+"""
 
 import json
 import sys
@@ -24,7 +27,7 @@ from packhorse.pictures.commands.marked import marked_of, print_marked
 from packhorse.storage import read_text
 
 _LEFT_OUT = -1
-"""The position of a bin that is skipped."""
+"""The position that `locate` returns for a bin that is skipped."""
 
 _COLUMNS = (
     "id",
@@ -52,9 +55,17 @@ def print_locations(
 ) -> None:
     """Prints the position, step, rank and slot at which sequences come in an epoch.
 
-    A mixture has a row for each component that has the id, and for each time that it comes. A bin that a skip or a
-    takedown leaves out has no position: the table says "left out", and JSON -1. The command exits with 1 if the dataset
-    lacks one of the sequences.
+    For a mixture there is a row for each component that has the id, and for each time that the sequence comes. If a
+    skip or a takedown leaves out the bin, the table says "left out", and JSON has the position -1. The command exits
+    with 1 if the dataset lacks one of the sequences.
+
+    Args:
+        client: an open client.
+        name: name of the dataset.
+        names: ids and keys of sequences.
+        as_json: whether to print JSON instead of a table.
+        marked: returns a sequence by id with its trained tokens marked, to print it too; None to print none.
+        which: the epoch, seed, topology and skipped positions, as `Client.locate` takes them.
     """
     ids, keys = ids_and_keys("\n".join(names), "ID|KEY")
     locations = [asdict(location) for location in client.locate(name, ids=ids, keys=keys, **which)]
@@ -92,6 +103,7 @@ def _cell(column: str, value: int | str | None) -> str:
 
 
 _WIDTH_IN_FILES = 140
+"""Characters in a line of a picture, if the output is no terminal."""
 
 
 @click.command("show", context_settings={"show_default": True})
@@ -163,7 +175,10 @@ def command(
 
 
 def _marker(words: Mapping[str, Any], tokens: str | None, info: DatasetInfo) -> Callable[[int], MarkedSequence] | None:
-    """Returns what reads a sequence with its loss mask; None without tokens or a tokenizer, and for mixtures."""
+    """Returns a function that reads a sequence by id and marks its trained tokens.
+
+    Returns None without tokens or a tokenizer, and for mixtures.
+    """
     source, decode = words["tokens"], words["decode"]
     if source is None or decode is None or tokens is None or info.components:
         return None
@@ -172,6 +187,7 @@ def _marker(words: Mapping[str, Any], tokens: str | None, info: DatasetInfo) -> 
     source = source.for_ids(info.id_column or "")
 
     def read(sequence_id: int) -> MarkedSequence:
+        """Reads a sequence; its origins are shown only if its row still gives the same tokens."""
         ids, title = source.read(sequence_id), f"sequence {sequence_id}"
         trained = None if mask is None else mask.read(sequence_id)
         traced, note = _traced(tokens, sequence_id) if mask is not None and not info.id_column else (None, "")
@@ -186,7 +202,7 @@ def _marker(words: Mapping[str, Any], tokens: str | None, info: DatasetInfo) -> 
 
 
 def _traced(tokens: str, sequence_id: int) -> tuple[Any, str]:
-    """Returns the row of a sequence; None, and why, if it cannot be read any more."""
+    """Returns (the row of a sequence, ""); or (None, why) if the row cannot be read any more."""
     try:
         from packhorse.tokenize import trace_sequence
 
@@ -207,6 +223,7 @@ def _read_cursor(text: str) -> tuple[int, int, int]:
 
 
 def _bins_from(client: Client, name: str, first: int, limit: int, **which: Any) -> Picture:
+    """Draws `limit` bins from position `first` on."""
     run = {key: which[key] for key in ("epoch", "seed", "skip")}
     with client.stream_bins(name, **run) as stream:
         num_bins = stream.header.num_bins

@@ -1,1 +1,1 @@
-"""Commands that prove and watch: audits, diagnosis, activity and load."""
+"""Commands that check and watch: `packhorse audit`, `doctor`, `top` and `bench`."""

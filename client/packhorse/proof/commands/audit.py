@@ -1,4 +1,7 @@
-"""`packhorse audit`: proof that an epoch gives every sequence, and every token, exactly once under a given topology."""
+"""`packhorse audit`: checks that an epoch has every sequence, and every token, exactly once under a topology.
+
+Owns the flags and the printed lines. Leaves the audits to `packhorse.proof`.
+"""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from packhorse.proof import TokenAudit, TokenReport
 
 
-_FLAGS = {
+_FLAGS = {  # option in an AuditReport → its flag
     "start_position": "--start-position",
     'remainder="drop"': "--remainder drop",
     "skip": "--skip",
@@ -28,7 +31,7 @@ _FLAGS = {
 _TIMES = {1: "once", 2: "twice"}
 
 _SERVER = "server"
-"""As --tokens: those that the server sends."""
+"""The value of --tokens for tokens that the server sends."""
 
 
 @click.command("audit", context_settings={"show_default": True})
@@ -135,7 +138,7 @@ def command(
 
 
 def _check_together(tokens: str | None, options: dict[str, Any]) -> None:
-    """Refuses options that say nothing without --tokens, and the server's tokens with nothing to compare them with."""
+    """Refuses options that need --tokens without it, and --tokens server without --against."""
     if tokens is None and (unused := [name for name, value in options.items() if value is not None]):
         raise click.UsageError(f"--{unused[0].replace('_', '-')} belongs to --tokens; give --tokens as well")
     if tokens == _SERVER and options["against"] is None:
@@ -153,6 +156,7 @@ def _token_audit(
     bos_token_id: int | None,
     eos_token_id: int | None,
 ) -> "TokenAudit":
+    """Returns the audit of tokens that the flags describe."""
     from packhorse.client import BatchFormat, PackedDataset, Separators, as_token_source
     from packhorse.proof import TokenAudit
     from packhorse.tokens.loss_mask import loss_mask_of
@@ -172,19 +176,21 @@ def _token_audit(
             shift_labels=separators.leaves_out_last(streams.dataset.extra_tokens),
         ),
     )
-    # Opened a second time, so that ids are looked up in the dataset's column, whatever --id-column is.
+    # `right` is a second source, which looks ids up in the dataset's own id column, even if --id-column names another.
     masked = loss_mask_of(right, _loss_mask(loss_mask)) if is_sent else None
     streams = replace(streams, with_tokens=is_sent)
     return TokenAudit(streams=streams, dataset=dataset, against=right, loss_against=masked)
 
 
 def _loss_mask(given: str | None) -> Any:
+    """Returns the loss mask of --loss-mask: "auto" without the flag, None for "none", else paths."""
     if given is None:
         return "auto"
     return None if given == "none" else by_component(given)
 
 
 def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
+    """Prints the counts of a token audit."""
     click.echo(f"{report.tokens:,} tokens of the source in batches, {report.targets:,} targets")
     if report.cut_tokens:
         click.echo(f"cut off by --over-length {info.over_length}: {report.cut_tokens:,} tokens")
@@ -197,7 +203,7 @@ def _print_tokens(report: "TokenReport", info: DatasetInfo) -> None:
 
 
 def _line(report: ComponentReport) -> str:
-    """Returns what came of one component of a mixture."""
+    """Returns a line about one component of a mixture."""
     times = ", ".join(f"{num:,} {_TIMES.get(often, f'{often} times')}" for often, num in sorted(report.times.items()))
     taken = ((report.masked, "masked from the loss"), (report.replaced, "replaced"))
     redacted = ", ".join(f"{count:,} {what}" for count, what in taken if count)
@@ -210,6 +216,7 @@ def _line(report: ComponentReport) -> str:
 
 
 def _verdict(report: AuditReport) -> str:
+    """Returns the last line: whether every sequence came as often as it must."""
     if report.components:
         return f"every sequence as often as the mixture says: {'no' if report.problems else 'yes'}"
     if report.problems:
@@ -221,14 +228,14 @@ def _verdict(report: AuditReport) -> str:
 
 
 def _beyond_the_plan(report: Any, planned: int, topology: Topology) -> str:
-    """Returns a line that says why an epoch has other bins than its plan; empty if it has not."""
+    """Returns a line about why an epoch has more or fewer bins than its plan; empty if it has as many."""
     if report.bins == planned or report.left_out:
         return ""
     return f"\nthe plan has {planned:,} bins; --remainder {topology.remainder} fills the last step"
 
 
 def _why_nothing(streams: EpochOfStreams) -> str:
-    """Returns why an epoch has no step, and what to do."""
+    """Returns why the streams of an epoch have no step, and what to do about it."""
     dataset, topology, skip = streams.dataset, streams.topology, streams.skip
     if not dataset.num_bins:
         return f"{dataset.name} has no bins; prepare it again from an input that has sequences"

@@ -1,4 +1,7 @@
-"""`packhorse bench`: load from many streams, so that a server can be sized before a run."""
+"""`packhorse bench`: reads many streams of a server at once, to size it before a run.
+
+Owns the processes and threads that read, what they measure, and the printed lines.
+"""
 
 import json
 import multiprocessing
@@ -23,13 +26,13 @@ from packhorse.topology import Topology
 from packhorse.topology.choices import counted
 
 PATIENT = RetryPolicy(deadline_seconds=60)
-"""Long enough to measure even a slow server."""
+"""The retry policy of the streams, patient enough to measure a slow server."""
 
 NOT_ADMITTED = "it was never admitted"
-"""The error of a stream that was not admitted while the others were read."""
+"""The error of a stream that the server did not admit before the others had ended."""
 
 START_SECONDS = 120.0
-"""Limit on the start of the processes."""
+"""The longest time in which all processes must have started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +40,19 @@ class Load:
     """The load that is put on a server."""
 
     target: str
+    """Address of the server."""
     access: Access
+    """Certificates and tokens."""
     dataset: str
+    """Name of the dataset."""
     seed: int
+    """Seed of the run."""
     topology: Topology
-    """Every rank and worker of it has a stream."""
+    """Shape of the run; every worker of every rank has a stream."""
     seconds: float
-    """How long streams read; a stream whose epoch ends continues with the next."""
+    """How long streams read. A stream whose epoch ends continues with the next epoch."""
     steps_per_second: float | None
-    """Of each rank; None for as fast as possible."""
+    """Steps per second of each rank; None for as fast as possible."""
 
     @property
     def coordinates(self) -> list[tuple[int, int]]:
@@ -56,28 +63,31 @@ class Load:
 
 @dataclass
 class Measured:
-    """What one stream measured."""
+    """The measurements of one stream."""
 
     first_seconds: list[float] = field(default_factory=list)
-    """From the request to the first block, of each epoch that was opened."""
+    """Time from the request to the first block, for each epoch that was opened."""
     next_seconds: list[float] = field(default_factory=list)
-    """The wait for each further block."""
+    """Time of waiting for each further block."""
     num_bins: int = 0
+    """Bins read."""
     num_ids: int = 0
+    """Sequences read."""
     num_tokens: int = 0
+    """Tokens read, counted by rooms."""
     seconds: float = 0.0
-    """From the first request to the last block."""
+    """Time from the start of the load to the stream's last block."""
     was_refused: bool = False
-    """Whether servers were full when it asked."""
+    """Whether the server was full when the stream was first requested."""
     error: str = ""
-    """Why it ended early, or read nothing."""
+    """Why the stream ended early, or read nothing; empty if all was well."""
 
 
 def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
     """Opens all streams of a load at once, in several processes, and reads them.
 
     Returns:
-        What each stream measured, and the processor time in seconds of all of them together.
+        (The measurements of each stream, processor time of all processes in seconds).
 
     Raises:
         RuntimeError: a process ended without an answer.
@@ -113,7 +123,10 @@ def run_load(load: Load, num_processes: int) -> tuple[list[Measured], float]:
 
 
 def _read_part(load: Load, coordinates: Sequence[tuple[int, int]], barrier: Barrier, answer: Connection) -> None:
-    """Reads some of the streams, each in a thread, and sends what they measured."""
+    """Reads some of the streams, each in a thread, and sends (measurements, processor time) to `answer`.
+
+    Runs in a process of its own. The barrier makes all processes begin at once.
+    """
     measured = [Measured() for _ in coordinates]
     barrier.wait(START_SECONDS)
     used, began = time.process_time(), time.perf_counter()
@@ -129,6 +142,7 @@ def _read_part(load: Load, coordinates: Sequence[tuple[int, int]], barrier: Barr
 
 
 def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) -> None:
+    """Reads a stream, epoch after epoch, until the time is over or it fails; fills in `measured`."""
     end = began + load.seconds
     options: dict[str, Any] = {"seed": load.seed, "rank": rank, "worker": worker, "topology": load.topology}
     access = {name: getattr(load.access, name) for name in load.access.given}
@@ -137,12 +151,12 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
         with connect(load.target, retry=PATIENT, **access) as client:
             while (opened := time.perf_counter()) < end:
                 with client.stream_bins(load.dataset, epoch=epoch, **options) as stream:
-                    asked, times = opened, measured.first_seconds
+                    asked, times = opened, measured.first_seconds  # the first wait is listed separately
                     for block in stream:
                         now = time.perf_counter()
                         if not measured.num_bins and stream.was_refused:
                             measured.was_refused = True
-                            if now >= end:  # the others have made room
+                            if now >= end:  # admitted only because the others have ended
                                 measured.error = NOT_ADMITTED
                                 break
                         times.append(now - asked)
@@ -165,7 +179,7 @@ def _read(load: Load, rank: int, worker: int, began: float, measured: Measured) 
 
 _PERCENTILES = (50, 90, 99)
 _BUSY_SHARE = 0.8
-"""Of this machine's cores: above that, the bench itself may be the limit."""
+"""Share of this machine's cores above which the bench itself may be the limit."""
 
 
 @click.command("bench", context_settings={"show_default": True})
@@ -246,8 +260,9 @@ def command(
 
 
 def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_cores: int) -> dict[str, Any]:
+    """Returns all figures of the bench, for JSON and for `_lines`."""
     good = [stream for stream in streams if not stream.error]
-    # A stream that was not admitted waits until after the others' end.
+    # Without streams that failed: one that was not admitted waits longer than the others read.
     took = max(stream.seconds for stream in good or streams)
     rates = [stream.num_ids / stream.seconds for stream in good]
     median = statistics.median(rates) if rates else 0.0
@@ -275,7 +290,7 @@ def _facts(load: Load, streams: list[Measured], processor_seconds: float, num_co
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float] | None:
-    """Returns count, percentiles and maximum; None if nothing was measured."""
+    """Returns the count, percentiles and maximum of times; None if nothing was measured."""
     if not seconds:
         return None
     found = {f"p{q}": float(value) for q, value in zip(_PERCENTILES, np.percentile(seconds, _PERCENTILES), strict=True)}
@@ -283,6 +298,7 @@ def _percentiles(seconds: list[float]) -> dict[str, float] | None:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
+    """Returns the figures as lines of text."""
     streams = streams_shape(facts["world_size"], facts["workers_per_rank"])
     shape = f"{streams}, {counted(facts['batch_size'], 'bin')} a step"
     lines = [f"{counted(facts['streams'], 'stream')} of {facts['dataset']} ({shape}) for {facts['seconds']:.1f} s"]

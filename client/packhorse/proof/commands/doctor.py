@@ -1,4 +1,7 @@
-"""`packhorse doctor`: every step from this machine to a server's first bin, one line each; or the server's health."""
+"""`packhorse doctor`: every step from this machine to a server's first bin, one line each; or the server's health.
+
+Owns the flags and the exit status. Leaves the steps and their explanations to `packhorse.proof.doctor`.
+"""
 
 import click
 
@@ -46,7 +49,7 @@ def command(
 
 
 def _print_health(target: str, timeout_seconds: float, service: str) -> int:
-    """Prints a server's health and returns the exit status."""
+    """Prints a server's health, and returns the exit status: 0 if the server serves, else 1."""
     check_one_server(target)
     target = target.replace("0.0.0.0:", "127.0.0.1:")
     try:

@@ -1,4 +1,7 @@
-"""`packhorse top`: the activity of servers, as a live view or as JSON. Leaves rates to `analysis.activity`."""
+"""`packhorse top`: the activity of servers, as a live view or as JSON.
+
+Owns the tables and the live view. Leaves rates to `analysis.activity`, and asking servers to `packhorse.proof`.
+"""
 
 import json
 import time
@@ -23,7 +26,10 @@ _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def view_of(facts: dict[str, Any], limit: int, trouble: str = "") -> RenderableType:
-    """Returns the tables of what `activity_between` returned, with at most `limit` streams, below a warning, if any."""
+    """Returns the tables of facts from `activity_between`, with at most `limit` streams.
+
+    `trouble` is a warning that is shown above them; empty for none.
+    """
     parts: list[RenderableType] = [_servers_table(facts["servers"]), _datasets_table(facts["datasets"])]
     if any(server["most_open_files"] for server in facts["servers"]):
         parts.insert(1, _processes_table(facts["servers"]))
@@ -39,6 +45,7 @@ def view_of(facts: dict[str, Any], limit: int, trouble: str = "") -> RenderableT
 
 
 def _servers_table(servers: list[dict[str, Any]]) -> Table:
+    """Returns the table of servers, with their streams and waiting work."""
     rows = []
     for server in servers:
         waiting = ", ".join(f"{name} {number}" for name, number in server["waiting_in_lanes"].items() if number)
@@ -49,6 +56,7 @@ def _servers_table(servers: list[dict[str, Any]]) -> Table:
 
 
 def _processes_table(servers: list[dict[str, Any]]) -> Table:
+    """Returns the table of each server process's use of the machine."""
     rows = (
         (
             server["address"],
@@ -65,17 +73,20 @@ def _processes_table(servers: list[dict[str, Any]]) -> Table:
 
 
 def _digests_table(digests: list[dict[str, Any]]) -> Table:
+    """Returns the table of digests that streams use."""
     rows = ((each["dataset"], str(each["streams"]), str(each["runs"]), each["digest"]) for each in digests)
     return _table("dataset", "streams", "runs", "digest that they use", rows=rows)
 
 
 def _datasets_table(datasets: list[dict[str, Any]]) -> Table:
+    """Returns the table of rates by dataset."""
     names = ("bins", "sequences", "tokens")
     rows = ((each["dataset"], *(_number(each[f"{name}_per_second"]) for name in names)) for each in datasets)
     return _table("dataset", *(f"{name}/s" for name in names), rows=rows)
 
 
 def _runs_table(runs: list[dict[str, Any]]) -> Table:
+    """Returns the table of runs: how far they are, and their slowest rank."""
     rows = (
         (
             run["dataset"],
@@ -96,6 +107,7 @@ def _runs_table(runs: list[dict[str, Any]]) -> Table:
 
 
 def _streams_table(streams: list[dict[str, Any]], limit: int) -> Table:
+    """Returns the table of the first `limit` streams, which are the furthest behind."""
     rows = []
     for stream in streams[:limit]:
         where = (
@@ -128,7 +140,7 @@ def _table(*columns: str, rows: Iterable[Sequence[str]]) -> Table:
 
 
 def _number(value: float) -> str:
-    """A number in about four characters: 3.1, 812, 46k, 3.2G."""
+    """Returns a number in about four characters: 3.1, 812, 46k, 3.2G."""
     for size, unit in _UNITS:
         if value >= size:
             return f"{value / size:.1f}{unit}" if value < 10 * size else f"{value / size:.0f}{unit}"
@@ -136,7 +148,7 @@ def _number(value: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    """A time in its largest unit: 0.2 s, 42 s, 2.5 min."""
+    """Returns a time in its largest unit: 0.2 s, 42 s, 2.5 min."""
     if seconds < 0.05:
         return "0"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
@@ -171,7 +183,7 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
     access = access_of_command()
 
     def ask() -> tuple[list[ServerActivity], str]:
-        """Returns the answers, and what is wrong with servers that did not answer."""
+        """Returns (answers, why servers did not answer); raises if no server did."""
         answers: list[ServerActivity] = []
         failures: list[ServerUnavailableError] = []
         for each in target.split(","):
@@ -199,7 +211,7 @@ def command(target: str, interval: float, limit: int, once: bool, as_json: bool,
 
 
 def _watch(ask: Callable[[], tuple[list[ServerActivity], str]], interval: float, limit: int) -> None:
-    """Shows the view until Ctrl-C. While servers do not answer, the last view stays, with a warning."""
+    """Shows a live view until Ctrl-C. While servers do not answer, the last view stays, below a warning."""
     (before, trouble), then = ask(), time.monotonic()
     facts: dict[str, Any] = activity_between([], before, 0.0)
     with Live(view_of(facts, limit, trouble), console=output_console(), screen=True, auto_refresh=False) as live:

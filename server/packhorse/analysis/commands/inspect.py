@@ -1,7 +1,8 @@
 """`packhorse inspect`: what a server serves, what a prepared folder holds, or what packing makes of raw input.
 
-Owns the columns of what is served. Leaves a folder's figures to `packhorse.analysis`, whose packages only a folder
-needs, its tables to `reports`, and raw input to `raw`.
+Owns the command and the table of served datasets. Leaves figures of a folder to `packhorse.analysis`, their tables to
+`reports`, and raw input to `raw`. Server packages are imported only for a folder or raw input, so that a client alone
+can ask a server.
 """
 
 import json
@@ -27,10 +28,10 @@ from packhorse.topology import DEFAULT_COST_LINEAR, Topology
 
 
 class _Command(click.Command):
-    """The command, which knows where options of `prepare` and `tokenize` go."""
+    """The command, with an error message that says where options of `prepare` and `tokenize` go: after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the arguments."""
+        """Parses the arguments as click does; explains an option that is one of `prepare` or `tokenize`."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -144,6 +145,7 @@ def command(
 
 
 def _why_not_raw(dataset: str) -> str:
+    """Returns why a DATASET is not raw input, for a message."""
     return f"{dataset} is prepared, or holds what is" if Path(dataset).exists() else f"there is no file {dataset}"
 
 
@@ -160,6 +162,7 @@ def _print_folder(
     as_json: bool,
     **shape: Any,
 ) -> None:
+    """Prints a prepared folder's figures, as tables or JSON, and saves the plot; `shape` has fields of `Topology`."""
     from packhorse.analysis import BANDWIDTH, dataset_report
     from packhorse.analysis.commands.plan_tables import packers_table
     from packhorse.analysis.commands.reports import report_tables
@@ -194,7 +197,7 @@ def _print_folder(
 
 
 def _save_report(folder: Path, path: Path) -> None:
-    """Saves the page of a folder's dataset."""
+    """Saves the status page of a folder's dataset as one HTML file."""
     from packhorse.analysis import costly_facts, dataset_facts, html_report
     from packhorse.dataset import open_prepared
 
@@ -205,7 +208,7 @@ def _save_report(folder: Path, path: Path) -> None:
 
 
 def _prune(folder: Path, numbers: tuple[int, ...], *, as_json: bool) -> None:
-    """Removes versions of a dataset, and prints the others."""
+    """Removes versions of a dataset, and prints the versions that are left."""
     from packhorse.analysis import version_facts
     from packhorse.analysis.commands.sentences import version_line
     from packhorse.dataset import prune_version, versions_of
@@ -222,8 +225,8 @@ def _prune(folder: Path, numbers: tuple[int, ...], *, as_json: bool) -> None:
 def _print_served(target: str, timeout_seconds: float | None, dataset: str | None, *, as_json: bool) -> None:
     """Prints the datasets of a target, or one of them, with their digests and sizes.
 
-    Older digests of a folder that was replaced while it was served follow: runs that began with one of them continue
-    with it. The number of streams of each is shown where the token grants GetActivity.
+    If a folder was replaced while it was served, its older digests follow, because runs that began with one of them
+    continue with it. If the access token grants GetActivity, the open streams of each digest are shown too.
     """
     if dataset is None:
         with asking(target, timeout_seconds) as client:
@@ -258,12 +261,15 @@ def _print_served(target: str, timeout_seconds: float | None, dataset: str | Non
 
 
 def _digests_of(info: DatasetInfo) -> list[str]:
-    """Returns a dataset's digest, and those of its older versions, the newest first."""
+    """Returns a dataset's digests, the newest first."""
     return [info.digest, *reversed(info.older_digests)]
 
 
 def _streams_by_digest(target: str) -> Counter[tuple[str, str]] | None:
-    """Returns the number of open streams of each (dataset, digest); None if no server tells."""
+    """Returns the number of open streams of each (dataset, digest).
+
+    Returns None for an embedded target, and if the servers refuse the question or cannot be reached.
+    """
     if target.startswith("embedded:"):
         return None
     try:

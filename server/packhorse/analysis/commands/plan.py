@@ -1,4 +1,7 @@
-"""`packhorse plan`: packers and context plans side by side on one dataset. Leaves figures to `packhorse.analysis`."""
+"""`packhorse plan`: packers, or context plans, compared on one dataset.
+
+Owns the flags. Leaves figures to `packhorse.analysis`, and tables to `plan_tables` and `reports`.
+"""
 
 import json
 from pathlib import Path

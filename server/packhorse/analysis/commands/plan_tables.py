@@ -1,4 +1,7 @@
-"""The tables that `plan` prints."""
+"""The tables that `plan` prints: of packers, and of context plans.
+
+Owns their columns. Leaves every figure to `packhorse.analysis`, and the tables of `inspect` to `reports`.
+"""
 
 from collections.abc import Sequence
 
@@ -38,7 +41,7 @@ def packers_table(compared: PackerComparison) -> Table:
 
 
 def context_plans_table(plans: Sequence[ContextPlan], name: str) -> Table:
-    """Returns the table of several rules for the same counts, the least time first."""
+    """Returns the table of context plans for the same counts, one row for each rule, in the order given."""
     rows = (
         (
             f"{plan.rule.tokens_per_rank:,}",

@@ -1,7 +1,7 @@
-"""A look at lengths or text that nobody has prepared: `inspect` prepares them in a folder that goes again.
+"""A look at raw input: `inspect` prepares lengths or text in a temporary folder, shows its figures, and removes it.
 
-Owns what is raw, and the look's own defaults. Leaves reading, tokenizing and planning to the command `prepare`, with
-its flags and messages, and drawing a sample to `packhorse.tokenize`.
+Owns telling raw input from a prepared folder, and the look's defaults. Leaves reading, tokenizing and planning to the
+command `packhorse prepare`, which it runs with the user's flags, and drawing a sample to `packhorse.tokenize`.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _WRITING = {"--output", "--overwrite", "--append", "--dry-run", "--format"}
 _RAW_SUFFIXES = (".parquet", ".arrow", ".npy", ".idx", ".bin", ".jsonl", ".json", ".csv", ".txt", ".gz", ".zst")
 _TOKENIZE = "`packhorse tokenize"
 _QUICK = ("auto", "best-fit", "first-fit", "greedy-knapsack", "length-sorted")
-"""The packers that are compared, if they are installed."""
+"""The packers that are compared, if they are installed; each plans within `_QUICK_SECONDS`."""
 _QUICK_SECONDS = 2.0
 _NAMES = {
     "packed": "packed",
@@ -43,6 +43,7 @@ _NAMES = {
     "concatenated": "concatenated",
 }
 _UNNAMEABLE = re.compile(r"[^\w.-]+")
+"""Characters that a dataset's name must not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +64,28 @@ class RawOptions:
     """
 
     def __post_init__(self) -> None:
-        """Refuses an empty sample; a ValueError."""
+        """Raises a ValueError if the sample is not a positive number of rows."""
         if self.sample is not None:
             checked_integer(parameter("sample"), self.sample, 1, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Raw input as a prepared folder."""
+    """A prepared folder to show: the user's own, or a temporary one made of raw input."""
 
     folder: Path
     is_raw: bool = False
-    """Whether the folder goes again."""
+    """Whether the folder was made of raw input, and is removed after the look."""
     said: tuple[str, ...] = ()
-    """What the figures are of."""
+    """Sentences about what the figures describe: the sample, and max_seq_len if it is the default."""
     share: float = 1.0
-    """The part of the input that was read, in (0, 1]."""
+    """The share of the rows that was read, in (0, 1]; below 1 for a sample."""
 
     next: str = ""
-    """The command that prepares what was looked at; empty for a folder that is prepared."""
+    """The command with which the user would prepare the same input; empty for a folder that is prepared."""
 
     def lines(self, report: "DatasetReport") -> Iterator[str]:
-        """Yields what to say before the figures: the answer, what it is of, and how far that of a sample may be off."""
+        """Yields the sentences before the figures: efficiencies, what they describe, and a sample's standard errors."""
         if not self.is_raw:
             return
         packed, over = report.dataset.manifest.efficiency, report.dataset.manifest.over_length
@@ -124,7 +125,7 @@ class Look:
         )
 
     def facts(self, dataset: "PreparedDataset") -> dict[str, Any]:
-        """Returns the same for JSON, with the packers; empty for a folder that was prepared before."""
+        """Returns the share read, standard errors and packers as JSON values; empty for a user's own folder."""
         if not self.is_raw:
             return {}
         return {
@@ -134,7 +135,7 @@ class Look:
         }
 
     def packers(self, dataset: "PreparedDataset") -> "PackerComparison":
-        """Returns what quick packers make of the same lengths; `plan compare` takes all of them."""
+        """Compares quick packers on the same lengths. `packhorse plan compare` compares all packers."""
         from packhorse.analysis import HistogramInput, compare_packers, lengths_before, options_of
         from packhorse.packing import PACKERS
 
@@ -144,17 +145,18 @@ class Look:
         return compare_packers(source, options, algorithms=quick, time_limit_seconds=_QUICK_SECONDS)
 
     def _errors(self, dataset: "PreparedDataset") -> dict[str, float]:
+        """Returns the standard errors of a sample; empty if all rows were read, or with groups."""
         from packhorse.analysis import standard_errors
 
         return standard_errors(dataset) if self.share < 1 and not dataset.has_groups else {}
 
 
 def check_install(*, of_raw: bool = False, of_text: bool = False) -> None:
-    """Refuses what this installation cannot show, and names the one extra that has all of it; a ClickException.
+    """Raises a ClickException if packages are missing for a look, and names the extra to install.
 
     Args:
-        of_raw: whether lengths or text are planned, which takes what `packhorse prepare` needs.
-        of_text: whether tokens are made of text.
+        of_raw: whether raw input is looked at, which needs what `packhorse prepare` needs.
+        of_text: whether the raw input is text to tokenize.
     """
     missing = [name for name in ("numba", *(("tokenizers",) if of_text else ())) if find_spec(name) is None]
     if missing:
@@ -166,10 +168,10 @@ def check_install(*, of_raw: bool = False, of_text: bool = False) -> None:
 
 
 def is_raw(source: str) -> bool:
-    """Whether a path names lengths or text, and neither a prepared folder or mixture nor a served dataset.
+    """Whether a path names raw input: lengths or text, and not a prepared folder, a mixture or a served dataset.
 
     Raises:
-        ClickException: it is an empty folder.
+        ClickException: the path is a folder without files.
     """
     path = Path(source)
     if not path.exists():
@@ -187,12 +189,12 @@ def is_raw(source: str) -> bool:
 
 @contextlib.contextmanager
 def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -> Iterator[Look]:
-    """Gives raw input as a prepared folder, which goes afterwards.
+    """Prepares raw input in a temporary folder, yields it, and removes it afterwards.
 
     Args:
         source: a path, pattern or URL.
-        options: how it is read and planned.
-        more: options of `prepare`, and with a tokenizer of `tokenize`, as they were typed.
+        options: how the input is read and planned.
+        more: further options of `prepare` (and of `tokenize`, if there is a tokenizer), as they were typed.
 
     Raises:
         ClickException: an option or the input is wrong.
@@ -208,7 +210,7 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
             text, share, inputs = _sample_of(source, options.sample, Path(folder))
             said.append(text)
         name = _UNNAMEABLE.sub("-", Path(without_secrets(source)).stem).strip("-.") or "raw"
-        output = Path(folder) / "look" / (f"{name}-sample" if share < 1 else name)  # a page shows no more than the name
+        output = Path(folder) / "look" / (f"{name}-sample" if share < 1 else name)  # the figures show this name
         given = {
             "--max-seq-len": str(DEFAULT_MAX_SEQ_LEN if options.max_seq_len is None else options.max_seq_len),
             "--over-length": "split",
@@ -223,7 +225,7 @@ def prepared_for_a_look(source: str, options: RawOptions, more: Sequence[str]) -
 
 
 def _sample_of(source: str, num_rows: int, folder: Path) -> tuple[str, float, list[str]]:
-    """Copies a sample into a folder; returns what to say of it, its share, and the copies."""
+    """Copies a sample of rows into a folder; returns (a sentence about it, its share of the rows, the copies)."""
     if find_spec("packhorse.tokenize") is None:
         raise click.UsageError("--sample needs packhorse.tokenize, which this installation does not have.")
     from packhorse.tokenize import sample_rows
@@ -243,7 +245,7 @@ def _sample_of(source: str, num_rows: int, folder: Path) -> tuple[str, float, li
 
 
 def _run_prepare(arguments: Sequence[str], output: Path) -> None:
-    """Runs the command, whose summary is about a folder that nobody will serve."""
+    """Runs `packhorse prepare`, without its summary; a ClickException in terms of `inspect` if it fails."""
     context = click.get_current_context()
     command = main.get_command(context.find_root(), "prepare")
     assert command is not None
@@ -263,18 +265,18 @@ def _run_prepare(arguments: Sequence[str], output: Path) -> None:
 
 
 def _next(source: str, given: Mapping[str, str | None], more: Sequence[str]) -> str:
-    """Returns the command that prepares what was looked at."""
+    """Returns the command with which the user would prepare the same input."""
     flags = [each for flag, value in given.items() if value is not None for each in (flag, value)]
     return f"packhorse prepare {shlex.join(['--input', source, *flags, *more])} --output DIR"
 
 
 def _percent(share: float) -> str:
-    """Returns a share with enough digits that only all is 100 %."""
+    """Returns a share in percent, with enough digits that only 1 is shown as 100 %."""
     return f"{share:.2%}" if share == 1 or share < 0.9999 else f"{share:.4%}"
 
 
 def _where_flags_go(message: str) -> str:
-    """Returns a message of `prepare` with where its flags are given here, if it names one."""
+    """Adds to a message of `prepare` where its flags go here (after `--`), if it names one that `inspect` lacks."""
     own = {flag for option in click.get_current_context().command.params for flag in option.opts}
     others = set(_FLAG.findall(message)) - own
     return f"{message} (here, after `--`: packhorse inspect … -- {min(others)} …)" if others else message

@@ -33,7 +33,7 @@ _DONE_TO_LONG = {"error": "truncated", "truncate": "truncated", "split": "split"
 
 
 def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table | str]:
-    """Yields the tables that `inspect` prints of a prepared folder, and the advice after them."""
+    """Yields the tables that `inspect` prints of a prepared folder, each followed by sentences about it."""
     if num_templates:
         yield _templates_table(report, num_templates)
     yield _context_lengths_table(report)
@@ -54,6 +54,7 @@ def report_tables(report: DatasetReport, num_templates: int) -> Iterator[Table |
 
 
 def _templates_table(report: DatasetReport, num_templates: int) -> Table:
+    """Returns the table of the most used templates; a template of more than 12 lengths is shortened."""
     rows = []
     for template, multiplicity in report.dataset.templates.most_common(num_templates):
         shown = ", ".join(map(str, template[:12])) + (f", … ({len(template)})" if len(template) > 12 else "")
@@ -64,6 +65,7 @@ def _templates_table(report: DatasetReport, num_templates: int) -> Table:
 
 
 def _context_lengths_table(report: DatasetReport) -> Table:
+    """Returns the table of the dataset planned for several context lengths."""
     done = _DONE_TO_LONG[options_of(report.dataset).over_length]
     columns = ("max_seq_len", "bins", "packed", "padded", f"{items_of(report)} {done}", "tokens lost")
     rows = (
@@ -115,7 +117,7 @@ def quality_table(qualities: Sequence[ShuffleQuality]) -> Table:
 
 
 def shared_table(plan: ContextPlan) -> Table:
-    """Returns the table of what is computed on how many ranks, and what it costs to communicate."""
+    """Returns the table of tokens by the number of ranks that compute them, with the communication that this takes."""
     tokens, price = sum(each.tokens for each in plan.shared), price_of(plan.bandwidth)
     rows = (
         (
@@ -132,7 +134,7 @@ def shared_table(plan: ContextPlan) -> Table:
 
 
 def groups_table(plan: ContextPlan) -> Table:
-    """Returns the table of what ranks lose, by the number of context-parallel groups."""
+    """Returns the table of time lost to waiting and communication, by the number of context-parallel groups."""
     rows = (
         (
             f"{groups:,}",
@@ -150,7 +152,7 @@ def groups_table(plan: ContextPlan) -> Table:
 
 
 def waiting_table(rows: Iterable[WaitingRow], topology: Topology) -> Table:
-    """Returns the table: for every row the share of GPU time that is lost to waiting, by balance."""
+    """Returns the table of the share of GPU time that is lost to waiting, with and without balances."""
     waits = ((Balance.NONE, True), (Balance.MICRO_STEP, True), (Balance.NONE, False), (Balance.OPTIMIZER_STEP, False))
     cells = (
         (

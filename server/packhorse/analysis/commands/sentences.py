@@ -1,7 +1,7 @@
 """Sentences that `inspect` and `plan` print.
 
-Owns the wording. Leaves every figure to `packhorse.analysis`, tables to `reports`, advice to `waiting_advice`, and what
-`prepare` prints too to `packhorse.cli.shared.sentences`.
+Owns the wording. Leaves every figure to `packhorse.analysis`, tables to `reports`, advice to `waiting_advice`, and
+sentences that `prepare` also prints to `packhorse.cli.shared.sentences`.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
 
 
 def _origin_lines(manifest: Manifest) -> Iterator[str]:
-    """Yields where sequences, ids and keys are from."""
+    """Yields the sentences about where sequences, ids and keys come from."""
     if manifest.groups is not None and manifest.is_grouped:
         yield groups_line(manifest.groups, manifest.num_sequences)
     yield from resource_lines(manifest)
@@ -71,6 +71,7 @@ def _origin_lines(manifest: Manifest) -> Iterator[str]:
 
 
 def _read_text(inputs: Inputs) -> str:
+    """Returns a sentence about what was read: kind, column, rows and files."""
     column = "" if inputs.length_column is None else f", column {inputs.length_column!r}"
     size_bytes = sum(file.size_bytes for file in inputs.files)
     if not inputs.num_files:  # a shard, or what was held in memory
@@ -83,12 +84,12 @@ def _read_text(inputs: Inputs) -> str:
 
 
 def items_of(report: DatasetReport) -> str:
-    """Returns what the plan of a dataset is over: sequences, or groups."""
+    """Returns the word for the items that the plan packs: "sequences" or "groups"."""
     return "groups" if report.dataset.has_groups else "sequences"
 
 
 def version_line(version: Version) -> str:
-    """Returns a version of a dataset in one line."""
+    """Returns one line about a version of a dataset."""
     manifest = version.manifest
     current = " (current)" if version.is_current else ""
     return (
@@ -98,7 +99,7 @@ def version_line(version: Version) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns a share as a sentence has it, with one digit more below ten percent and two below one.
+    """Returns a share in percent for a sentence: no decimals from 10 %, one below 10 %, two below 1 %.
 
     Example:
         >>> percent(0.345), percent(0.0204), percent(0.00001)

@@ -1,4 +1,4 @@
-"""What a run can do about ranks that wait, in plain sentences.
+"""Advice for a run whose ranks wait for each other: which balance helps, and how much.
 
 Owns the wording. Leaves every figure to `packhorse.analysis`.
 """
@@ -8,11 +8,11 @@ from packhorse.analysis.context_lengths import WaitingRow
 from packhorse.topology import Balance, Topology
 
 _WORTH_SAYING = 0.001
-"""Ranks that wait for a smaller share of their time need no advice."""
+"""Share of GPU time lost to waiting below which no balance is recommended."""
 
 
 def advice(row: WaitingRow, topology: Topology) -> str:
-    """Returns what a run of this topology can do about waiting, in plain sentences."""
+    """Returns what a run of this topology can do about waiting, in one or two sentences."""
     accumulation = topology.accumulation
     if row.waiting is None:
         bins = accumulation * topology.bins_per_step
@@ -25,6 +25,7 @@ def advice(row: WaitingRow, topology: Topology) -> str:
 
 
 def _advice_where(where: str, row: WaitingRow, balance: Balance, *, at_steps: bool) -> str:
+    """Returns the advice for ranks that wait at one kind of step, which `where` names in words."""
     before, after = row.idle(Balance.NONE, at_steps=at_steps), row.idle(balance, at_steps=at_steps)
     assert before is not None
     assert after is not None

@@ -1,1 +1,1 @@
-"""The command that shows the whole way."""
+"""The command `packhorse demo`."""

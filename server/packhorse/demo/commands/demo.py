@@ -1,7 +1,7 @@
 """`packhorse demo`: from text to training on this machine, with a server that is killed in the middle.
 
-Owns the course of the demo, the process of its server, and its text, which every machine has: the functions and classes
-of the installed Python's standard library.
+Owns the steps of the demo, the process of its server, and its corpus, which every machine has: the functions and
+classes of the installed Python's standard library. A rank of the training is in `demo/trainer`.
 """
 
 import ast
@@ -47,18 +47,19 @@ from packhorse.topology import Topology
 _EXCLUDED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 _TEST_FOLDERS = frozenset({"test", "tests", "idle_test"})
 _SMALL_CLASS_LINES = 40
+"""The most lines of a class that is one document."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _COMPOUND = (ast.If, ast.Try, ast.TryStar, ast.With, ast.ExceptHandler)
+"""Statements at a module's or class's level that may hold functions and classes."""
 
 
 def python_corpus(limit_documents: int | None = None) -> Iterator[str]:
     """Yields the source text of every function and class of the standard library, its tests included.
 
-    A function outside any function is a document, decorators included and functions inside it kept in place. A class
-    of at most 40 lines is one document; of a longer one every method and inner class is. No text is in two documents.
-    The library comes before its tests; within each the order is that of the files' paths, then of the lines. Files
-    that cannot be parsed are skipped.
+    A function that is not inside another one is a document, with its decorators and inner functions. A class of at most
+    40 lines is a document; a longer class is cut into its methods and inner classes. No text is in two documents. The
+    library comes before its tests; both are ordered by path, and then by line. Files that cannot be parsed are skipped.
 
     Args:
         limit_documents: the most documents; None for all of them.
@@ -91,18 +92,19 @@ def source_documents(source: bytes) -> Iterator[str]:
 
 
 def _corpus(stdlib: Path) -> Iterator[str]:
+    """Yields the documents of every file that can be parsed."""
     for path in _source_files(stdlib):
         try:
-            # Whole files only: a generator would already have given documents away when it fails.
+            # A list, because a generator would yield some documents of a file before it fails.
             documents = list(source_documents(path.read_bytes()))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            # For nesting that is too deep the parser raises MemoryError; the tests have such files on purpose.
+            # The parser raises MemoryError if nesting is too deep; the standard library's tests have such files.
             continue
         yield from documents
 
 
 def _source_files(stdlib: Path) -> list[Path]:
-    """Every .py file below a folder, tests last; folders of installed packages are skipped."""
+    """Returns every .py file below a folder, tests last, without installed packages."""
     keyed: list[tuple[bool, tuple[str, ...], Path]] = []
     for folder, subfolders, names in os.walk(stdlib):
         subfolders[:] = [name for name in subfolders if name not in _EXCLUDED_FOLDERS]
@@ -113,6 +115,7 @@ def _source_files(stdlib: Path) -> list[Path]:
 
 
 def _documents_in(body: Iterable[ast.AST]) -> Iterator[_Function | ast.ClassDef]:
+    """Yields the syntax trees of the documents in a module or class."""
     for node in body:
         if isinstance(node, _Function):
             yield node
@@ -130,19 +133,21 @@ _WORLD_SIZE, _WORKERS, _BATCH_SIZE, _EPOCHS = 2, 2, 4, 2
 _TRAIN_STEPS = 12
 _KILL_AT_STEP = 5
 _DRY_SECONDS = 2.0
-"""The server stays dead until the ranks have run out of bins, and made no step for this long."""
+"""The server is started again once no rank has reported anything for this long: then they have used up all bins."""
 _PATIENCE_SECONDS = 1800.0
-"""On a busy machine ranks need minutes to import torch; whoever sees nothing happen can stop the demo."""
+"""The longest time without a report of any rank. It is long because on a busy machine importing torch takes minutes."""
 _START_SECONDS = 600.0
+"""The longest time that the server may take to start."""
 _END_SECONDS = 10.0
+"""How long ranks may take to end before they are killed."""
 
 
 class DemoServer:
-    """`packhorse serve` on loopback.
+    """A process of `packhorse serve` on this machine, which can be killed and started again on the same port.
 
     Args:
         data_root: folder of prepared datasets.
-        log: file that takes the server's output.
+        log: file to which the server's log is appended.
     """
 
     def __init__(self, data_root: Path, log: Path) -> None:
@@ -155,7 +160,7 @@ class DemoServer:
         """Starts the server, on the port that it had before, and returns the seconds until it listens.
 
         Raises:
-            RuntimeError: it ended, or did not listen in time; the message holds what it said.
+            RuntimeError: the server ended, or did not listen in time; the message has the end of its log.
         """
         started = time.perf_counter()
         command = [sys.executable, "-m", "packhorse.cli", "serve", "--data-root", str(self._data_root)]
@@ -182,6 +187,7 @@ class DemoServer:
         self._end(kill=False)
 
     def _announced(self, output: IO[str]) -> str:
+        """Reads the address from the line "listening on …"; kills a server that does not print it in time."""
         process = self._process
         assert process is not None
         watchdog = threading.Timer(_START_SECONDS, process.kill)
@@ -196,6 +202,7 @@ class DemoServer:
         raise RuntimeError(f"the server did not start; its log ends with: {self._log.read_text()[-2000:]}")
 
     def _end(self, *, kill: bool) -> None:
+        """Ends the process, if there is one: at once, or after it has had time to finish."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -232,7 +239,7 @@ def command(context: click.Context, /, output: Path, documents: int, max_seq_len
 
 
 def _demonstrate(console: Console, output: Path, documents: int, max_seq_len: int) -> list[str]:
-    """Goes the whole way, and returns what is wrong."""
+    """Runs all steps, and returns the problems found; none if every token came exactly once."""
     started = time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
     console.print(f"The whole way takes a few minutes on two cores. What it makes stays in {output}.", markup=False)
@@ -252,6 +259,7 @@ def _demonstrate(console: Console, output: Path, documents: int, max_seq_len: in
 
 
 def _tokenize(console: Console, output: Path, documents: int) -> TokenizeSummary:
+    """Tokenizes the corpus, with a tokenizer trained on it."""
     console.rule("tokenize")
     started = time.perf_counter()
     texts = list(python_corpus(documents))
@@ -265,6 +273,7 @@ def _tokenize(console: Console, output: Path, documents: int) -> TokenizeSummary
 
 
 def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_len: int) -> PreparedDataset:
+    """Prepares the token files, and prints how well they are packed."""
     console.rule("prepare")
     started = time.perf_counter()
     folder = output / "datasets" / _DATASET
@@ -289,7 +298,7 @@ def _prepare(console: Console, summary: TokenizeSummary, output: Path, max_seq_l
 
 
 def _first_bin_seconds(target: str) -> float:
-    """Median time from a request for a new epoch to its first bin, of a server that is warm."""
+    """Returns the median time from a request to its first bin, over 20 epochs that were never asked for."""
     with connect(target, timeout_seconds=_PATIENCE_SECONDS) as client:
         seconds = []
         for epoch in range(1000, 1020):
@@ -303,7 +312,10 @@ def _first_bin_seconds(target: str) -> float:
 def _train(
     console: Console, server: DemoServer, summary: TokenizeSummary, dataset: PreparedDataset, output: Path
 ) -> list[list[EpochCount]]:
-    """Runs the ranks, kills the server on the way, and returns each rank's counts of each epoch."""
+    """Runs the ranks, kills the server and starts it again; returns each rank's counts of each epoch.
+
+    Ranks report (rank, kind, fact) with the kinds "step", "epoch" and "failed", as `run_rank` describes.
+    """
     console.print(f"server on {server.target}; first bin after {_first_bin_seconds(server.target) * 1000:.1f} ms")
     rendezvous = output / "rendezvous"
     rendezvous.unlink(missing_ok=True)
@@ -322,6 +334,7 @@ def _train(
         timeout_seconds=_PATIENCE_SECONDS,
     )
     counts: list[list[EpochCount]] = [[] for _ in range(_WORLD_SIZE)]
+    # Whether the server runs, whether it was killed yet, and the steps that ranks made without it.
     alive, killed, steps_without = True, False, 0
     with _ranks(options) as (events, ranks):
         heard = time.monotonic()
@@ -353,7 +366,7 @@ def _train(
 
 
 def _check_alive(ranks: list[SpawnProcess], *, silent_seconds: float) -> None:
-    """Raises a RuntimeError where a rank was ended, or none reported anything for too long."""
+    """Raises a RuntimeError if a rank has ended with an error, or if no rank has reported anything for too long."""
     for rank, process in enumerate(ranks):
         if process.exitcode:
             raise RuntimeError(f"rank {rank} ended with status {process.exitcode}; see above")
@@ -363,7 +376,7 @@ def _check_alive(ranks: list[SpawnProcess], *, silent_seconds: float) -> None:
 
 @contextmanager
 def _ranks(options: TrainerOptions) -> Iterator[tuple[Any, list[SpawnProcess]]]:
-    """Starts every rank, and yields the queue of their reports, and the processes."""
+    """Starts every rank; yields (the queue of their reports, their processes), and ends them afterwards."""
     spawn = multiprocessing.get_context("spawn")
     events = spawn.Queue()
     ranks = [spawn.Process(target=run_rank, args=(rank, options, events)) for rank in range(options.world_size)]
@@ -390,7 +403,7 @@ def _audit(
     summary: TokenizeSummary,
     counts: list[list[EpochCount]],
 ) -> list[str]:
-    """Compares what the ranks saw with the token file, reads the streams once more, and returns what is wrong."""
+    """Compares the ranks' counts with the token file, reads all streams once more, and returns the problems found."""
     console.rule("audit")
     problems = []
     manifest = dataset.manifest
@@ -435,7 +448,7 @@ def _audit(
 
 
 def _file_checksum(summary: TokenizeSummary, max_seq_len: int) -> int:
-    """The checksum of the token file, to which those of the ranks must add up."""
+    """Returns the checksum of all sequences of the token file, to which the checksums of the ranks must add up."""
     tokens = MegatronTokens(summary.idx_path)
     total = 0
     for index in range(len(tokens)):

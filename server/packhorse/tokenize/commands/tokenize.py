@@ -1,6 +1,6 @@
 """`packhorse tokenize`: text to Megatron token files; chats, pairs and preferences with a loss mask.
 
-Owns the command's flags and its printed summary; leaves the work to `packhorse.tokenize`.
+Owns the command's flags, which flags go together, and the printed summary. Leaves the work to `packhorse.tokenize`.
 """
 
 import json
@@ -44,8 +44,10 @@ from packhorse.tokenize import (
 _Form = type[ChatColumns | PairColumns | PreferenceColumns]
 
 _FORM_COLUMNS = ("messages", "prompt", "response", "chosen", "rejected")
+"""The columns that make a form; each has a flag, such as --messages-column."""
 
 _KEPT = "finished parts are kept for --resume"
+"""What a signal's message says of the work done so far."""
 
 
 @click.command("tokenize")
@@ -239,7 +241,7 @@ def command(
 
     Sequences keep the order of the inputs, for any number of workers.
     """
-    # Returns how many sequences each row became, which `prepare --tokenizer` keeps together.
+    # Returns the sequences of each row: 2 for preferences, else 1. `prepare --tokenizer` makes groups of so many.
     if output is None and num_shown is None:
         raise click.UsageError("Missing option '--output'.")
     inputs = (*inputs, *_expanded(more))
@@ -280,7 +282,7 @@ def command(
 
 
 def _set_standard_columns(inputs: Sequence[str], train_tokenizer: bool, given: dict[str, Any]) -> None:
-    """Names the columns of rows that have a form's standard names, if no flag says what the rows are."""
+    """Sets the column flags in `given` from standard column names, if no flag says what the rows hold."""
     text = ("text_column", "id_column", "documents", "glob", "bos")
     if train_tokenizer or any(given[name] is not None for name in text):
         return
@@ -297,7 +299,7 @@ def _set_standard_columns(inputs: Sequence[str], train_tokenizer: bool, given: d
 def _preview(
     inputs: Sequence[str], form: _Form | None, given: dict[str, Any], num_rows: int
 ) -> Sequence[tuple[str, Any]]:
-    """Returns what the first rows become."""
+    """Encodes the first rows; returns (origin, explained sequence, or why the row is refused) for each sequence."""
     if form is not None:
         columns, options = _columns(form, given), _row_options(given)
         chosen = {name: options[name] for name in ("tokenizer", "cutoff_len")}
@@ -310,7 +312,7 @@ def _preview(
 
 
 def _show(rows: Sequence[tuple[str, Any]], *, as_json: bool) -> None:
-    """Prints rows with what is trained marked."""
+    """Prints the rows of a preview, with the trained tokens marked."""
     for origin, explained in rows:
         if isinstance(explained, str):
             click.echo(json.dumps({"title": origin, "refused": explained}) if as_json else f"{origin}: {explained}\n")
@@ -319,7 +321,10 @@ def _show(rows: Sequence[tuple[str, Any]], *, as_json: bool) -> None:
 
 
 def _expanded(more: Sequence[str]) -> Sequence[str]:
-    """Returns the files to which a shell expanded an unquoted pattern after --input; refuses anything else."""
+    """Returns arguments without a flag, which are files to which a shell expanded an unquoted pattern after --input.
+
+    Refuses an argument that is no file.
+    """
     for path in more:
         if not os.path.exists(path):
             raise click.UsageError(
@@ -330,7 +335,7 @@ def _expanded(more: Sequence[str]) -> Sequence[str]:
 
 
 def _refuse_with_token_files(inputs: Sequence[str], train_tokenizer: bool, given: Mapping[str, Any]) -> None:
-    """Refuses flags of text and chats where the input is token files."""
+    """Refuses flags of text and chats if the input is token files."""
     usual = {"undecodable": "skip", "on_bad_row": "error"}
     flags = [f"--{name.replace('_', '-')}" for name, value in given.items() if value and usual.get(name) != value]
     flags += ["--train-tokenizer"] if train_tokenizer else []
@@ -374,7 +379,7 @@ def _text_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _columns(form: Any, given: dict[str, Any]) -> ChatColumns | PairColumns | PreferenceColumns:
-    """Returns the columns of the rows."""
+    """Returns the form of the rows with the columns and options that the flags give; refuses flags of other forms."""
     is_chat = form is ChatColumns
     if is_chat and (given["bos"] is not None or given["no_eos"]):
         raise click.UsageError(
@@ -422,7 +427,7 @@ def _row_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _form(**named: str | None) -> _Form | None:
-    """Returns the kind of rows that the given columns make; None for text."""
+    """Returns the form of rows that the given columns make; None for text."""
     given = {name for name, column in named.items() if column is not None}
     if given - {"prompt"} == {"chosen", "rejected"}:
         return PreferenceColumns
@@ -439,7 +444,7 @@ def _form(**named: str | None) -> _Form | None:
 
 
 def _template_option(text: str) -> tuple[str, Any]:
-    """Reads NAME=VALUE."""
+    """Parses NAME=VALUE; a VALUE that is not JSON is text."""
     name, mark, value = text.partition("=")
     if not mark or not name.isidentifier():
         raise click.UsageError(f"--template-option {text} is not NAME=VALUE, such as enable_thinking=false.")
@@ -450,11 +455,11 @@ def _template_option(text: str) -> tuple[str, Any]:
 
 
 _Facts = tuple[dict[str, str], dict[str, Path | None], dict[str, Sequence[str]]]
-"""Rows of a summary's table, files, and what is named below it."""
+"""A summary to print: (rows of its table, name → path of each file, name → examples printed below)."""
 
 
 def _warn(summary: FineTuningSummary) -> None:
-    """Says on stderr what of the rows is not in the tokens, and that turns have no end."""
+    """Warns on stderr of fields that are not in the tokens, and of trained turns without an end."""
     for line in unused_lines(summary.unused):
         click.echo(line, err=True)
     if summary.open_turns:
@@ -467,7 +472,7 @@ def _warn(summary: FineTuningSummary) -> None:
 
 
 def _is_whole() -> bool:
-    """Whether this is all that the user asked for; else it is the first half of `prepare --tokenizer`."""
+    """Whether the user runs `packhorse tokenize`, and not `packhorse prepare --tokenizer`, which tokenizes first."""
     return click.get_current_context().info_name != "prepare"
 
 
@@ -489,6 +494,7 @@ def _print_summary(summary: Any, facts_of: Callable[[Any], _Facts], *, as_json: 
 
 
 def _facts_of_text(summary: TokenizeSummary) -> _Facts:
+    """Returns what to print about tokenized text."""
     rows = {
         "read": _files(summary.files_read),
         "documents": f"{summary.documents:,}",
@@ -508,7 +514,7 @@ def _facts_of_text(summary: TokenizeSummary) -> _Facts:
 
 
 def _spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
-    """What texts spell that is no usual text, if they do."""
+    """Returns table rows about special tokens and unknown characters in texts, if there are any."""
     rows = {"special tokens in text": _special(summary)} if summary.special_in_text else {}
     if summary.unknown_characters:
         rows["unknown characters"] = f"{summary.unknown_characters:,}, which the tokenizer does not know"
@@ -516,6 +522,7 @@ def _spelled(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
 
 
 def _special(summary: TokenizeSummary | FineTuningSummary) -> str:
+    """Returns a sentence about special tokens in texts: how many, which, and what became of them."""
     counts = sorted(summary.special_in_text.items(), key=lambda item: -item[1])
     total = sum(count for _, count in counts)
     some = ", ".join(f"{escape(text)} {count:,}" for text, count in counts[:3]) + (", …" if len(counts) > 3 else "")
@@ -527,6 +534,7 @@ def _special(summary: TokenizeSummary | FineTuningSummary) -> str:
 
 
 def _facts_of_rows(summary: FineTuningSummary) -> _Facts:
+    """Returns what to print about tokenized chats, pairs or preferences."""
     rows = {
         "read": _files(summary.files_read),
         "sequences": f"{summary.sequences:,}",
@@ -551,6 +559,7 @@ def _facts_of_rows(summary: FineTuningSummary) -> _Facts:
 
 
 def _facts_of_joined(summary: JoinSummary) -> _Facts:
+    """Returns what to print about joined token files."""
     joined = f"{summary.files:,} token file{'s' if summary.files != 1 else ''}"
     if summary.entries != summary.documents + summary.empty:
         joined += f", and {summary.entries:,} sentences to documents"
@@ -571,6 +580,7 @@ def _facts_of_joined(summary: JoinSummary) -> _Facts:
 
 
 def _skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
+    """Returns table rows about documents and rows that were skipped."""
     return {
         "skipped, empty": f"{summary.skipped_empty:,}",
         "skipped, undecodable": f"{summary.skipped_undecodable:,}",
@@ -579,6 +589,7 @@ def _skipped(summary: TokenizeSummary | FineTuningSummary) -> dict[str, str]:
 
 
 def _named(summary: TokenizeSummary | FineTuningSummary) -> dict[str, Sequence[str]]:
+    """Returns examples of what was skipped or left out: name → files, lines or rows."""
     return {
         "undecodable": summary.undecodable_named,
         "bad": summary.bad_named,

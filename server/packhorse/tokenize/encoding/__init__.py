@@ -1,1 +1,1 @@
-"""Encoding: tokenizers, documents to sequences of token ids, and what is counted on the way."""
+"""Encoding: tokenizers on disk, and turning documents into sequences of token ids, with counts."""

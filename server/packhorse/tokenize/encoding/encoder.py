@@ -1,7 +1,7 @@
-"""Documents to sequences of ids, batch by batch, and the tokens around each.
+"""From documents to sequences of token ids, batch by batch.
 
-Owns which tokens begin and end a sequence. Loading a tokenizer is in `tokenizers`, and special tokens within texts are
-in `special_texts`.
+Owns which tokens begin and end a sequence, so that none is there twice. Loading a tokenizer is in `tokenizers`, and
+special tokens within texts are in `special_texts`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,11 +33,12 @@ _BATCH_DOCUMENTS = 1024
 
 
 _BATCH_CHARACTERS = 1 << 20
+"""A batch of documents is full at either number; encoding uses the library's threads within a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialTokens:
-    """Tokens put around a document."""
+    """Which tokens are put around a document, and what happens to special tokens that its text spells."""
 
     bos: str | None = None
     """Token put before every sequence, if the tokenizer does not add it itself; None for none."""
@@ -45,7 +46,7 @@ class SpecialTokens:
     """Token that ends every sequence. None: `<|endoftext|>` for a trained tokenizer; a local one's own, see
     `end_of_sequence`."""
     append_eos: bool = True
-    """False appends nothing, and ignores `eos`."""
+    """Whether `eos` is appended; if False, `eos` is ignored."""
     special_in_text: SpecialInText = "text"
     """What becomes of special tokens that a document spells out, such as `<|endoftext|>` in a page about models: "text"
     encodes their characters, so that no document writes control tokens; "keep" makes them tokens, as transformers does;
@@ -54,7 +55,7 @@ class SpecialTokens:
     """
 
     def __post_init__(self) -> None:
-        """Checks the choice."""
+        """Raises a ValueError if `special_in_text` is no choice."""
         if self.special_in_text not in get_args(SpecialInText):
             raise ValueError(
                 parameter("special_in_text")
@@ -69,18 +70,26 @@ class Encoder:
     path: Path
     """The tokenizer's file."""
     vocab_size: int
+    """Every token id is below it."""
     bos: str | None
+    """The token that begins every sequence, as it was given; None for none."""
     eos: str | None
+    """The token that ends every sequence; None for none."""
     first_id: int | None
-    """Put before every sequence; None for nothing."""
+    """The id that is added before every sequence; None if there is none, or the tokenizer adds it itself."""
     last_id: int | None
-    """Put after it."""
+    """The id that is added after every sequence; None as for `first_id`."""
     special: SpecialTexts
+    """The tokenizer's special tokens, as texts may spell them."""
     unknown: UnknownCharacters
+    """How the tokenizer treats characters that it does not know."""
 
     @classmethod
     def made(cls, path: Path, special: SpecialTokens, *, is_trained: bool) -> Self:
-        """Looks up the special tokens."""
+        """Returns an encoder for a tokenizer's file, after looking up its special tokens.
+
+        `is_trained` says that the tokenizer was trained here, so that its end-of-sequence token is `DEFAULT_EOS`.
+        """
         model = _loaded(path, *map(FileStamp.of, tokenizer_files(path)))
         eos, opening, closing = None, opening_id(model), closing_id(model)
         if special.append_eos:
@@ -103,20 +112,20 @@ class Encoder:
 
     @property
     def model(self) -> Any:
-        """The tokenizer, which takes special tokens in a text as they are to be taken."""
+        """The loaded tokenizer, set to encode special tokens in a text as characters, unless they are to be kept."""
         model = _loaded(self.path, *map(FileStamp.of, tokenizer_files(self.path)))
         model.encode_special_tokens = self.special.treatment != "keep"
         return model
 
     @property
     def refused(self) -> SpecialTexts | None:
-        """The special tokens whose texts refuse a document; None if none does."""
+        """The special tokens, if a document is refused that spells one; else None."""
         return self.special if self.special.treatment == "error" else None
 
     def write(
         self, documents: Iterable[str], writer: MegatronWriter, tally: Tally, keys: KeysFile | None = None
     ) -> None:
-        """Writes documents, and their keys if they have any, batch by batch, and counts them."""
+        """Encodes documents batch by batch; writes their sequences, and keys if they have any, and counts both."""
         for batch in _batches(documents):
             sequences = self._sequences(batch, tally)
             if keys is not None:
@@ -138,7 +147,7 @@ class Encoder:
         return ids
 
     def _sequences(self, batch: Sequence[str], tally: Tally) -> list[list[int]]:
-        """Returns the ids of each document, and none for one without text; counts what is special or unknown."""
+        """Returns the ids of each document (empty without text); counts special tokens and unknown characters."""
         taken = [self.special.take(text, tally.special) for text in batch]
         texts = [text.text for text in taken]
         model = self.model
@@ -155,7 +164,11 @@ class Encoder:
         return sequences
 
     def _begin_and_end(self, ids: list[int]) -> None:
-        """Adds what begins and ends a sequence, unless its text did already."""
+        """Adds, in place, the tokens that begin and end a sequence, so that each is there once.
+
+        A token is there twice if the tokenizer adds it itself and the text spells it too; then one is removed. A token
+        that the tokenizer does not add is added, unless the text spells it.
+        """
         begin, end = self.special.begin_id, self.special.end_id
         if begin is not None and self.first_id is None and ids[:2] == [begin, begin]:
             del ids[0]
@@ -169,11 +182,12 @@ class Encoder:
 
 @lru_cache(maxsize=1)
 def _loaded(path: Path, *stamps: FileStamp) -> Any:
+    """Loads a tokenizer; `stamps` of its files make the cache miss after a change."""
     return load_tokenizer(path)
 
 
 def _added_id(tokenizer: Any, name: str, token: str | None, own: int | None) -> int | None:
-    """The id to add to every sequence; None if there is none, or the tokenizer adds it by itself."""
+    """Returns the id to add to every sequence; None without a token, or if it is `own`, which the tokenizer adds."""
     if token is None:
         return None
     number: int | None = tokenizer.token_to_id(token)
@@ -186,7 +200,7 @@ def _added_id(tokenizer: Any, name: str, token: str | None, own: int | None) -> 
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Yields documents in batches that are bounded in documents and in characters."""
+    """Yields batches of documents, bounded by their number and by their characters."""
     batch: list[str] = []
     characters = 0
     for text in documents:

@@ -1,6 +1,6 @@
-"""Keys of documents, from the row that has one to the file beside the tokens.
+"""Keys of documents: a document that carries its key, and the file of keys beside the tokens.
 
-Owns `X.keys.arrow` while it is written. What a key may be is in `packhorse.formats.keys`.
+Owns writing `X.keys.arrow`. What a key may be is in `packhorse.formats.keys`.
 """
 
 import os
@@ -26,8 +26,9 @@ class KeysFile:
 
     Args:
         output: the prefix of the token files.
-        num_tokens: of all of them, by which keys and tokens are known to belong together; None for a part's.
-        overwrite: whether a file that is there is replaced.
+        num_tokens: number of tokens in all the token files, stored to check that keys and tokens belong together; None
+            for the keys of a part.
+        overwrite: whether an existing file is replaced.
     """
 
     def __init__(self, output: str | os.PathLike[str], *, num_tokens: int | None = None, overwrite: bool) -> None:

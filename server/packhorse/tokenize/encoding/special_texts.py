@@ -1,7 +1,7 @@
 """Special tokens that a text spells, such as `<|endoftext|>` in a crawled page.
 
-Owns finding and counting them, and which are a document's own beginning and end. Leaves adding tokens around a document
-to `encoder`.
+Owns finding and counting them, and telling a document's own first and last token from the others. Leaves
+adding tokens around a document to `encoder`.
 """
 
 import re
@@ -11,18 +11,20 @@ from functools import lru_cache
 from typing import Any, Literal, Self
 
 SpecialInText = Literal["text", "keep", "error"]
-"""What becomes of a special token that a text spells: text like any other, the token itself, or a refused document."""
+"""What happens if a text spells a special token: "text" encodes its characters, "keep" makes it the token, and "error"
+refuses the document."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenText:
-    """A text as it is encoded."""
+    """A text as it is given to the tokenizer, and what it spells."""
 
     text: str
+    """The text; without its own first and last token, unless special tokens are kept."""
     own_ends: int = 0
-    """How many of the tokens that begin and end a sequence its text spells already: 0, 1 or 2."""
+    """How many of the two tokens that begin and end a sequence the text spells at its ends: 0, 1 or 2."""
     spells_special: bool = False
-    """Whether it spells a special token."""
+    """Whether the text spells a special token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +32,23 @@ class SpecialTexts:
     """The special tokens of a tokenizer, as texts may spell them."""
 
     texts: tuple[str, ...]
+    """The special tokens' texts, the longest first."""
     ids: frozenset[int]
+    """The special tokens' ids."""
     treatment: SpecialInText
+    """What happens to a special token that a text spells."""
     begin_id: int | None
     """The token that is put before every text; None for none."""
     begin: str
-    """Its text; empty for none."""
+    """The text of `begin_id`; empty for none."""
     end_id: int | None
     """The token that ends every text; None for none."""
     end: str
-    """Its text; empty for none."""
+    """The text of `end_id`; empty for none."""
 
     @classmethod
     def of(cls, model: Any, treatment: SpecialInText, *, begin_id: int | None, end_id: int | None) -> Self:
-        """Collects those of a `tokenizers.Tokenizer`."""
+        """Collects the special tokens of a `tokenizers.Tokenizer`."""
         found = {number: token.content for number, token in model.get_added_tokens_decoder().items() if token.special}
         return cls(
             texts=tuple(sorted(found.values(), key=lambda text: (-len(text), text))),
@@ -56,9 +61,10 @@ class SpecialTexts:
         )
 
     def take(self, text: str, counts: MutableMapping[str, int]) -> TakenText:
-        """Counts the special tokens in a text, apart from its own beginning and end.
+        """Prepares a text for the tokenizer, and adds the special tokens that it spells to `counts`.
 
-        If special tokens are encoded as text, these two are left out of it, since they are put around it.
+        The text's own first and last token are not counted. They are also cut off, unless special tokens are kept:
+        encoded as characters they would be lost, and the encoder puts them around the sequence anyway.
         """
         if not self.texts or special_pattern(self.texts).search(text) is None:
             return TakenText(text)
@@ -69,12 +75,12 @@ class SpecialTexts:
         return TakenText(text if self.treatment == "keep" else text[first:last], own_ends, True)
 
     def first_in(self, text: str) -> str | None:
-        """Returns the first special token within a text; None if there is none."""
+        """Returns the first special token that a text spells, apart from its own first and last; None without one."""
         found = special_pattern(self.texts).search(text, *self._inner(text)) if self.texts else None
         return None if found is None else found[0]
 
     def count(self, taken: TakenText, encoding: Any) -> int:
-        """Returns how many special tokens a text became, apart from its own beginning and end."""
+        """Returns how many special tokens are in a text's encoding, apart from the text's own first and last token."""
         if not taken.spells_special:
             return 0
         pairs = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
@@ -82,7 +88,7 @@ class SpecialTexts:
         return in_text - (taken.own_ends if self.treatment == "keep" else 0)
 
     def _inner(self, text: str) -> tuple[int, int]:
-        """Returns where a text begins after its own first token, and where it ends before its own last."""
+        """Returns (end of the text's own first token, begin of its own last), as indices of characters."""
         first = len(self.begin) if self.begin and text.startswith(self.begin) else 0
         last = len(text)
         if self.end and text.endswith(self.end) and last - len(self.end) >= first:
@@ -92,5 +98,5 @@ class SpecialTexts:
 
 @lru_cache(maxsize=4)
 def special_pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
-    """Returns a pattern that finds the longest of some texts."""
+    """Returns a pattern that matches any of these texts, and the longest if several match."""
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))

@@ -1,8 +1,8 @@
-"""Tokenizers on disk: a `tokenizer.json`, and the settings beside it.
+"""Tokenizers on disk: a `tokenizer.json`, and the settings in a `tokenizer_config.json` beside it.
 
-Owns loading and saving them, and their tokens around a text. Training is in `training`, and encoding is in `encoder`. A
-`tokenizer.json` cannot name its end-of-sequence token: as in transformers, `corpus.tokenizer_config.json` beside
-`corpus.tokenizer.json` does.
+Owns loading and saving them, and finding the tokens that a tokenizer puts around a text. Training is in `training`, and
+encoding is in `encoder`. A `tokenizer.json` cannot name its end-of-sequence token. As in transformers, its settings do:
+`corpus.tokenizer.json` has them in `corpus.tokenizer_config.json`.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ def load_tokenizer(path: Path) -> Any:
 
     Raises:
         ImportError: the tokenizers library is not installed.
-        ValueError: it, or the settings beside it, cannot be read.
+        ValueError: the file, or the settings beside it, cannot be read.
     """
     require("tokenizers")
     tokenizer, _ = with_settings(read_tokenizer_json(path), _settings(path), settings_path(path))
@@ -34,18 +34,21 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def splits_special_tokens(path: Path) -> bool:
-    """Whether a tokenizer's settings say that a special token spelled out in a text is text like any other."""
+    """Whether a tokenizer's settings say that a special token that a text spells is encoded as characters."""
     return bool(_settings(path).get("split_special_tokens"))
 
 
 def content_to_save(path: Path) -> bytes:
-    """Returns a `tokenizer.json` that needs no settings: the file as it is, or with what its settings add."""
+    """Returns a `tokenizer.json` that needs no settings: the file's bytes, or the tokenizer with settings applied."""
     model, is_changed = with_settings(read_tokenizer_json(path), _settings(path), settings_path(path))
     return cast(str, model.to_str(pretty=True)).encode() if is_changed else path.read_bytes()
 
 
 def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
-    """As `find_eos`, with a ValueError if nothing says which token it is; with `none=False` one does without."""
+    """Returns the token that ends a sequence, as `find_eos`; a ValueError if nothing says which token it is.
+
+    `none` is the option whose value False means "no such token", for the message: "append_eos" or "eos".
+    """
     eos = find_eos(tokenizer, path)
     if eos is None:
         special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
@@ -64,7 +67,7 @@ def end_of_sequence(tokenizer: Any, path: Path, *, none: str) -> str:
 def find_eos(tokenizer: Any, path: Path) -> str | None:
     """Returns the token that ends a sequence of a loaded tokenizer; None if nothing says which.
 
-    It is the `eos_token` of the settings beside its `tokenizer.json` or, where they name none, the token that the
+    It is the `eos_token` of the settings beside its `tokenizer.json`. If they name none, it is the token that the
     tokenizer itself puts after a text.
     """
     named = _settings(path).get("eos_token")
@@ -77,14 +80,14 @@ def find_eos(tokenizer: Any, path: Path) -> str | None:
 
 
 def opening_id(tokenizer: Any) -> int | None:
-    """Returns the id that a tokenizer by itself puts before every text; None if it puts none."""
+    """Returns the id that a tokenizer itself puts before every text; None if it puts none."""
     encoding = tokenizer.encode("a")
     added: list[int] = encoding.special_tokens_mask
     return encoding.ids[0] if added and added[0] and not all(added) else None
 
 
 def closing_id(tokenizer: Any) -> int | None:
-    """Returns the id that a tokenizer by itself puts after every text; None if it puts none."""
+    """Returns the id that a tokenizer itself puts after every text; None if it puts none."""
     encoding = tokenizer.encode("a")
     added: list[int] = encoding.special_tokens_mask
     return encoding.ids[-1] if added and added[-1] and not all(added) else None
@@ -96,7 +99,7 @@ def settings_path(path: Path) -> Path:
 
 
 def tokenizer_files(path: Path) -> list[Path]:
-    """Returns a tokenizer's files: its `tokenizer.json`, settings and, of a folder, chat templates."""
+    """Returns a tokenizer's files: its `tokenizer.json`, settings and, if `path` is a folder, chat templates."""
     file = tokenizer_json_path(path)
     templates = sorted(path.rglob("*.jinja")) if path.is_dir() else []
     return [file, *(settings for settings in [settings_path(file)] if settings.is_file()), *templates]
@@ -115,9 +118,9 @@ def save_tokenizer(path: Path, content: bytes, *, eos: str | None, split_special
 
     Args:
         path: ends in `tokenizer.json`.
-        content: of that file.
+        content: content of that file.
         eos: the end-of-sequence token; None for none.
-        split_special_tokens: whether a special token spelled out in a text is text like any other.
+        split_special_tokens: whether a special token that a text spells is encoded as characters.
     """
     settings = {"eos_token": eos, "split_special_tokens": split_special_tokens}
     with AtomicFiles([settings_path(path), path], overwrite=True) as output:
@@ -126,6 +129,7 @@ def save_tokenizer(path: Path, content: bytes, *, eos: str | None, split_special
 
 
 def _settings(path: Path) -> dict[str, Any]:
+    """Returns the settings beside a `tokenizer.json`; empty if there are none."""
     beside = settings_path(path)
     if not path.name.endswith("tokenizer.json") or not beside.is_file():
         return {}

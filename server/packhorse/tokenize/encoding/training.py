@@ -1,6 +1,6 @@
 """Training a byte-level BPE tokenizer on documents.
 
-Owns its size and its special tokens. Loading and saving tokenizers is in `tokenizers`.
+Owns the default size and special token of a trained tokenizer. Loading and saving tokenizers is in `tokenizers`.
 """
 
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ from packhorse.formats import require
 from packhorse.parameters import parameter
 
 DEFAULT_VOCAB_SIZE = 16_384
-"""Tokens of a trained tokenizer."""
+"""The most tokens of a trained tokenizer, if no size is given."""
 
 
 DEFAULT_EOS = "<|endoftext|>"
-"""End of sequence of a trained tokenizer."""
+"""The end-of-sequence token of a trained tokenizer, if none is given."""
 
 
 MIN_VOCAB_SIZE = 257
-"""Every byte, and the end of sequence."""
+"""The least size: a token for each of 256 bytes, and the end-of-sequence token."""
 
 
 def train_tokenizer(
@@ -56,6 +56,6 @@ def train_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer=trainer)
-    # A document that spells out a special token is text like any other; it must not end its sequence early.
+    # If a document spells a special token, its characters are encoded: the token would end the sequence early.
     tokenizer.encode_special_tokens = True
     return tokenizer

@@ -1,6 +1,7 @@
-"""Characters that a tokenizer does not know, and how often texts hold them.
+"""Characters that a tokenizer does not know, and counting them in texts.
 
-Owns which of two ways a tokenizer treats them, and counting. Special tokens in texts are in `special_texts`.
+A tokenizer treats them in one of two ways: it drops them, or makes them its unknown token. Owns telling which, and the
+counts. Special tokens in texts are in `special_texts`.
 """
 
 from dataclasses import dataclass
@@ -14,19 +15,22 @@ class UnknownCharacters:
     """How a tokenizer treats characters that it does not know."""
 
     unknown_id: int | None
-    """Its unknown token; None if it has none."""
+    """The id of its unknown token; None if it has none."""
     known: frozenset[str] | None
-    """The characters that it knows, if others leave no token."""
+    """The characters that it knows, if it drops all others; None if it drops none."""
 
     @classmethod
     def of(cls, model: Any) -> Self:
-        """Reads it off a `tokenizers.Tokenizer`."""
+        """Finds out how a `tokenizers.Tokenizer` treats them."""
         unknown = getattr(model.model, "unk_token", None)
         unknown_id = model.token_to_id(unknown) if unknown else getattr(model.model, "unk_id", None)
         return cls(unknown_id, known_characters(model))
 
     def count(self, model: Any, text: str, ids: list[int]) -> int:
-        """Returns the unknown characters of a text, white space apart, or its unknown tokens."""
+        """Returns how many characters of a text were dropped, or how many unknown tokens `ids` has.
+
+        White space is not counted.
+        """
         if self.known is not None:
             return len(dropped_characters(model, self.known, text))
         return 0 if self.unknown_id is None else ids.count(self.unknown_id)

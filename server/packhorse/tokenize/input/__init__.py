@@ -1,1 +1,1 @@
-"""Input: the files that users name, as ranges, rows, and texts that may become documents."""
+"""Reading input: from the files that users name, through ranges of files, to rows and texts."""

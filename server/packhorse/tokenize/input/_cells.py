@@ -1,7 +1,7 @@
-"""Cells of Arrow columns as the values that they were before they became a table.
+"""Cells of Arrow columns, turned back into the Python values from which the table was made.
 
-Owns telling a null that Arrow invented, for a key that other rows have, from one of the data; and JSON kept as text.
-Leaves reading tables to `table_rows`.
+In a column of structs Arrow gives every cell the keys of all rows, with nulls for keys that a row did not have. Owns
+removing these nulls, and parsing cells that hold JSON as text. Leaves reading tables to `table_rows`.
 """
 
 import json
@@ -16,8 +16,9 @@ _Convert = Callable[[Any], Any]
 def cells_of(column: Any) -> list[Any]:
     """Returns the cells of an Arrow array.
 
-    A null in a struct is a key that is missing, at any depth; a message's content stays. Nulls in lists, maps and JSON
-    are of the data. `datasets`' Json type, which is text, becomes the value that it holds.
+    A null in a struct, at any depth, is taken for a missing key, except the `content` of a message (a struct with a
+    `role`). Nulls in lists, maps and JSON belong to the data and stay. Cells of the type `arrow.json`, which Hugging
+    Face `datasets` writes, are parsed.
     """
     convert = _converter(column.type)
     cells: list[Any] = column.to_pylist()
@@ -25,7 +26,7 @@ def cells_of(column: Any) -> list[Any]:
 
 
 def _converter(kind: Any) -> _Convert | None:
-    """The conversion of a type's cells; None if they are what they were."""
+    """Returns the function that converts cells of an Arrow type; None if they need no conversion."""
     types = require("pyarrow").types
     if getattr(kind, "extension_name", None) == "arrow.json":
         return _parsed
@@ -56,5 +57,5 @@ def _parsed(text: Any) -> Any:
         return text
     try:
         return json.loads(text)
-    except json.JSONDecodeError:  # not JSON after all: whoever reads it says so
+    except json.JSONDecodeError:  # not JSON after all: the row's encoder reports it
         return text

@@ -1,4 +1,4 @@
-"""Which files an input names, and of what kind each is.
+"""Finding the files that inputs name, and the kind of each by its suffix.
 
 Owns paths, folders, patterns and suffixes. Reading a file is in `ranges`.
 """
@@ -17,7 +17,7 @@ from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import parameter
 
 Kind = Literal["text", "folder", "JSON lines", "JSON", "Parquet", "Arrow"]
-"""What a file is by its name; "folder" is a text file below one."""
+"""The kind of a file, by its name. "folder" is a text file that was found in a folder."""
 
 
 Compression = Literal["gzip", "zstd"]
@@ -33,7 +33,7 @@ ROW_KINDS: dict[str, Kind] = {
     ".ipc": "Arrow",
     ".feather": "Arrow",
 }
-"""Suffixes of files with rows."""
+"""Suffix → kind, of files with rows."""
 
 
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
@@ -44,21 +44,23 @@ _UNREAD = {
     **dict.fromkeys((".tar", ".tgz", ".zip", ".7z"), "an archive; unpack it"),
     **dict.fromkeys((".xz", ".bz2", ".lz4"), "packed in a way that is not read; unpack it, or use gzip or zstd"),
 }
-"""Suffixes of files that are not read, and what to do with them."""
+"""Suffix of a file that is not read → what it is, and what to do with it."""
 
 
 _PLAIN_TOO = (".json", ".csv", ".tsv")
-"""Files that may be meant as text."""
+"""Suffixes of files that are read as text if the user asks for it."""
 
 
 _BESIDE_ROWS = ("readme", "license", "licence", "notice", "citation", "changelog", "_success")
+"""Names, without suffix, of documentation that may be beside files of rows."""
 
 
 _METADATA = (SAVED_STATE, SAVED_SPLITS, "dataset_info.json", "dataset_infos.json")
-"""Files beside rows: documentation, and metadata that Hugging Face `datasets` writes."""
+"""Names of files with metadata, which Hugging Face `datasets` writes beside rows."""
 
 
 _MOST_NAMED = 3
+"""Files that an error message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +68,18 @@ class Found:
     """The files that inputs name."""
 
     files: Sequence[tuple[str, Kind]]
-    """In the order of the inputs."""
+    """(path or URL, kind) of each file, in the order of the inputs."""
     left_out: Sequence[str] = ()
-    """Documentation and metadata beside rows."""
+    """Files of documentation and metadata beside rows, which are not read."""
 
     @property
     def num_files(self) -> Mapping[str, int]:
-        """Kind → files of it."""
+        """Kind → number of its files; text files found in folders count as "text"."""
         return dict(Counter("text" if kind == "folder" else kind for _, kind in self.files))
 
 
 def listed(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
-    """Returns one input or several as a list; a ValueError if one is no path."""
+    """Returns one input, or several, as a list; a ValueError if one of them is no path."""
     found = [inputs] if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Sequence) else list(inputs)
     if not all(isinstance(entry, str | os.PathLike) for entry in found):
         raise ValueError(parameter("inputs") + f" must be paths or glob patterns, got {inputs!r:.60}")
@@ -90,12 +92,12 @@ def find_inputs(inputs: Sequence[str | os.PathLike[str]], *, glob: str | None = 
     A folder with rows gives its files of rows, each read by its kind. A folder of text gives all its files as text.
 
     Args:
-        inputs: files, folders and glob patterns, or URLs of such.
-        glob: which files of a folder; None for all.
-        as_text: whether .json, .csv and .tsv files are text, as in a folder of source code.
+        inputs: files, folders and glob patterns, or their URLs.
+        glob: pattern of the files to take from a folder; None for all.
+        as_text: whether .json, .csv and .tsv files are read as text, as in a folder of source code.
 
     Raises:
-        FileNotFoundError: nothing is there.
+        FileNotFoundError: an input does not exist, or a pattern matches no file.
         ValueError: a file is of a kind that is not read, or a folder holds both rows and text.
     """
     files: list[tuple[str, Kind]] = []
@@ -136,7 +138,7 @@ def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def compression_of(path: str) -> Compression | None:
-    """Returns how a file is compressed, by its name; None for not at all."""
+    """Returns how a file is compressed, by its name; None if it is not."""
     return _COMPRESSIONS.get(os.path.splitext(without_secrets(path))[1].lower())
 
 
@@ -147,7 +149,7 @@ def _suffix(path: str) -> str:
 
 
 def _kind_of(path: str, as_text: bool) -> Kind:
-    """Returns what a file is, by its name; a ValueError if it is not read."""
+    """Returns the kind of a file, by its name; a ValueError if such files are not read."""
     suffix = _suffix(path)
     if as_text and suffix in _PLAIN_TOO:
         return "text"
@@ -197,7 +199,10 @@ def _below(folder: str, glob: str | None, as_text: bool) -> Found:
 
 
 def _saved(folder: str, shown: str, state: str, names: Sequence[str]) -> Found:
-    """Returns the Arrow files of a folder that `datasets` saved."""
+    """Returns the Arrow files of a folder to which Hugging Face `datasets` saved one dataset.
+
+    `state` is the file of metadata by which the folder was recognized, and `shown` is the folder for messages.
+    """
     if os.path.dirname(state) != folder.rstrip("/") or os.path.basename(state) == SAVED_SPLITS:
         raise ValueError(f"the folder {shown} holds saved datasets; give the folder of one, such as train")
     files = arrow_objects(folder) if is_url(folder) else list(map(str, arrow_files(folder)))

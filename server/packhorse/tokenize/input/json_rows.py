@@ -1,6 +1,6 @@
-"""Rows of JSON: one a line, the elements of an array, or values one after the other.
+"""Rows of JSON files: one for each line, the elements of an array, or values one after the other.
 
-Owns reading them. Rows of every kind of file are in `rows`.
+Owns parsing them with little memory. Rows of all kinds of files are in `rows`.
 """
 
 import io
@@ -17,10 +17,14 @@ _READ_CHARACTERS = 1 << 20
 
 
 _GAP = re.compile(r"[\s,]*")
+"""What may be between two values."""
 
 
 def json_rows(source: FileRange, keys: Sequence[str], check: TextCheck) -> Iterator[tuple[Line | str, dict[str, Any]]]:
-    """Yields (file and line or entry, row) with every key."""
+    """Yields (where it is, row) for each row that has all `keys`; a row without one is bad.
+
+    Printed, the first of the two says the file, and the line or the number of the entry.
+    """
     for origin, row in _lines(source, check) if source.kind == "JSON lines" else _values(source):
         missing = [key for key in keys if not isinstance(row, dict) or key not in row]
         if missing:
@@ -31,6 +35,7 @@ def json_rows(source: FileRange, keys: Sequence[str], check: TextCheck) -> Itera
 
 
 def _lines(source: FileRange, check: TextCheck) -> Iterator[tuple[Line, Any]]:
+    """Yields (where it is, value) for each line of JSON that is not blank; counts bad and undecodable lines."""
     for number, (origin, line) in enumerate(lines_of(source)):
         if number == 0 and source.begin == 0:
             refuse_encoding(line, source.where)
@@ -48,7 +53,10 @@ def _lines(source: FileRange, check: TextCheck) -> Iterator[tuple[Line, Any]]:
 
 
 def _values(source: FileRange) -> Iterator[tuple[str, Any]]:
-    """Yields the elements of a file's array, or its values; takes about as much memory as the longest."""
+    """Yields the elements of a file's array, or its values one after the other, each with its place in the file.
+
+    Memory is about that of the longest value.
+    """
     with open_plain(source.path) as file:
         refuse_encoding(cast(io.BufferedReader, file).peek(4), source.where)
         text = io.TextIOWrapper(file, encoding="utf-8-sig")
@@ -61,6 +69,7 @@ def _values(source: FileRange) -> Iterator[tuple[str, Any]]:
 
 
 def _decoded(text: io.TextIOBase, where: str) -> Iterator[tuple[str, Any]]:
+    """Parses values from a buffer of text, and reads more whenever the buffer ends within a value."""
     decoder = json.JSONDecoder()
     buffer, at, number = "", 0, 0
     is_array = is_closed = is_whole = False
@@ -79,7 +88,7 @@ def _decoded(text: io.TextIOBase, where: str) -> Iterator[tuple[str, Any]]:
             except json.JSONDecodeError as error:
                 failure = error.msg
             else:
-                if end < len(buffer) or is_whole:  # else it may go on, as a number does
+                if end < len(buffer) or is_whole:  # at the buffer's end, a number may continue
                     yield f"{where}, entry {number}", value
                     at, number = end, number + 1
                     continue

@@ -1,6 +1,6 @@
-"""Parts of about one size, into which files are cut for processes to share.
+"""Cutting files into parts of about equal size, which processes share.
 
-Owns where a file may be cut. Reading a range of a file is in `ranges`, and which files there are in `files`.
+Owns where a file may be cut. Reading a range of a file is in `ranges`, and finding files is in `files`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +19,12 @@ Cut = Literal["line", "paragraph"]
 _LEAST_PART_BYTES = 1 << 22
 _MOST_PART_BYTES = 1 << 26
 _PARTS = 256
+"""Number of parts that is aimed at, within the limits of a part's size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A range, and how many bytes reading it takes."""
+    """A range of a file, and its size in bytes."""
 
     range: FileRange
     size_bytes: int
@@ -31,15 +32,15 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one process reads in one go."""
+    """Ranges of one or more files, which one task reads."""
 
     ranges: tuple[FileRange, ...]
-    """In the order of the inputs."""
+    """The ranges, in the order of the inputs."""
     size_bytes: int
 
 
 def whole_files(files: Sequence[tuple[str, Kind]]) -> list[Weighed]:
-    """Returns every file with its size, in order; each is (path or URL, kind)."""
+    """Returns each file, given as (path or URL, kind), as one range with its size."""
     return for_each(files, _weighed) if any(is_url(path) for path, _ in files) else list(map(_weighed, files))
 
 
@@ -51,7 +52,11 @@ def _weighed(file: tuple[str, Kind]) -> Weighed:
 
 
 def cut_into_parts(files: Sequence[Weighed], cut_of: Callable[[Kind], Cut | None]) -> list[Part]:
-    """Cuts files into parts of about one size; `cut_of` a kind is None if a file of it is read whole."""
+    """Cuts files into parts of about equal size.
+
+    `cut_of` returns where a file of a kind may be cut; None if it is read whole. Parquet files are cut between row
+    groups.
+    """
     part_bytes = min(max(sum(file.size_bytes for file in files) // _PARTS, _LEAST_PART_BYTES), _MOST_PART_BYTES)
     parts: list[Part] = []
     ranges: list[FileRange] = []
@@ -69,6 +74,7 @@ def cut_into_parts(files: Sequence[Weighed], cut_of: Callable[[Kind], Cut | None
 
 
 def _cuts(file: Weighed, cut: Cut | None, part_bytes: int) -> Iterator[Weighed]:
+    """Yields consecutive ranges of a file, each of about `part_bytes`; or the whole file."""
     source = file.range
     if source.kind == "Parquet" and source.end > 1:
         for group, size_bytes in enumerate(parquet_group_sizes(source.path)):
@@ -87,7 +93,7 @@ def _cuts(file: Weighed, cut: Cut | None, part_bytes: int) -> Iterator[Weighed]:
 
 
 def next_cut(file: BinaryIO, offset: int, cut: Cut) -> int:
-    """Returns the first cut of a file at an offset or after it."""
+    """Returns the first offset at which a file may be cut, at `offset` (in bytes, above 0) or after it."""
     file.seek(offset - 1)
     file.readline()
     while cut == "paragraph" and file.readline().strip():

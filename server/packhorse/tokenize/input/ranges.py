@@ -1,6 +1,7 @@
-"""A range of one file: opening it, its lines, and where each line is.
+"""A range of one file: opening the file, reading lines, and saying where each line is.
 
-Owns decompression and line numbers. Cutting files into ranges is in `parts`, and rows are in `rows`.
+Owns decompression, line numbers and Parquet's row groups. Cutting files into ranges is in `parts`, and rows are in
+`rows`.
 """
 
 import io
@@ -21,10 +22,10 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Some of one file: [begin, end) in bytes, of Parquet in row groups. A compressed file is one range."""
+    """A range [begin, end) of a file: in row groups for Parquet, else in bytes. A compressed file is one range."""
 
     path: str
-    """Or the URL of an object."""
+    """Path of the file, or URL of the object."""
     kind: Kind
     begin: int
     end: int
@@ -37,7 +38,7 @@ class FileRange:
 
 @contextmanager
 def open_plain(path: str) -> Iterator[BinaryIO]:
-    """Opens a file or object, and decompresses it as its name says; a ValueError if it is something else."""
+    """Opens a file or object, and decompresses it as its suffix says; a ValueError if that fails."""
     compression = compression_of(path)
     with open_binary(path) as file:
         if compression is None:
@@ -48,7 +49,7 @@ def open_plain(path: str) -> Iterator[BinaryIO]:
         try:
             yield cast(BinaryIO, io.BufferedReader(stream, _READ_BYTES))
         except OSError as error:
-            if error.errno is not None or type(error) is not OSError:  # the disk's or the store's
+            if error.errno is not None or type(error) is not OSError:  # an error of the disk or the store
                 raise
             raise ValueError(
                 f"{without_secrets(path)} cannot be read as {compression}: {error}; copy or make the file again"
@@ -62,7 +63,10 @@ def whole_of(source: FileRange) -> bytes:
 
 
 class Line:
-    """Where a line is. Its number is found when it is printed, since the lines before its range must be counted."""
+    """The place of a line, for messages.
+
+    The number of the line is found only when it is printed, because the lines before its range must be counted for it.
+    """
 
     __slots__ = ("_index", "_range")
 
@@ -75,7 +79,7 @@ class Line:
 
 
 def lines_of(source: FileRange) -> Iterator[tuple[Line, bytes]]:
-    """Yields (where it is, line) of a range of whole lines."""
+    """Yields (where it is, line) for each line of a range, which begins and ends between lines."""
     is_compressed = compression_of(source.path) is not None
     with open_plain(source.path) as file:
         if not is_compressed:
@@ -90,6 +94,7 @@ def lines_of(source: FileRange) -> Iterator[tuple[Line, bytes]]:
 
 @lru_cache(maxsize=16)
 def _lines_before(path: str, end: int) -> int:
+    """Returns the number of lines in the first `end` bytes of a file."""
     count, left = 0, end
     with open_binary(path) as file:  # a compressed file is not cut, so nothing comes before its range
         while left and (data := file.read(min(left, _READ_BYTES))):
@@ -110,7 +115,7 @@ def open_parquet(path: str) -> Any:
 
 
 def parquet_group_sizes(path: str) -> list[int]:
-    """Returns the size of each row group of a file in bytes, as they are once decompressed."""
+    """Returns the size of each row group of a Parquet file, in bytes after decompression."""
     with open_parquet(path) as file:
         metadata = file.metadata
         return [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]

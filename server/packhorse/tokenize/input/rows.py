@@ -1,7 +1,7 @@
-"""Rows of every kind of file, and the names of their columns.
+"""Rows of all kinds of files, and the names of their columns.
 
-Owns choosing how a file is read. JSON is in `json_rows`, Parquet and Arrow are in `table_rows`; what cells mean is in
-`documents` and `_row_encoder`.
+Owns choosing the reader for a file. JSON is in `json_rows`, and Parquet and Arrow are in `table_rows`. What cells must
+hold is in `_row_encoder`.
 """
 
 import os
@@ -22,14 +22,14 @@ from packhorse.tokenize.input.text_check import TextCheck
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Some columns of a row."""
+    """The cells of a row that were asked for."""
 
     origin: object
-    """File, and line or row, when printed."""
+    """Where the row is; printed, it says the file, and the line or row."""
     values: tuple[Any, ...]
-    """One for each column; None for a missing optional one."""
+    """One value for each column asked for, the required ones first; None for a missing optional column."""
     others: tuple[str, ...] = ()
-    """Further columns that hold something; of a table, all of them."""
+    """Names of other columns that hold a value in this row; for a table, of all its other columns."""
 
 
 def row_files(inputs: Sequence[str | os.PathLike[str]]) -> Found:
@@ -47,10 +47,12 @@ def row_files(inputs: Sequence[str | os.PathLike[str]]) -> Found:
 def rows_of(
     source: FileRange, columns: Sequence[str], optional_columns: Sequence[str], check: TextCheck, seen: set[str]
 ) -> Iterator[Row]:
-    """Yields columns of rows, one row of JSON or one batch in memory; adds the optional ones that are there to `seen`.
+    """Yields the rows of a file, and adds the optional columns that are there to `seen`.
+
+    Memory holds one row of JSON, or one batch of a table.
 
     Raises:
-        ValueError: a column or key is missing, or a line is not JSON.
+        ValueError: a required column or key is missing, or a line is not JSON.
     """
     if source.kind in ("Parquet", "Arrow"):
         names = column_names(source)
@@ -69,6 +71,7 @@ def rows_of(
 
 
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
+"""Values that count as no value."""
 
 
 def column_names(source: FileRange) -> list[str]:
@@ -82,11 +85,11 @@ def column_names(source: FileRange) -> list[str]:
 
 
 def first_names(source: FileRange) -> list[str]:
-    """Returns the columns of a table, or the keys of a file's first row of JSON; none if it is no object."""
+    """Returns the columns of a table, or the keys of the first row of JSON; none if that row cannot be read."""
     if source.kind in ("Parquet", "Arrow"):
         return column_names(source)
     try:
         _, row = next(json_rows(source, (), TextCheck("skip", Skipped())))
-    except (StopIteration, ValueError):  # whoever reads the rows says what is wrong
+    except (StopIteration, ValueError):  # reading the rows later reports what is wrong
         return []
     return list(row) if isinstance(row, dict) else []

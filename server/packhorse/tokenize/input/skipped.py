@@ -1,7 +1,7 @@
-"""What is left out of an input: counted, named, and written down.
+"""Documents and rows that one pass over the input leaves out: counted, named, and listed in a file.
 
-Owns the counts of one pass, and the refusal of bad rows. What a text must be is in `text_check`, and the form of the
-written list in `ledger`.
+Owns these counts, and the error about bad rows. The rules for leaving out a text are in `text_check`, and the form of
+the list is in `ledger`.
 """
 
 from collections.abc import Sequence
@@ -20,38 +20,38 @@ OnBadRow = Literal["error", "skip"]
 
 
 MOST_NAMED = 5
-"""How many of the documents left out are named."""
+"""The most documents or rows of each kind that summaries and errors name."""
 
 
 @dataclass(slots=True)
 class Skipped:
-    """Documents that one pass left out."""
+    """Counts of the documents and rows that one pass left out."""
 
     empty: int = 0
     """Documents of only white space, or null."""
     undecodable: int = 0
     """Documents that are binary or not UTF-8."""
     undecodable_named: list[str] = field(default_factory=list)
-    """The first few of them: file, and line if there is one."""
+    """The first few of these documents: file, and line if there is one."""
     bad: int = 0
     """Rows that cannot be read or encoded."""
     bad_named: list[str] = field(default_factory=list)
-    """The first few of them, with what is wrong."""
+    """The first few of these rows, with what is wrong."""
     ledger: TextIO | None = None
-    """Where each row that is left out is written down; None for nowhere."""
+    """The open list to which each row left out is written; None for no list."""
 
     def leave_out(self, reason: Reason, origin: object, why: str = "") -> None:
-        """Writes down a row that was left out and counted."""
+        """Adds a row that is left out to the list. The caller counts it."""
         if self.ledger is not None:
             write_entry(self.ledger, str(origin), reason, why)
 
     def leave_out_empty(self, origin: object) -> None:
-        """Counts a row that holds nothing."""
+        """Counts an empty row, and adds it to the list."""
         self.empty += 1
         self.leave_out("empty", origin)
 
     def refuse_bad(self) -> None:
-        """Raises a ValueError that names the bad rows; nothing if there are none."""
+        """Raises a ValueError that names the first bad rows, if there are any."""
         if self.bad:
             raise ValueError(refusal_of(self.bad_named, self.bad))
 

@@ -1,7 +1,6 @@
 """Rows of tables: Parquet and Arrow, batch by batch.
 
-Owns reading columns. What a cell was before it became one of a table is in `_cells`, and rows of every kind of file are
-in `rows`.
+Owns reading columns. Turning cells into Python values is in `_cells`, and rows of all kinds of files are in `rows`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ _BATCH_ROWS = 1024
 def table_rows(
     source: FileRange, columns: Sequence[str], check: TextCheck, *, are_texts: bool = False
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yields (file and row, values of the columns) of Parquet or Arrow."""
+    """Yields (file and row, values of the columns) for each row; `are_texts` refuses columns that hold no text."""
     where = source.where
     for row, batch in (
         _parquet_batches(source, columns, are_texts)
@@ -30,14 +29,14 @@ def table_rows(
         cells = [batch.column(batch.schema.get_field_index(column)) for column in columns]
         try:
             rows = list(zip(*map(cells_of, cells), strict=True))
-        except UnicodeDecodeError:  # neither format checks what it calls a string
+        except UnicodeDecodeError:  # neither format checks that its strings are UTF-8
             yield from _readable_rows(where, cells, row, check)
         else:
             yield from ((f"{where}, row {number}", values) for number, values in enumerate(rows, row))
 
 
 def _parquet_batches(source: FileRange, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
-    """Yields (first row, record batch)."""
+    """Yields (number of its first row in the file, record batch)."""
     with open_parquet(source.path) as file:
         _check_columns(source.where, file.schema_arrow, columns, are_texts)
         row = sum(file.metadata.row_group(group).num_rows for group in range(source.begin))
@@ -48,7 +47,7 @@ def _parquet_batches(source: FileRange, columns: Sequence[str], are_texts: bool)
 
 
 def _arrow_batches(source: FileRange, columns: Sequence[str], are_texts: bool) -> Iterator[tuple[int, Any]]:
-    """Yields (first row, record batch)."""
+    """Yields (number of its first row in the file, record batch)."""
     require("pyarrow")
     reader = read_arrow(object_file(source.path), source.where) if is_url(source.path) else open_arrow(source.path)[1]
     _check_columns(source.where, reader.schema, columns, are_texts)
@@ -60,6 +59,7 @@ def _arrow_batches(source: FileRange, columns: Sequence[str], are_texts: bool) -
 
 
 def _check_columns(where: str, schema: Any, columns: Sequence[str], are_texts: bool) -> None:
+    """Refuses a table that lacks a column, or whose column holds no text if it must."""
     for column in columns:
         if column not in schema.names:
             raise ValueError(f"{where} has no column {column!r}; it has {', '.join(schema.names) or 'none'}")
@@ -71,7 +71,7 @@ def _check_columns(where: str, schema: Any, columns: Sequence[str], are_texts: b
 def _readable_rows(
     where: str, cells: Sequence[Any], first_row: int, check: TextCheck
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yields the rows of a batch in which at least one is not UTF-8."""
+    """Yields the readable rows of a batch in which at least one is not UTF-8, cell by cell."""
     for index in range(len(cells[0])):
         origin = f"{where}, row {first_row + index}"
         try:

@@ -1,6 +1,6 @@
-"""What a text must be to become a document: UTF-8, neither empty nor binary, and without special tokens that refuse it.
+"""Checks of a text before it becomes a document: UTF-8, not empty, not binary, without refused special tokens.
 
-Owns the checks and their messages. What is left out is counted in `skipped`.
+Owns the checks and their messages. Counts of what is left out are in `skipped`.
 """
 
 from collections.abc import Iterator
@@ -15,21 +15,22 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class TextCheck:
-    """Yields text that is neither empty nor undecodable, at most one document a call, and counts the rest.
+    """Checks texts one by one. Each call yields the text if it is good, and else counts it as left out.
 
-    Printed, an `origin` says where the text is.
+    An `origin` is any object that, printed, says where the text is.
     """
 
     undecodable: Undecodable
     skipped: Skipped
     on_bad_row: OnBadRow = "error"
     special: SpecialTexts | None = None
-    """Special tokens that refuse the text that spells one; None for none."""
+    """Special tokens; a text that spells one is a bad row. None for no such check."""
 
     def bad(self, origin: object, fault: str) -> None:
-        """Counts a bad row. If those are not skipped, number MOST_NAMED raises a ValueError with all of them.
+        """Counts a bad row; unless bad rows are skipped, raises a ValueError at number MOST_NAMED.
 
-        Whoever reads rows calls `Skipped.refuse_bad` when there are no more.
+        So one error names several bad rows. If there are fewer, the caller raises it after the last row, by
+        `Skipped.refuse_bad`.
         """
         self.skipped.bad += 1
         if len(self.skipped.bad_named) < MOST_NAMED:
@@ -41,7 +42,7 @@ class TextCheck:
             self.skipped.leave_out("bad", origin, fault.removeprefix(str(origin)).lstrip(" :"))
 
     def decode(self, data: bytes, origin: object) -> Iterator[str]:
-        """Checks bytes that should be UTF-8; with a null byte they are binary."""
+        """Decodes and checks bytes that should be UTF-8. A null byte means that they are binary."""
         if b"\0" in data:
             encoding = foreign_encoding(data)
             why = f"is {encoding}, not UTF-8" if encoding else "holds null bytes, so it is binary"
@@ -93,7 +94,10 @@ _MARKS = ((b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe"
 
 
 def foreign_encoding(head: bytes) -> str:
-    """Returns the name of the encoding with which a file begins if it is UTF-16 or UTF-32; else an empty text."""
+    """Returns "UTF-16" or "UTF-32" if the first bytes of a file are in that encoding; else an empty text.
+
+    Without a byte order mark, UTF-16 is recognized by zeros at every other byte, if the text begins like JSON.
+    """
     for mark, name in _MARKS:
         if head.startswith(mark):
             return name
@@ -102,7 +106,7 @@ def foreign_encoding(head: bytes) -> str:
 
 
 def refuse_encoding(head: bytes, where: str) -> None:
-    """Raises a ValueError about a file of rows that begins like UTF-16 or UTF-32."""
+    """Raises a ValueError if a file of rows begins like UTF-16 or UTF-32."""
     if encoding := foreign_encoding(head):
         raise ValueError(
             f"{where} is {encoding}, not UTF-8; write it again, as with `iconv -f {encoding} -t UTF-8 FILE > NEW`"
