@@ -1,7 +1,7 @@
 """Token files, for preparing and for training alike: Megatron `.bin`/`.idx`, flat memory maps, MDS shards.
 
-Only re-exports; each format has a file. NumPy and the standard library only: what reads other formats imports their
-libraries with `require`.
+Only re-exports; each format has a module. It needs only NumPy and the standard library: code that reads other formats
+imports their libraries with `require` when it first needs them.
 """
 
 from packhorse.formats.extras import require

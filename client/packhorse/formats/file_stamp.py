@@ -9,7 +9,7 @@ from packhorse.formats.object_store import StoredObject, is_url, without_secrets
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """Tells whether a file is still the one that was opened first."""
+    """What identifies one state of a file: another size, time or version means that the file has changed."""
 
     size_bytes: int
     """Size of the file."""
@@ -28,17 +28,17 @@ class FileStamp:
         return cls(status.st_size, status.st_mtime_ns)
 
     def holds(self, path: str | os.PathLike[str]) -> bool:
-        """Whether the file at the path is unchanged."""
+        """Returns whether the file at the path still has this stamp; False if it is gone."""
         try:
             return FileStamp.of(path) == self
         except FileNotFoundError:
             return False
 
     def check(self, path: str | os.PathLike[str]) -> None:
-        """Refuses another file at the same path.
+        """Checks that the file at the path still has this stamp.
 
         Raises:
-            FileNotFoundError: it is gone.
+            FileNotFoundError: the file is gone.
             ValueError: it has been replaced or written to.
         """
         if FileStamp.of(path) != self:

@@ -1,7 +1,8 @@
 """Files by path or URL: which are there, in the order that numbers their rows.
 
-Ids rest on that order if rows are numbered over several files: preparing and training must agree. Leaves whether a
-file has changed to `file_stamp`, mapping token files to `mapping`, and reading URLs to `formats.object_store`.
+If rows are numbered over several files, ids depend on that order, so preparing and training both find files here.
+Leaves whether a file has changed to `file_stamp`, mapping token files to `mapping`, and reading URLs to
+`formats.object_store`.
 """
 
 import glob
@@ -18,16 +19,16 @@ from packhorse.formats.object_store import Store, find_objects, is_url, object_f
 from packhorse.storage import check_plain, open_plain
 
 _BUFFER_BYTES = 1 << 20
-"""Least size of a request to a store, where an object is read from its beginning."""
+"""Least size of a request to a store when an object is read from beginning to end."""
 
 
 def named_files(source: str, suffix: str) -> list[str]:
-    """Finds the files that one path names, or the objects that one URL names, as `find_files` does."""
+    """Finds the files that one path names, or the objects that one URL names; see `find_files`."""
     return find_objects(source, suffix) if is_url(source) else [str(path) for path in find_files(source, suffix)]
 
 
 def is_file(path: str) -> bool:
-    """Whether a file is at a path, or an object at a URL."""
+    """Returns whether a file is at a path, or an object at a URL."""
     if is_url(path):
         info = Store(path).look()
         return info is not None and info.get("type") != "directory"
@@ -35,7 +36,7 @@ def is_file(path: str) -> bool:
 
 
 def is_folder(path: str) -> bool:
-    """Whether a folder is at a path, or objects are below a URL."""
+    """Returns whether a folder is at a path, or objects are below a URL."""
     if is_url(path):
         info = Store(path).look()
         return info is not None and info.get("type") == "directory"
@@ -43,7 +44,7 @@ def is_folder(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    """Whether something is at a path or URL."""
+    """Returns whether anything is at a path or URL."""
     return Store(path).look() is not None if is_url(path) else os.path.exists(path)
 
 
@@ -53,7 +54,7 @@ def open_binary(path: str) -> BinaryIO:
     Raises:
         FileNotFoundError: it is missing.
         ImportError, PermissionError, ValueError: see `object_store.Store.request`.
-        OSError: it cannot be read, or is no plain file.
+        OSError: it cannot be read, or is not a plain file.
     """
     if is_url(path):
         return cast(BinaryIO, io.BufferedReader(object_file(path), _BUFFER_BYTES))
@@ -61,12 +62,12 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def absolute(path: str) -> str:
-    """Returns an absolute path; of a URL, the part that may be shown."""
+    """Returns a path as an absolute one, and a URL without its secrets."""
     return without_secrets(path) if is_url(path) else os.path.abspath(path)
 
 
 def as_path(source: str | os.PathLike[str]) -> str:
-    """Returns a path, or a URL of a store; file:// becomes a path.
+    """Returns a path or a store's URL as text; a file:// URL becomes a path.
 
     Example:
         >>> as_path("file:///data/my%20corpus.idx"), as_path("s3://corpus/x.idx")
@@ -81,14 +82,14 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
 
     Args:
         source: a file, a folder of files with the suffix (at any depth), or a glob pattern.
-        suffix: of the files to take from a folder, with its dot.
+        suffix: suffix of the files to take from a folder, with its dot.
 
     Returns:
         At least one path; several are sorted as strings.
 
     Raises:
         FileNotFoundError: nothing is there, or a link in the folder leads nowhere.
-        OSError: it is neither a folder nor a plain file.
+        OSError: the path is neither a folder nor a plain file.
     """
     path = Path(source)
     name = os.fspath(source)
@@ -113,7 +114,7 @@ def find_files(source: str | os.PathLike[str], suffix: str) -> list[Path]:
 
 
 CHUNK_ELEMENTS = 1 << 20
-"""Elements that a check of a whole array looks at together, so that its memory stays bounded."""
+"""Elements that a check of a whole array loads at a time, so that its memory stays bounded."""
 
 
 def first_descent(values: NDArray[np.int64]) -> int | None:

@@ -1,7 +1,7 @@
-"""Flat token files: `x.bin` of uint16 or uint32 tokens, and beside it `x.bin.boundaries`, the documents' ends.
+"""Flat token files: `x.bin` of uint16 or uint32 tokens, and beside it `x.bin.boundaries`, the sequences' ends.
 
-Owns the two files' layout, reading and writing. The boundaries are int64, little-endian, cumulative and exclusive:
-document 0 is `[0, boundaries[0])`.
+Owns the two files' layout, reading and writing. A boundary is the exclusive end of a sequence, in tokens from the start
+of `x.bin`, as int64, little-endian: sequence 0 is `[0, boundaries[0])`.
 """
 
 import os
@@ -22,7 +22,7 @@ _DTYPES = (np.dtype("<u2"), np.dtype("<u4"))
 class FlatTokens(MappedTokens):
     """The sequences of a flat token file, memory-mapped. Legend: S sequences.
 
-    Pickles by path and reopens when first used; a fork shares the read-only map.
+    Pickles by path and reopens when first used; a forked process shares the read-only map.
 
     Example:
         >>> num_sequences = write_flat_tokens("flat.bin", [[1, 2, 3], [4]], dtype="uint16")
@@ -77,10 +77,10 @@ class FlatBoundaries:
         """Maps the boundaries and checks them against their tokens.
 
         Args:
-            path: the boundaries.
-            size_bytes: of the token file.
+            path: the file of boundaries.
+            size_bytes: size of the token file.
             tokens: the token file, for messages.
-            wanted: type of a token; None finds it from the size.
+            wanted: type of a token; None finds it from `size_bytes` and the last boundary.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -140,7 +140,7 @@ def write_flat_tokens(
     *,
     overwrite: bool = False,
 ) -> int:
-    """Writes sequences as a flat token file with boundaries. After a failure, there is no file.
+    """Writes sequences as a flat token file with boundaries. After a failure, neither file exists.
 
     Example:
         >>> import tempfile
@@ -185,6 +185,7 @@ def write_flat_tokens(
 
 
 def _flat_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """Returns the little-endian type of tokens; a ValueError if it is not uint16 or uint32."""
     kind = np.dtype(dtype).newbyteorder("<")
     if kind not in _DTYPES:
         raise ValueError(f"dtype is {np.dtype(dtype).name}; flat token files hold uint16 or uint32")

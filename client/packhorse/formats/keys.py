@@ -1,6 +1,6 @@
-"""Keys as people write them beside ids, and the file of keys beside Megatron's files.
+"""Keys as people write them among ids, and the name of the file of keys beside Megatron's files.
 
-Owns which texts are keys; a bare whole number is always an id. Leaves the table of a dataset's keys to
+Owns which texts are keys: a bare whole number is always an id. Leaves the table of a dataset's keys to
 `packhorse.dataset`.
 """
 
@@ -15,16 +15,17 @@ MOST_KEY_BYTES = 8192
 """Most bytes of a key in UTF-8: more than the longest URL that browsers and servers agree upon."""
 
 KEY_COLUMN = "key"
-"""The only column of a file of `keys_path`."""
+"""The only column of the file at `keys_path`."""
 
 NUM_TOKENS = "packhorse.tokens"
-"""Metadata of that file's schema: the number of tokens in the files that it belongs to."""
+"""Key in the metadata of that file's schema: its value is the number of tokens in Megatron's files beside it."""
 
 _IDS = re.compile(r"(?a:[-+\d,\s]*(#.*)?)")
+"""A line that holds ids, or only a comment, or nothing."""
 
 
 def shown_key(key: str) -> str:
-    r"""Returns a key as it is, or in JSON where it could be misread.
+    r"""Returns a key as it is, or as a JSON string if it could be misread, such as a key of digits.
 
     Example:
         >>> shown_key("https://example.org/a"), shown_key("17"), shown_key("two\nlines")
@@ -58,7 +59,7 @@ def read_key(text: str) -> str:
 
 
 def check_key(key: str) -> None:
-    """Refuses an empty text, one of more than 8,192 bytes, and one that UTF-8 cannot write, with a ValueError.
+    """Raises a ValueError for a text that is empty, has more than 8,192 bytes, or cannot be written in UTF-8.
 
     Example:
         >>> check_key("https://example.org/a")
@@ -73,7 +74,7 @@ def check_key(key: str) -> None:
 
 
 def ids_and_keys(text: str, name: str) -> tuple[list[int], list[str]]:
-    r"""Reads ids and keys, a key on a line; a line may hold several ids, with commas or spaces between.
+    r"""Reads ids and keys from lines: a line holds one key, or any number of ids with commas or spaces between.
 
     A line of whole numbers holds ids, and a # begins a comment there; a line that begins with # is a comment. Any other
     line is a key as a whole. A key that looks like ids, or contains a line break, is written in quotes, as JSON.
@@ -83,14 +84,14 @@ def ids_and_keys(text: str, name: str) -> tuple[list[int], list[str]]:
         ([17, 4], ['https://example.org/a#b', '4711'])
 
     Raises:
-        ValueError: a line is neither; the message begins with `name`, of the file or option.
+        ValueError: a line holds neither; the message begins with `name`, which is the file's or option's.
     """
     ids: list[int] = []
     keys: list[str] = []
     for line_number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip()
         try:
-            if stripped.isdigit() and stripped.isascii():  # of millions of lines nearly all
+            if stripped.isdigit() and stripped.isascii():  # nearly every one of millions of lines: one id, no pattern
                 ids.append(int(stripped))
             elif _IDS.fullmatch(stripped):
                 ids += [int(word) for word in stripped.partition("#")[0].replace(",", " ").split()]

@@ -11,14 +11,15 @@ from pathlib import Path
 from packhorse.formats.megatron import megatron_paths
 
 _NOT_USED = "not used: "
-"""Begins the name of a field that is not in the tokens."""
+"""Prefix of a count's name if it counts rows with a field that is not in the tokens; the field's name follows."""
 _SKIPPED = "skipped: "
-"""Begins the reason why rows are not in the tokens."""
+"""Prefix of a count's name if it counts rows that are not in the tokens; the reason follows."""
 _OPEN = "turns without an end"
+"""Name of the count of trained turns that no special token ends."""
 
 
 def unused_name(tokens: str) -> str:
-    """Returns the path or URL of `unused_path` of a token file `X.bin`.
+    """Returns the path or URL of `X.unused.json` for a token file's path or URL `X.bin`.
 
     Example:
         >>> unused_name("s3://bucket/sft.bin")
@@ -28,7 +29,7 @@ def unused_name(tokens: str) -> str:
 
 
 def unused_path(tokens: str | os.PathLike[str]) -> Path:
-    """Returns the path of the fields that are not in the tokens `X`, `X.bin` or `X.idx`; only chats and pairs have it.
+    """Returns the path of `X.unused.json` for the tokens `X`, `X.bin` or `X.idx`; only chats and pairs have this file.
 
     Example:
         >>> unused_path("sft.idx").name
@@ -38,7 +39,7 @@ def unused_path(tokens: str | os.PathLike[str]) -> Path:
 
 
 def skipped_path(tokens: str | os.PathLike[str]) -> Path:
-    """Returns the path of the rows that are not in the tokens `X`, `X.bin` or `X.idx`.
+    """Returns the path of `X.skipped.jsonl` for the tokens `X`, `X.bin` or `X.idx`; it has a line for each skipped row.
 
     Example:
         >>> skipped_path("sft.idx").name
@@ -48,7 +49,7 @@ def skipped_path(tokens: str | os.PathLike[str]) -> Path:
 
 
 def left_out_of(tokens: str | os.PathLike[str]) -> dict[str, int]:
-    """Returns what tokenizing left out → how many rows, or turns; empty if nothing was, or nothing says so.
+    """Returns what tokenizing left out → the number of rows, or of turns; empty if neither file says anything.
 
     Example:
         >>> left_out_of("no-such-tokens")
@@ -73,7 +74,7 @@ def left_out_of(tokens: str | os.PathLike[str]) -> dict[str, int]:
 
 
 def left_out_text(counts: dict[str, int]) -> str:
-    """Returns what tokenizing left out, for people.
+    """Returns the counts of `left_out_of` as a text for people.
 
     Example:
         >>> left_out_text({"not used: tools": 812, "skipped: bad": 2, "turns without an end": 5})

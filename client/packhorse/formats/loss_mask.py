@@ -1,23 +1,26 @@
-"""How a loss mask is named: `X.loss_mask.bin` and its index, beside the tokens `X.bin`.
+"""The names of a loss mask's files: `X.loss_mask.bin` and its index, beside the tokens `X.bin`.
 
-Owns only names, of files and of objects in a store; leaves writing the pair to `formats.megatron_writer`, and reading
-it to the sources of a client.
+Owns only names, of files and of objects in a store; leaves writing the pair to `formats.megatron_writer`, and choosing
+which mask belongs to tokens to `packhorse.tokens.loss_mask`.
 """
 
 from typing import NamedTuple
 
 LOSS_MASK_SUFFIX = ".loss_mask"
-"""Between the tokens' prefix and `.bin`, `.idx`."""
+"""Part of a name between the tokens' prefix and `.bin` or `.idx`."""
 
 _ENDINGS = (".bin.boundaries", ".boundaries", ".bin", ".idx")
+"""Endings of a mask's files, longer ones before those that they end with."""
 
 
 class MaskFiles(NamedTuple):
-    """Where a mask lies, if there is one: its values, and either index of them."""
+    """The paths or URLs of a mask, if there is one: its values, and one of two kinds of index."""
 
     values: str
     megatron_index: str
+    """The `.idx`, if the mask is a Megatron pair."""
     flat_boundaries: str
+    """The `.boundaries`, if the mask is a flat file."""
 
 
 def mask_files(tokens: str) -> MaskFiles:
@@ -32,7 +35,7 @@ def mask_files(tokens: str) -> MaskFiles:
 
 
 def tokens_of_mask(path: str) -> str:
-    """Returns the prefix of the tokens that a file with this name is the loss mask of; empty if it is named otherwise.
+    """Returns the prefix of the tokens to which a loss mask of this name belongs; empty if the name is not a mask's.
 
     Example:
         >>> tokens_of_mask("data/sft.loss_mask.idx"), tokens_of_mask("data/sft.idx")

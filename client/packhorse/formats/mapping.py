@@ -1,4 +1,7 @@
-"""Memory-mapped token files, and the checks of every read of one."""
+"""`MappedTokens`: the sequences of a memory-mapped token file, checked at every read.
+
+Leaves the layouts of token files and of their indices to `formats.megatron` and `formats.flat`.
+"""
 
 import mmap
 from pathlib import Path
@@ -15,7 +18,7 @@ def map_file(path: Path) -> mmap.mmap | bytes:
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError: it is no plain file.
+        OSError: it is not a plain file.
     """
     with open_plain(path) as file:
         if path.stat().st_size == 0:
@@ -30,7 +33,7 @@ def check_index(index: int, num_sequences: int, path: Path | str) -> None:
 
 
 class TokenIndex(Protocol):
-    """Where the sequences of a token file lie. Legend: S sequences asked for."""
+    """The index of a token file: where its sequences lie. Legend: S sequences that are asked for."""
 
     @property
     def path(self) -> Path:
@@ -52,13 +55,14 @@ class TokenIndex(Protocol):
 
 
 class MappedTokens:
-    """The sequences of a token file, memory-mapped.
+    """The sequences of a token file, memory-mapped. Legend: S sequences.
 
-    Pickles by path and reopens when first used, so it goes to spawned DataLoader workers for a few bytes; a fork
-    shares the read-only map.
+    Pickles by path and reopens when first used, so sending it to a spawned DataLoader worker takes a few bytes. A
+    forked worker shares the read-only map.
     """
 
     def __init__(self, path: Path, index: TokenIndex, size_bytes: int) -> None:
+        """Takes the token file, its index, and the size with which a later mapping must agree."""
         self.path = path
         self.index = index
         self._size_bytes = size_bytes
@@ -81,12 +85,12 @@ class MappedTokens:
 
         Args:
             index: the sequence, in [0, S).
-            start: its first token wanted.
+            start: the first token to return.
             length: how many tokens; None for all from `start`.
 
         Raises:
             IndexError: there is no such sequence.
-            ValueError: the slice leaves the sequence, or the files have been replaced since they were first opened.
+            ValueError: the sequence has fewer tokens, or the files have been replaced since they were first opened.
         """
         check_index(index, len(self), self.path)
         (begin,), (held,) = (numbers.tolist() for numbers in self.index.ranges(np.array([index])))

@@ -1,7 +1,7 @@
 """MDS shards (MosaicML Streaming, version 2), read through memory maps.
 
-Owns the index, the layout of shards, and decoding cells; leaves what a column means to its users. Nothing is unpickled,
-and compressed shards are left to tools that decompress them.
+Owns the index, the layout of shards, and decoding cells (one column of one sequence). Leaves which column holds tokens
+to `packhorse.tokens.mds`. Nothing is unpickled, and compressed shards are left to tools that decompress them.
 
 `index.json`: {version 2, shards: [{format "mds", column_names, column_encodings, column_sizes, raw_data {basename,
 bytes}, zip_data, samples, …}]}. A shard, little-endian: u32 n; u32[n + 1] offsets of its sequences from the file's
@@ -34,13 +34,13 @@ INTEGERS: dict[str, np.dtype[Any]] = {
     **{name: np.dtype(name).newbyteorder("<") for name in ("int8", "int16", "int32", "int64")},
     **{name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "uint32", "uint64")},
 }
-"""Encodings of one integer -> its type."""
+"""Encoding of a column of single integers -> their type."""
 
 _ARRAY_CODES = {
     8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
     64: "uint64", 65: "int64", 66: "float64",
 }  # fmt: skip
-"""Code before the values of an array -> their type."""
+"""Code that begins an array without a type in its encoding -> the type of its values."""
 
 _MAX_OPEN_SHARDS = 256  # an open map holds a file descriptor, of which a process has about a thousand
 
@@ -50,7 +50,7 @@ class _Shard:
     """One shard, as the index describes it."""
 
     path: Path | str
-    """A str is a URL."""
+    """Path of the shard; a str is a URL."""
     where: str
     """The path, as messages show it."""
     size_bytes: int
@@ -58,12 +58,14 @@ class _Shard:
 
 
 class _ColumnLayout(NamedTuple):
-    """Where a column is in a sequence."""
+    """Where a column is in a sequence, after the sizes with which the sequence begins."""
 
     fixed_bytes_before: int
+    """Bytes of the columns of a fixed size before this one."""
     variable_columns_before: int
+    """Number of the columns without a fixed size before this one; their sizes are in each sequence."""
     size_bytes: int | None
-    """None if each sequence has its own."""
+    """The column's fixed size; None if it has none."""
 
 
 class MdsShards:
@@ -81,12 +83,12 @@ class MdsShards:
         """Reads the index; O(shards).
 
         Args:
-            path: the folder, or its `index.json`; or the URL of one. A shard in a store is read into memory as a whole.
+            path: the folder, or its `index.json`; or the URL of either. A shard in a store is read into memory whole.
 
         Raises:
             FileNotFoundError: the index or a shard is missing.
-            ValueError: the index is not valid or of another version, shards differ in their columns, or one is only
-                there compressed.
+            ValueError: the index is not valid or of another version, shards differ in their columns, or a shard is
+                there only in compressed form.
         """
         self.path = _folder_of(path)
         """The folder; a str is a URL."""
@@ -107,7 +109,7 @@ class MdsShards:
         self._num_sizes = sum(layout.size_bytes is None for layout in self._layouts.values())
         self._shards = [_shard(self.path, entry) for entry in entries]
         self._ends = list(accumulate(shard.num_sequences for shard in self._shards))
-        # A shard of a store is in memory as a whole.
+        # Only one shard of a store is held, because it is in memory as a whole.
         self._open = BoundedCache[int, mmap.mmap | bytes](1 if is_url(self.path) else _MAX_OPEN_SHARDS)
 
     def __len__(self) -> int:
@@ -131,19 +133,19 @@ class MdsShards:
         return self.cell_of(memoryview(mapped)[begin:end], column, f"{shard.where}: sequence {row}")
 
     def shard_of(self, index: int) -> tuple[int, int]:
-        """Returns the shard of a sequence, and the row there; see `cell`."""
+        """Returns the number of the shard that holds a sequence, and the sequence's row there; see `cell`."""
         check_index(index, len(self), self.path)
         number = bisect_right(self._ends, index)
         return number, index - self._ends[number] + self._shards[number].num_sequences
 
     def shards_of(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the shards of many sequences, and the rows there: int64 [n] both."""
+        """Returns the numbers of the shards that hold n sequences, and the rows there: int64 [n] each."""
         ends = np.array(self._ends)
         numbers = np.searchsorted(ends, indices, side="right")
         return numbers, indices - np.concatenate([[0], ends])[numbers]
 
     def cell_of(self, sequence: memoryview, column: str, where: str) -> memoryview:
-        """Returns one column of a sequence's bytes, a view.
+        """Returns the bytes of one column from the bytes of a whole sequence, as a view.
 
         Raises:
             ValueError: the sequence is corrupt; the message begins with `where`.
@@ -169,7 +171,7 @@ class MdsShards:
         return self._shards[number].where
 
     def integers(self, column: str) -> NDArray[np.int64]:
-        """Returns a column of one integer for each sequence: int64 [S], in memory.
+        """Returns a column that holds one integer for each sequence: int64 [S], in memory.
 
         Raises:
             ValueError: the column holds something else, or integers that int64 cannot hold.
@@ -180,7 +182,7 @@ class MdsShards:
         return values.astype(np.int64)
 
     def shard_integers(self, number: int, column: str) -> NDArray[np.integer]:
-        """Returns a column of one integer for each sequence of one shard: integers [n], of the encoding's type.
+        """Returns such a column of one shard: integers [n] of the encoding's type.
 
         Raises:
             ValueError: the column holds something else, or the shard is corrupt.
@@ -193,7 +195,8 @@ class MdsShards:
     def shard_lengths(self, number: int, column: str) -> NDArray[np.int64]:
         """Returns the lengths of the lists in a column of one shard: int64 [n].
 
-        Of arrays only the sizes are read; lists in JSON are decoded.
+        If the encoding names the type of arrays but no shape, lengths follow from the sizes of cells. Cells of other
+        encodings are decoded.
 
         Raises:
             ValueError: the column holds no lists of integers, or the shard is corrupt.
@@ -215,7 +218,8 @@ class MdsShards:
                 ],
                 dtype=np.int64,
             )
-        shapes = self._numbers(number, column, firsts, np.dtype("u1"))  # one axis: 4 + log2 of its extent's size
+        # A cell is 1 byte, 4 · (number of axes) + log2(bytes of an extent); then the extent of each axis; then values.
+        shapes = self._numbers(number, column, firsts, np.dtype("u1"))
         if (shapes >> 2 != 1).any():
             row = int((shapes >> 2 != 1).argmax())
             raise ValueError(f"{where}: sequence {row}, column {column!r} holds no list: {shapes[row] >> 2} axes")
@@ -229,6 +233,7 @@ class MdsShards:
     def _cells(self, number: int, column: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns where a column's cells begin in one shard, and their sizes, both in bytes: int64 [n]."""
         shard, mapped, layout = self._shards[number], self._map(number), self._layouts[column]
+        # The shard's n + 1 offsets are at byte 4; each sequence ends where the next one begins.
         begins = np.frombuffer(mapped, "<u4", shard.num_sequences, 4).astype(np.int64)
         ends = np.frombuffer(mapped, "<u4", shard.num_sequences, 8).astype(np.int64)
         firsts = begins + 4 * self._num_sizes + layout.fixed_bytes_before
@@ -245,6 +250,7 @@ class MdsShards:
         return firsts, sizes
 
     def _numbers(self, number: int, column: str, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Reads a number at each byte offset of a shard: dtype [n]; a ValueError if one is beyond the file."""
         try:
             return _numbers_at(self._map(number), offsets, dtype)
         except IndexError:
@@ -253,11 +259,12 @@ class MdsShards:
             ) from None
 
     def _map(self, number: int) -> mmap.mmap | bytes:
-        """The map of a shard, whose frame was checked."""
+        """Returns a shard's bytes, mapped and checked when it is first used."""
         return self._open.get(number, lambda: _map_shard(self._shards[number]))
 
 
 def _map_shard(shard: _Shard) -> mmap.mmap | bytes:
+    """Maps a shard, or reads it from its store; checks its size, its number of sequences and their offsets."""
     if isinstance(shard.path, str):
         with open_binary(shard.path) as file:
             mapped: mmap.mmap | bytes = file.read()
@@ -283,6 +290,7 @@ def _numbers_at(mapped: mmap.mmap | bytes, offsets: NDArray[np.int64], dtype: np
 
 
 def _folder_of(path: str | os.PathLike[str]) -> Path | str:
+    """Returns the folder for a folder or its index; a str for a URL."""
     if is_url(path):
         return path.removesuffix(INDEX).rstrip("/")
     given = Path(path)
@@ -294,7 +302,7 @@ def _below(folder: Path | str, name: str) -> Path | str:
 
 
 def _entries(path: Path | str) -> list[dict[str, Any]]:
-    """The entries of an index, each of an MDS shard."""
+    """Returns the entries of an index, one for each shard; a ValueError if it is not an index of MDS, version 2."""
     where = without_secrets(str(path))
     try:
         with open_binary(str(path)) as file:
@@ -315,10 +323,12 @@ def _entries(path: Path | str) -> list[dict[str, Any]]:
 
 
 def _columns_of(entry: dict[str, Any]) -> list[Any]:
+    """Returns the names, the encodings and the fixed sizes of a shard's columns, each a list."""
     return [entry[f"column_{what}"] for what in ("names", "encodings", "sizes")]
 
 
 def _layouts(names: list[str], sizes: list[int | None]) -> dict[str, _ColumnLayout]:
+    """Returns where each column is in a sequence, by name; a column's size is None or 0 if it is not fixed."""
     layouts = {}
     fixed_bytes = variable_columns = 0
     for name, size in zip(names, sizes, strict=True):
@@ -329,6 +339,7 @@ def _layouts(names: list[str], sizes: list[int | None]) -> dict[str, _ColumnLayo
 
 
 def _shard(folder: Path | str, entry: dict[str, Any]) -> _Shard:
+    """Returns the shard of an index's entry; raises if it is missing from the disk, or there only compressed."""
     raw = entry["raw_data"]
     path = _below(folder, raw["basename"])
     if isinstance(folder, Path) and isinstance(path, Path) and not path.exists():
@@ -348,7 +359,8 @@ def array_type(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | N
     """Reads the name of an array's encoding: `ndarray`, `ndarray:uint16` or `ndarray:uint16:2048`.
 
     Returns:
-        The type of its values and its shape, each None if every array has its own; None for other encodings.
+        (type of the values, shape of each array); either is None if each array names its own. None if it is another
+        encoding.
 
     Raises:
         ValueError: the type or the shape is not valid.
@@ -366,7 +378,11 @@ def array_type(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | N
 
 
 def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
-    """Decodes a cell of an `ndarray` column, as a view; a ValueError if the bytes are not such an array."""
+    """Decodes a cell of an `ndarray` column, as a view; a ValueError if the bytes are not such an array.
+
+    If the encoding has no type, the cell begins with its code. If it has no shape, there follow 1 byte, 4 · (number of
+    axes) + log2(bytes of an extent), and the extents.
+    """
     found = array_type(encoding)
     assert found is not None
     dtype, shape = found
@@ -386,7 +402,7 @@ def read_array(cell: memoryview, encoding: str) -> NDArray[Any]:
 
 
 def num_integers(cell: memoryview, encoding: str, where: str, row: int) -> int:
-    """Decodes a cell to count its integers; a ValueError if it is not a list of integers."""
+    """Returns how many integers a cell holds, by decoding it; a ValueError if it is not a list of integers."""
     try:
         values = np.asarray(json.loads(bytes(cell))) if encoding == "json" else read_array(cell, encoding)
     except ValueError as error:

@@ -3,8 +3,8 @@
 Owns the layout of the two files, their validation and reading; leaves writing to `formats.megatron_writer`.
 
 Layout, little-endian. `.idx`: 9 bytes magic; u64 version 1; u8 dtype code; u64 S sequences; u64 D document indices;
-at 34: int32[S] lengths in elements; int64[S] byte offsets into `.bin`; int64[D] document indices, 0 … S; optionally
-int8[S] modes. `.bin`: the tokens, no header.
+at byte 34: int32[S] lengths in tokens; int64[S] byte offsets into `.bin`; int64[D] document indices (the first sequence
+of each document, and S at the end); optionally int8[S] modes. `.bin`: the tokens, no header.
 """
 
 import mmap
@@ -133,6 +133,7 @@ class MegatronIndex:
         return offsets[rows], lengths[rows].astype(np.int64)
 
     def _buffer(self) -> mmap.mmap | bytes:
+        """Returns all bytes, mapped again after unpickling; a ValueError if the header has changed since."""
         if self._mapped is None:
             mapped = map_file(self.path)
             if read_header(mapped[: HEADER.size], len(mapped), str(self.path)) != self._header:
@@ -141,9 +142,9 @@ class MegatronIndex:
         return self._mapped
 
     def refuse_sentences(self) -> None:
-        """Raises a ValueError if a document is several sequences, as with Megatron's `--split-sentences`.
+        """Raises a ValueError if a document has several sequences, as Megatron's `--split-sentences` writes.
 
-        Packed one by one, the sentences of a document would be shuffled apart.
+        Packing takes each sequence by itself, so the sentences of a document would be shuffled apart.
         """
         for begin in range(0, self._num_document_indices, CHUNK_ELEMENTS):
             some = self.document_indices[begin : begin + CHUNK_ELEMENTS + 1]
@@ -158,6 +159,7 @@ class MegatronIndex:
                 )
 
     def _check_contents(self, bin_size_bytes: int | None) -> None:
+        """Checks that sequences lie end to end from byte 0, as long as the `.bin`, and checks the document indices."""
         lengths, offsets, itemsize = self.lengths, self.offsets, self.dtype.itemsize
         end_bytes = 0
         for begin in range(0, len(self), CHUNK_ELEMENTS):
@@ -188,6 +190,7 @@ class MegatronIndex:
             )
 
     def _check_document_indices(self) -> None:
+        """Checks that document indices ascend from 0 to S."""
         indices = self.document_indices
         if not len(indices) or indices[0] != 0 or indices[-1] != len(self):
             found = f"{indices[0]} … {indices[-1]}" if len(indices) else "none"
@@ -200,8 +203,8 @@ class MegatronIndex:
 class MegatronTokens(MappedTokens):
     """The sequences of a Megatron `.bin`/`.idx` pair, memory-mapped. Legend: S sequences.
 
-    Pickles by path and reopens when first used, so it goes to spawned DataLoader workers for a few bytes; a fork
-    shares the read-only map.
+    Pickles by path and reopens when first used, so sending it to a spawned DataLoader worker takes a few bytes. A
+    forked worker shares the read-only map.
 
     Example:
         >>> tokens = MegatronTokens("corpus.idx")
@@ -237,7 +240,7 @@ class MegatronTokens(MappedTokens):
 
 
 def read_header(header: bytes, size_bytes: int, path: str) -> tuple[int, int, int]:
-    """Reads the first HEADER.size bytes of an index, which lengths follow: int32 [S].
+    """Reads the first HEADER.size bytes of an index; the lengths follow them, int32 [S].
 
     Returns:
         Number of sequences S, number of document indices, and code of the tokens' type.
@@ -254,6 +257,7 @@ def read_header(header: bytes, size_bytes: int, path: str) -> tuple[int, int, in
         raise ValueError(f"{path} is a Megatron index of version {version}; only version {VERSION} is known")
     if code not in DTYPES:
         raise ValueError(f"{path} has the unknown dtype code {code}; known are {sorted(DTYPES)}")
+    # 4 bytes for the length of each sequence, 8 for its offset, 8 for each document index; modes add 1 for a sequence.
     size = HEADER.size + 12 * num_sequences + 8 * num_document_indices
     if size_bytes not in (size, size + num_sequences):
         raise ValueError(

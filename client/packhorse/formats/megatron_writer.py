@@ -25,7 +25,9 @@ from packhorse.storage import AtomicFiles
 
 _MASK_DTYPE = np.dtype("u1")
 _COPIED_BYTES = 1 << 22
+"""Bytes copied at a time from another pair."""
 _BUFFERED_TOKENS = 1 << 18
+"""Tokens collected before they are written."""
 
 
 class SequenceWriter(ABC):
@@ -46,17 +48,17 @@ class SequenceWriter(ABC):
         self.dtype = token_dtype(vocab_size)
         self.bin_path, self.idx_path = megatron_paths(path)
         self._vocab_size = vocab_size
-        self._written = array("i")
+        self._written = array("i")  # the length of each sequence written
         self._num_tokens = 0
         self._files = AtomicFiles(self._paths(), overwrite=overwrite)
 
     @abstractmethod
     def _paths(self) -> Sequence[Path]:
-        """Returns the files, the tokens' index last: it says that the others are there."""
+        """Returns the files in the order in which they appear; the tokens' index is last, so it proves the rest."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """Writes what follows the last sequence."""
+        """Writes what is still buffered, and the indices."""
 
     def __enter__(self) -> Self:
         return self
@@ -104,6 +106,7 @@ class SequenceWriter(ABC):
         return values
 
     def _check_ids(self, values: NDArray[Any], what: str) -> None:
+        """Refuses a token id outside [0, vocab_size) with a ValueError that begins with `what`."""
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= self._vocab_size:
             raise ValueError(
@@ -113,7 +116,7 @@ class SequenceWriter(ABC):
             )
 
     def _copy(self, tokens: MegatronTokens, out: BinaryIO) -> None:
-        """Copies all tokens of another pair; a ValueError if they are of another type."""
+        """Copies all tokens of another pair to `out`; a ValueError if they are of another type."""
         if tokens.dtype != self.dtype:
             raise ValueError(f"{tokens.path} holds {tokens.dtype}, and {self.bin_path} is to hold {self.dtype}")
         with tokens.path.open("rb") as file:
@@ -171,7 +174,7 @@ class MegatronWriter(SequenceWriter):
 
         Args:
             tokens: all tokens, end to end: integers [T], each in [0, vocab_size).
-            lengths: of the sequences, each at least 1: integers [n] with the sum T.
+            lengths: length of each sequence, at least 1: integers [n] with the sum T.
 
         Raises:
             ValueError: the two do not fit each other, or a token is out of range.
@@ -194,10 +197,10 @@ class MegatronWriter(SequenceWriter):
             (8, 32)
 
         Args:
-            tokens: sequences that are end to end in their `.bin`.
+            tokens: the other pair; its sequences lie end to end in its `.bin`.
 
         Raises:
-            ValueError: they are of another type.
+            ValueError: its tokens are of another type.
         """
         self._flush()
         self._copy(tokens, self._files.files[0])
@@ -207,6 +210,7 @@ class MegatronWriter(SequenceWriter):
         write_index(self._files.files[1], self._lengths, self.dtype)
 
     def _write(self, values: np.ndarray) -> None:
+        """Adds tokens to the buffer, or to the file directly if they are more than the buffer holds."""
         if self._buffered + len(values) > len(self._buffer):
             self._flush()
         if len(values) > len(self._buffer):
@@ -221,9 +225,10 @@ class MegatronWriter(SequenceWriter):
 
 
 class MaskedTokenWriter(SequenceWriter):
-    """Writes sequences with their loss masks one by one. A context manager; after an exception, there is no file.
+    """Writes sequences with their loss masks one by one. A context manager.
 
-    Memory is 4 bytes a sequence and the files' buffers.
+    Files appear at the end, as a whole; after an exception none is left. Memory is 4 bytes a sequence and the files'
+    buffers.
 
     Example:
         >>> with MaskedTokenWriter("chats", vocab_size=32_000) as writer:
@@ -253,7 +258,7 @@ class MaskedTokenWriter(SequenceWriter):
             loss_mask: bool [n].
 
         Raises:
-            ValueError: the tokens or the mask are something else.
+            ValueError: the tokens or the mask have another form.
         """
         ids, mask = self._checked(tokens), np.asarray(loss_mask)
         if mask.shape != ids.shape or mask.dtype != np.bool_:
@@ -269,10 +274,13 @@ class MaskedTokenWriter(SequenceWriter):
         self._num_trained_tokens += int(np.count_nonzero(mask))
 
     def extend(self, path: str | os.PathLike[str]) -> None:
-        """Adds all sequences of other files of the same vocab_size, by their prefix.
+        """Adds all sequences and loss masks of other files of the same vocab_size.
+
+        Args:
+            path: the other files' prefix `X`, or their `X.bin` or `X.idx`.
 
         Raises:
-            ValueError: tokens are of another type.
+            ValueError: their tokens are of another type.
         """
         mask_bin, _, token_bin, _ = self._files.files
         self._copy(MegatronTokens(path), token_bin)
@@ -288,14 +296,14 @@ class MaskedTokenWriter(SequenceWriter):
 
 
 def masked_paths(path: str | os.PathLike[str]) -> list[Path]:
-    """Returns the four files of a prefix, in the order in which they appear."""
+    """Returns the files of a prefix in the order in which they appear: the mask's `.bin`, `.idx`, the tokens' two."""
     token_bin, token_index = megatron_paths(path)
     prefix = os.fspath(token_bin)[: -len(".bin")]
     return [*megatron_paths(prefix + LOSS_MASK_SUFFIX), token_bin, token_index]
 
 
 def write_index(file: BinaryIO, lengths: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Writes an index of sequences that are end to end, each a document of its own; memory is bounded by a chunk."""
+    """Writes the index of sequences that lie end to end, each its own document; needs memory for one chunk only."""
     code = next(code for code, known in DTYPES.items() if known == dtype)
     file.write(HEADER.pack(MAGIC, VERSION, code, len(lengths), len(lengths) + 1))
     chunks = [lengths[begin : begin + CHUNK_ELEMENTS] for begin in range(0, len(lengths), CHUNK_ELEMENTS)]

@@ -1,7 +1,8 @@
 """Object stores by URL: listing them, and reading ranges of one object, with deadlines and retries.
 
-Owns what may go wrong between a store and us, and never returns bytes of another object. Leaves when to retry to
-`formats.retry_policy`. fsspec, which knows the stores, is imported when a URL is opened.
+Owns asking a store, and the exception for everything that may go wrong then. Leaves when to retry to
+`formats.retry_policy` and `formats.store_attempts`, and what a store's own exceptions mean to `formats.store_failures`.
+fsspec, which knows the stores, is imported when a URL is opened.
 """
 
 import glob
@@ -24,20 +25,22 @@ from packhorse.parameters import parameter
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _VERSIONS = ("ETag", "etag", "generation", "version_id", "md5Hash", "content_md5")
-"""Names of fields that change with an object's content, the most telling first."""
+"""Names of the fields of a store's facts that change with an object's content, the most reliable first."""
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+"""Names of the fields of a store's facts that say when an object was changed."""
 _INSTALL = "pip install 'packhorse[stores]' for s3://, gcsfs for gs://, adlfs for az://, huggingface_hub for hf://"
 _ANSWERED: set[str] = set()
-"""Stores that have answered this process: scheme and host."""
+"""Stores that have answered this process, as scheme and host: "s3://bucket"."""
 _CHAINED = re.compile(r"::(?=[A-Za-z][\w+.-]*://)")
-"""Between the URLs of fsspec's chains, such as simplecache::s3://bucket/x."""
+"""Separator of the URLs in one of fsspec's chains, such as simplecache::s3://bucket/x."""
 _QUERY = re.compile(r"[?#]")
+"""Begin of a web URL's query or fragment."""
 _NAMED_QUERY = re.compile(r"\?[\w.~%-]+=")
-"""A query where "?" may also be part of a pattern: it begins with a name and "="."""
+"""Begin of another URL's query: a "?" before a name and "="; any other "?" may be part of a pattern."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"<>]+")
-"""Within a text."""
+"""A URL within a text."""
 _WAYS_TO_ASK = 16
-"""Requests at a time; each waits for the network."""
+"""Most requests of `for_each` at a time; each mostly waits for the network."""
 
 
 class TokenStoreError(OSError):
@@ -64,7 +67,7 @@ class StoreOptions:
 
 
 def is_url(path: object) -> TypeGuard[str]:
-    """Whether something is the URL of an object, a folder or a pattern in a store; file:// is not.
+    """Returns whether `path` is a URL of an object, a folder or a pattern in a store; file:// URLs are not.
 
     Example:
         >>> is_url("s3://corpus/x.parquet"), is_url("x.parquet"), is_url("file:///data/x.parquet")
@@ -74,7 +77,7 @@ def is_url(path: object) -> TypeGuard[str]:
 
 
 def without_secrets(url: str) -> str:
-    """Returns a URL without user, password and query, which may hold signatures: for messages and manifests.
+    """Returns a URL without user, password and query, for messages and manifests: a query may hold a signature.
 
     A path stays as it is, and so does a "?" in a store's pattern.
 
@@ -88,13 +91,13 @@ def without_secrets(url: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """One URL of a chain as `without_secrets` shows it."""
+    """Returns one URL of a chain without its secrets; see `without_secrets`."""
     scheme, mark, rest = url.partition("://")
     is_web = scheme in ("http", "https", "ftp", "sftp", "hdfs", "webhdfs")
     query = (_QUERY if is_web else _NAMED_QUERY).search(rest)
     host, slash, path = rest[: query.start() if query else None].partition("/")
     user, _, bare = host.rpartition("@")
-    if is_web or ":" in user:  # elsewhere it may be a container's name
+    if is_web or ":" in user:  # without a password, what stands before "@" may be a container: abfs://container@account
         host = bare
     return f"{scheme}{mark}{host}{slash}{path}"
 
@@ -105,17 +108,17 @@ class Store:
     def __init__(self, url: str, options: StoreOptions | None = None) -> None:
         self.url = url
         self.options = options or StoreOptions()
-        self._opened: tuple[int, Any, str] | None = None
+        self._opened: tuple[int, Any, str] | None = None  # (process id, fsspec's file system, path in it)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
     def request(self, what: str, ask: Callable[[Any, str], _Result]) -> _Result:
-        """Asks until there is an answer, or the deadline has passed.
+        """Asks the store until it answers, or the deadline has passed.
 
         Args:
-            what: the kind of answer, for messages.
-            ask: takes the file system and the path in it.
+            what: the kind of answer, such as "size", for messages.
+            ask: takes fsspec's file system and the path in it, and returns the answer.
 
         Raises:
             FileNotFoundError: there is no such object or bucket.
@@ -169,13 +172,16 @@ class Store:
             return None
 
     def _said(self, error: BaseException) -> str:
-        """The first line of an error, without secrets of URLs."""
+        """Returns the first line of an error's message, without the secrets of URLs."""
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         line = line.replace(self.url, without_secrets(self.url))
         return _URL.sub(lambda found: without_secrets(found[0]), line)[:200]
 
     def _open(self) -> tuple[Any, str]:
-        """The file system, opened by this process, and the object's path in it."""
+        """Returns fsspec's file system and the object's path in it; opens them once in each process.
+
+        A forked process opens its own, because connections and threads do not survive a fork.
+        """
         if self._opened is None or self._opened[0] != os.getpid():
             require("fsspec", "stores")
             shown = without_secrets(self.url)
@@ -192,7 +198,7 @@ class Store:
 
 
 class StoredObject(Store):
-    """An object at a URL, in its version of now."""
+    """One object at a URL, with the size and version that it had when this was made."""
 
     def __init__(self, url: str, options: StoreOptions | None = None) -> None:
         """Asks the store for the object's size and version.
@@ -225,10 +231,11 @@ class StoredObject(Store):
         """
 
         def all_of(store: Any, path: str) -> bytes:
+            """Reads the range; raises unless all of its bytes came."""
             data: bytes = store.cat_file(path, start=begin, end=end)
-            if len(data) == self.size_bytes > end - begin:
+            if len(data) == self.size_bytes > end - begin:  # the whole object came instead of a part
                 raise self._gives_no_ranges()
-            if len(data) != end - begin:
+            if len(data) != end - begin:  # an answer that was cut short: asked again
                 raise EOFError(f"it gave {len(data):,} bytes")
             return data
 
@@ -239,6 +246,7 @@ class StoredObject(Store):
         return self.request(f"bytes {begin:,} to {end:,} of {self.size_bytes:,}", all_of)
 
     def _gives_no_ranges(self) -> TokenStoreError:
+        """Returns the error of a server that only gives whole objects."""
         return TokenStoreError(
             f"{without_secrets(self.url)}: the server ignores Range requests and gives all {self.size_bytes:,} bytes "
             "for any range; use another server or store, or copy the file to a disk and give its path"
@@ -246,7 +254,7 @@ class StoredObject(Store):
 
 
 class RangeFile(io.RawIOBase):
-    """A file of `size_bytes`, made of a function that returns bytes [begin, end)."""
+    """A read-only file of `size_bytes` whose bytes [begin, end) come from a function, `read_range(begin, end)`."""
 
     def __init__(self, read_range: Callable[[int, int], bytes | memoryview], size_bytes: int) -> None:
         self._read_range = read_range
@@ -272,7 +280,7 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Reads as much as fits and is there."""
+        """Fills the buffer with the next bytes, fewer at the end of the file; returns how many."""
         view = memoryview(buffer).cast("B")
         end = min(self._at + len(view), self._size_bytes)
         size = max(0, end - self._at)
@@ -293,7 +301,7 @@ def find_objects(url: str, suffix: str) -> list[str]:
 
     Args:
         url: an object, a folder of objects with the suffix (at any depth), or a glob pattern.
-        suffix: of the objects to take from a folder, with its dot.
+        suffix: suffix of the objects to take from a folder, with its dot.
 
     Returns:
         At least one URL; several are sorted as strings.
@@ -321,7 +329,7 @@ def find_objects(url: str, suffix: str) -> list[str]:
 
 
 def for_each(items: Iterable[_Item], ask: Callable[[_Item], _Result]) -> list[_Result]:
-    """Returns `ask` of each item, several at a time: for functions that wait for a store."""
+    """Returns `ask(item)` for every item, in order; several calls run at a time, since each waits for a store."""
     some = list(items)
     if len(some) < 2:
         return [ask(item) for item in some]
@@ -330,13 +338,14 @@ def for_each(items: Iterable[_Item], ask: Callable[[_Item], _Result]) -> list[_R
 
 
 def _info(store: Any, path: str) -> Any:
-    """The store's facts about a path now; file systems of fsspec keep older listings."""
+    """Returns the store's facts about a path as they are now, not from a listing that fsspec has cached."""
     store.invalidate_cache()
     return store.info(path)
 
 
 def _urls(url: str, options: StoreOptions, paths: Iterable[str]) -> list[str]:
-    """Paths of a file system as URLs, sorted; `url` is a folder or a pattern above them."""
+    """Returns paths of a file system as sorted URLs; `url` is the folder, or the pattern, in which they were found."""
+    # The root is the folder itself, or of a pattern the longest part without "*", "?" and "[".
     magic = next((at for at, character in enumerate(url) if character in "*?["), len(url))
     root = (url if magic == len(url) else url[:magic].rpartition("/")[0]).rstrip("/")
     base = Store(root, options).path.rstrip("/")
@@ -344,7 +353,7 @@ def _urls(url: str, options: StoreOptions, paths: Iterable[str]) -> list[str]:
 
 
 def _nanoseconds(when: Any) -> int:
-    """A store's time, a text, a number of seconds or a datetime; 0 for anything else."""
+    """Returns a store's time (a text, seconds or a datetime) in nanoseconds since 1970; 0 for anything else."""
     if isinstance(when, str):
         try:
             when = datetime.fromisoformat(when)

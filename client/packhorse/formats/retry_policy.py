@@ -1,6 +1,7 @@
 """`RetryPolicy`: how long to try without an answer, and how long to wait between attempts.
 
-Owns the numbers and their defaults. Leaves attempts to read from stores to `store_attempts`.
+Owns the numbers and their defaults, for calls to servers and requests to stores alike. Leaves attempts to read from
+stores to `store_attempts`.
 """
 
 import os
@@ -30,7 +31,7 @@ class RetryPolicy:
     deadline_seconds: float = 120.0
     """How long to try without an answer; 0 gives up at the first failure."""
     connect_seconds: float = 10.0
-    """How long to try if the target has never answered: its address may be wrong."""
+    """How long to try if the server or store has never answered: its address may be wrong."""
     first_delay_seconds: float = 0.05
     """Upper limit of the first delay; the limit doubles with each delay."""
     most_delay_seconds: float = 5.0
@@ -45,7 +46,7 @@ class RetryPolicy:
             raise ValueError(f"retry delays must be above 0, the deadline and connect_seconds at least 0, got {self}")
 
     def limit_seconds(self, *, is_known: bool) -> float:
-        """How long to try in all, at a target that has answered before or at one that never has."""
+        """Returns how long to try in all; `is_known` says that the server or store has answered before."""
         return self.deadline_seconds if is_known else min(self.deadline_seconds, self.connect_seconds)
 
     def delay_seconds(self, num_failures: int) -> float:
@@ -55,21 +56,27 @@ class RetryPolicy:
 
 
 def checked_seconds(name: str, value: object) -> float:
-    """Returns a time in seconds; a ValueError with its name where it is not a number, or below 0."""
+    """Returns a time in seconds; a ValueError that names it if it is not a number, or below 0."""
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name} must be a number of seconds, at least 0, got {value!r:.60}")
     return float(value)
 
 
 _JITTER = random.SystemRandom()
-"""Ranks that seed the global generator alike would all try again at the same moment."""
+"""The system's generator: if ranks seed the global one alike, they would all try again at the same moment."""
 
 TIMEOUT_VARIABLE = "PACKHORSE_TIMEOUT_SECONDS"
-"""Environment variable: how long to try without an answer, where no policy is given."""
+"""Environment variable: how long to try without an answer if no policy is given."""
 
 
 def default_retry() -> RetryPolicy:
-    """Returns the policy where none is given, with the environment's time; a ValueError if that is not above 0."""
+    """Returns the policy that applies if none is given.
+
+    Its deadlines are TIMEOUT_VARIABLE's if that is set.
+
+    Raises:
+        ValueError: the variable is not a number above 0.
+    """
     text = os.environ.get(TIMEOUT_VARIABLE)
     if not text:
         return RetryPolicy()

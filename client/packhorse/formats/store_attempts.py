@@ -1,6 +1,6 @@
-"""Attempts to read from a store: how long each may take, when to try again, and what the log says.
+"""`StoreAttempts`: repeated attempts to read from a store, each with a time limit, and their lines in the log.
 
-Leaves the policy to `retry_policy`, and which failures are final to `formats.object_store`.
+Leaves deadline and delays to `retry_policy`, and deciding which failures are final to `formats.object_store`.
 """
 
 import logging
@@ -20,23 +20,25 @@ _Result = TypeVar("_Result")
 
 
 _QUIET_SECONDS = 5.0
-"""Least time between two lines of the log about a wait."""
+"""Least time between two lines of the log about failures; also how long an answer may be late without a line."""
 
 
 _LEAST_SECONDS = 1.0
-"""Least time of the last attempt."""
+"""Least time that an attempt gets, even if the deadline is nearer."""
 
 
 @dataclass(slots=True)
 class StoreAttempts:
-    """One series of attempts to read from a store: its time, and its lines in the log."""
+    """One series of attempts to get one answer from a store: counts failures, watches the time, and writes the log."""
 
     policy: RetryPolicy
     shown: str
     """The URL that is asked, for messages."""
     failures: int = 0
+    """Attempts that failed so far."""
     _began: float = field(default_factory=time.monotonic)
     _said: float | None = None
+    """Time of the last line in the log; None before the first."""
 
     @property
     def elapsed_seconds(self) -> float:
@@ -44,7 +46,10 @@ class StoreAttempts:
         return time.monotonic() - self._began
 
     def attempt_seconds(self, most: float) -> float:
-        """Returns how long the next attempt may take."""
+        """Returns how long the next attempt may take: `most` seconds, or less if the deadline is nearer.
+
+        A deadline of 0 means one attempt only, which may take `most` seconds.
+        """
         if not self.policy.deadline_seconds:
             return most
         return min(most, max(self.policy.deadline_seconds - self.elapsed_seconds, _LEAST_SECONDS))
@@ -66,13 +71,13 @@ class StoreAttempts:
         return True
 
     def within(self, most_seconds: float, work: Callable[[], _Result]) -> _Result:
-        """Runs one attempt in a thread of its own; abandons it with a TimeoutError when it takes too long."""
+        """Runs one attempt in a new thread; if it takes too long, leaves the thread behind and raises TimeoutError."""
         answers: queue.SimpleQueue[tuple[_Result | None, BaseException | None]] = queue.SimpleQueue()
 
         def run() -> None:
             try:
                 answers.put((work(), None))
-            except BaseException as error:
+            except BaseException as error:  # raised again by the thread that waits
                 answers.put((None, error))
 
         threading.Thread(target=run, name="packhorse-store", daemon=True).start()
@@ -92,7 +97,7 @@ class StoreAttempts:
 
 
 def _waits(seconds: float) -> Iterator[float]:
-    """Yields how long to wait before a line in the log, and then the rest."""
+    """Yields how long to wait before the line in the log about a late answer, and then the rest of `seconds`."""
     if seconds > _QUIET_SECONDS:
         yield _QUIET_SECONDS
         seconds -= _QUIET_SECONDS

@@ -14,7 +14,7 @@ _NO_CREDENTIALS = (
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
 )
-"""Names of stores' exceptions, or in their messages, for missing or wrong credentials."""
+"""Names that stores' exceptions, or their messages, have for missing or wrong credentials."""
 
 
 _UNREACHED = (
@@ -27,18 +27,18 @@ _UNREACHED = (
     "NameResolutionError",
     "NewConnectionError",
 )
-"""Names of HTTP libraries' exceptions where nobody is at an address."""
+"""Names of HTTP libraries' exceptions if nobody is at an address."""
 
 
 def is_of_credentials(error: BaseException) -> bool:
-    """Whether a store's exception says that credentials are missing or wrong."""
+    """Returns whether a store's exception says that credentials are missing or wrong."""
     said = f"{type(error).__name__} {error}"
     return any(name in said for name in _NO_CREDENTIALS)
 
 
 def is_unreached(error: BaseException | None) -> bool:
-    """Whether an exception, or one of its causes, says that nobody is at the address."""
-    seen: set[int] = set()
+    """Returns whether an exception, or one of its causes, says that nobody is at the address."""
+    seen: set[int] = set()  # a chain of causes may end in a circle
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, socket.gaierror | ConnectionRefusedError) or type(error).__name__ in _UNREACHED:

@@ -1,6 +1,6 @@
 """Packing on demand: rollouts of reinforcement learning, preference pairs, and trees of common prefixes.
 
-Re-exports what the files of this package own.
+Only re-exports. `pack_rollouts` is in `pack`, `pack_pairs` in `pairs`, and trees are in `prefix_tree` and `tree_batch`.
 """
 
 from packhorse.client.options import PackOptions

@@ -1,6 +1,6 @@
-"""Rows of any length, laid end to end and checked: what rollouts, pairs and trees are given.
+"""Rows of different lengths, laid end to end and checked: the arguments for rollouts, pairs and trees.
 
-Owns the checks that every such argument has, and the indices of spans. Leaves what an argument means to `given`,
+Owns the checks that all such arguments need, and the indices of ranges. Leaves what an argument means to `given`,
 `pairs`, `prefix_tree` and `tree_row`.
 """
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 INTEGERS, NUMBERS = "iu", "fiu"
-"""NumPy's letters of the types that an argument takes."""
+"""NumPy's letters of the kinds of dtype that an argument may have: signed and unsigned integers; these and floats."""
 
 
 def as_array(value: Any) -> NDArray[Any]:
@@ -27,7 +27,7 @@ def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], N
     """Lays rows end to end.
 
     Args:
-        name: of the argument, for errors.
+        name: the argument's name, for errors.
         rows: R rows, each a list, array or tensor [length]; at least one.
         kinds: NumPy's letters of the types that are taken ("iu" for integers).
 
@@ -35,7 +35,7 @@ def flatten(name: str, rows: Sequence[Any], kinds: str) -> tuple[NDArray[Any], N
         The values [total], and each row's length, int64 [R].
 
     Raises:
-        ValueError: a row is not 1-D or of another type; names the row.
+        ValueError: a row is not 1-D, or of another type; the message names the row.
     """
     arrays = [as_array(row) for row in rows]
     for index, array in enumerate(arrays):
@@ -53,7 +53,7 @@ def rows_of_tokens(
     """Lays rows end to end, each with one entry for every token of its response or sequence.
 
     Args:
-        name: of the argument, for errors.
+        name: the argument's name, for errors.
         rows: R rows.
         lengths: tokens of each response, or sequence: int64 [R].
         kinds: as in `flatten`.
@@ -63,7 +63,7 @@ def rows_of_tokens(
         The entries: [total].
 
     Raises:
-        ValueError: as `flatten`, or there are not as many rows, or entries of a row.
+        ValueError: see `flatten`; or there are not R rows, or a row has another length.
     """
     if len(rows) != len(lengths):
         raise ValueError(f"{name} has {len(rows)} rows for {len(lengths)} {what}s")
@@ -75,7 +75,7 @@ def rows_of_tokens(
 
 
 def one_each(name: str, given: Any, kinds: str) -> NDArray[Any]:
-    """Returns an argument that has one value for each row, as an array; a ValueError names one that has not."""
+    """Returns an argument with one value for each row as an array; a ValueError if it is not 1-D or of another type."""
     array = as_array(given)
     if array.ndim != 1 or array.dtype.kind not in kinds:
         raise ValueError(f"{name} must hold one value of a type that fits for each row, got {array.dtype}")
@@ -90,11 +90,11 @@ def check_finite(
     row: str = "rollout",
     token: str = "response token",
 ) -> None:
-    """Refuses NaN and infinity among the values of trained tokens; a ValueError names the row and the token.
+    """Raises a ValueError, which names the row and the token, if the value of a trained token is NaN or infinite.
 
     Args:
-        name: of the argument, for errors.
-        values: of each token, 0 where it is not trained: [total].
+        name: the argument's name, for errors.
+        values: value of each token, 0 if it is not trained: [total].
         lengths: tokens of each row: int64 [R].
         row: what a row is, for errors.
         token: what a token is, for errors.
@@ -110,14 +110,14 @@ def check_finite(
 
 
 def refuse_flaws(flaws: Iterable[tuple[NDArray[np.bool_], str]], describe: Callable[[int], str]) -> None:
-    """Refuses rows of which one has a flaw.
+    """Raises a ValueError if a row has a flaw.
 
     Args:
-        flaws: for each kind, which rows have it, bool [R], and what it means for the caller.
-        describe: tells which row it is, by its index.
+        flaws: for each kind of flaw: which rows have it, bool [R], and its text in the message.
+        describe: returns the text in the message for a row, by its index.
 
     Raises:
-        ValueError: names the first row with the first flaw that any has.
+        ValueError: a row has a flaw; the message is about the first kind that occurs, and its first row.
     """
     for has_flaw, means in flaws:
         if has_flaw.any():
@@ -125,6 +125,6 @@ def refuse_flaws(flaws: Iterable[tuple[NDArray[np.bool_], str]], describe: Calla
 
 
 def range_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the numbers in all spans [starts[i], starts[i] + lengths[i]), span after span: int64 [total]."""
+    """Returns the integers of all ranges [starts[i], starts[i] + lengths[i]), range after range: int64 [total]."""
     offsets = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)

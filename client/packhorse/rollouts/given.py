@@ -1,9 +1,9 @@
-"""`Rollouts`: queries and responses as a trainer gives them; and the same, checked and laid flat.
+"""`Rollouts`: queries and responses as a trainer gives them; `FlatRollouts`: the same, checked and in flat arrays.
 
 Owns every check of queries, responses and their tokens' values. Leaves laying rows end to end to `flat_rows`, bins to
-`steps`, and the batches to `pack` and `pairs`.
+`steps`, and the batches to `pack` and `tree_batch`.
 
-Legend: R rollouts, A tokens of all responses end to end.
+Legend: R rollouts, A tokens of all responses, end to end.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from packhorse.rollouts.flat_rows import (
 class Rollouts:
     """Rollouts with the values of their tokens. Legend: R rollouts.
 
-    Rows of tokens or of what belongs to tokens are lists, arrays or tensors of their own length, without padding.
+    A row, of tokens or of their values, is a list, array or tensor of its own length, without padding.
 
     Example:
         >>> Rollouts(queries=[[1, 2], [3]], responses=[[7], [8, 9]], advantages=[0.5, -0.5]).advantages
@@ -59,7 +59,7 @@ class Rollouts:
     dones: Any = None
     """Bool [R], False for a rollout that was cut off before its end; None if all are finished."""
     group_ids: Any = None
-    """Integers [R], equal for responses to the same query; None takes equal queries as the same."""
+    """Integers [R], equal for responses to the same query; None if rollouts with equal queries are a group."""
     policy_versions: Any = None
     """Integers [R], at least 0, of at most 1,024 versions: the version of the policy that wrote each rollout. Each
     version is packed separately. None to leave them out.
@@ -78,26 +78,26 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FlatRollouts:
-    """Rollouts that were checked and laid flat."""
+    """Checked rollouts, in flat arrays."""
 
     sequences: list[NDArray[np.integer]]
-    """Query and response of every rollout: R of integers [length]."""
+    """Query and response of every rollout, joined: R arrays of integers [length]."""
     query_lengths: NDArray[np.int64]
-    """int64 [R], at least 1."""
+    """Tokens of each query: int64 [R], at least 1."""
     response_lengths: NDArray[np.int64]
-    """int64 [R], at least 1."""
+    """Tokens of each response: int64 [R], at least 1."""
     response_starts: NDArray[np.int64]
     """Where each response begins in A: int64 [R]."""
     is_tool: NDArray[np.bool_]
-    """Tokens that tools wrote: bool [A]."""
+    """Whether a tool wrote a token: bool [A]."""
     values: dict[str, NDArray[np.float32]]
-    """What was given of advantages, logprobs, reference_logprobs and rewards, by these names: float32 [A]."""
+    """Those of advantages, logprobs, reference_logprobs and rewards that were given, by these names: float32 [A]."""
     dones: NDArray[np.bool_]
     """Whether a rollout came to its end: bool [R]."""
     group_of: NDArray[np.int64]
-    """Number of every rollout's group: int64 [R]; all from 0 to the greatest occur."""
+    """Number of every rollout's group, from 0 without gaps: int64 [R]."""
     has_group_ids: bool
-    """Whether groups were given, so that they are not of equal queries."""
+    """Whether the trainer gave groups; otherwise rollouts with equal queries are a group."""
     policy_versions: NDArray[np.int64] | None
     """Version of the policy that wrote each rollout: int64 [R], at least 0; None if none was given."""
 
@@ -106,7 +106,7 @@ class FlatRollouts:
         """Checks and flattens rollouts.
 
         Raises:
-            ValueError: names the field and the rollout.
+            ValueError: a field is wrong; the message names it and the rollout.
         """
         query_tokens, query_lengths = flatten("queries", given.queries, INTEGERS)
         response_tokens, response_lengths = flatten("responses", given.responses, INTEGERS)
@@ -143,7 +143,7 @@ class FlatRollouts:
 
     @property
     def version_numbers(self) -> NDArray[np.int64] | None:
-        """Policy versions numbered from 0 by their order: int64 [R]; None if none was given."""
+        """Policy versions, renumbered from 0 in ascending order without gaps: int64 [R]; None if none was given."""
         if self.policy_versions is None:
             return None
         return np.unique(self.policy_versions, return_inverse=True)[1].astype(np.int64)
@@ -155,6 +155,7 @@ class FlatRollouts:
 
 
 def _check_lengths(query_lengths: NDArray[np.int64], response_lengths: NDArray[np.int64], max_seq_len: int) -> None:
+    """Raises a ValueError for an empty query or response, or a rollout longer than a bin."""
     lengths = query_lengths + response_lengths
     refuse_flaws(
         (
@@ -169,7 +170,7 @@ def _check_lengths(query_lengths: NDArray[np.int64], response_lengths: NDArray[n
 def _values(
     given: Rollouts, response_lengths: NDArray[np.int64], is_tool: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.float32]]:
-    """What was given of advantages, log-probabilities and rewards, by name: float32 [A]."""
+    """Checks and flattens the given ones of advantages, log-probabilities and rewards; by name, float32 [A]."""
     values = {}
     if given.advantages is not None:
         of_tokens = _per_rollout_or_token("advantages", given.advantages, response_lengths, at_last=False)
@@ -187,7 +188,10 @@ def _values(
 def _per_rollout_or_token(
     name: str, given: Any, response_lengths: NDArray[np.int64], *, at_last: bool
 ) -> NDArray[np.floating]:
-    """The same for rows or for one number a rollout, which stands at its last token or at all of them: [A]."""
+    """Returns the value of each token, [A], from rows, or from one number for each rollout.
+
+    Such a number goes to the rollout's last token if `at_last`, and otherwise to all its response tokens.
+    """
     if np.ndim(given[0]) > 0:
         return rows_of_tokens(name, given, response_lengths, NUMBERS)
     of_rollouts = one_each(name, given, NUMBERS)
@@ -199,6 +203,7 @@ def _per_rollout_or_token(
 
 
 def _versions(given: Any) -> NDArray[np.int64]:
+    """Returns the policy versions: int64 [R]; a ValueError if one is below 0."""
     versions = one_each("policy_versions", given, INTEGERS).astype(np.int64)
     if (versions < 0).any():
         index = int((versions < 0).argmax())
@@ -207,7 +212,7 @@ def _versions(given: Any) -> NDArray[np.int64]:
 
 
 def _number_groups(queries: list[NDArray[np.int64]], group_ids: Any) -> NDArray[np.int64]:
-    """Numbers groups from 0: by ascending id, or equal queries in the order in which they first appear."""
+    """Numbers groups from 0, by ascending id; without ids, equal queries are a group, in order of first appearance."""
     if group_ids is not None:
         return np.unique(one_each("group_ids", group_ids, INTEGERS), return_inverse=True)[1].astype(np.int64)
     numbers: dict[bytes, int] = {}

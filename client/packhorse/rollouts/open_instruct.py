@@ -1,4 +1,4 @@
-"""Packed rollouts in open-instruct's names and numbers, for its GRPO trainers.
+"""`to_open_instruct`: packed rollouts under open-instruct's names and in its numbering, for its GRPO trainers.
 
 Owns the conversion; leaves packing to `pack` and masks to `packhorse.client.masks`. Checked against
 `open_instruct/rl_utils.py` and `data_loader.py` as of August 2026 (`PackedSequences`, `pack_sequences`).
@@ -17,41 +17,41 @@ from packhorse.rollouts.pack import RolloutBatch
 class OpenInstructPacks(TypedDict):
     """The fields of open-instruct's `PackedSequences`, except `original_responses`: lists with a tensor for each pack.
 
-    Legend: t tokens of a pack, k rollouts in it. Everything is aligned with tokens: the trainer takes `[:, 1:]` itself.
-    Nothing is padded: its collation does so, with `pad_token_id` or 0. Rollouts are numbered from 1, in the order in
-    which they were given, because 0 means none.
+    Legend: t tokens of a pack, k rollouts in it. Entry i of a tensor belongs to token i; open-instruct's trainer shifts
+    by taking `[:, 1:]`. Nothing is padded; its collator pads, with `pad_token_id` or 0. Rollouts are numbered from 1,
+    in the order in which they were given, because 0 means none.
     """
 
     query_responses: list[torch.Tensor]
     """Tokens: int64 [t]."""
     attention_masks: list[torch.Tensor]
-    """1, 2, 3, … for the rollouts of the pack: int64 [t]. Its trainers make intra-document masks from these or from
-    position ids; `build_boolean_mask` makes the three-dimensional one."""
+    """1, 2, 3, … for the rollouts of the pack: int64 [t]. open-instruct's trainers make intra-document masks from these
+    or from position ids; `build_boolean_mask` makes a mask of three dimensions."""
     position_ids: list[torch.Tensor]
     """0, 1, 2, … within each rollout: int64 [t]."""
     response_masks: list[torch.Tensor]
     """Number of the rollout on trained tokens, 0 on queries and on what tools wrote (its `mask_tool_use`): int64 [t].
-    Its data loader looks advantages up by these, and makes them bool afterwards."""
+    open-instruct's data loader looks advantages up by these numbers, and then turns them into bool."""
     dones: list[torch.Tensor]
     """Number of the rollout on its last token, finished or not; 0 elsewhere: int64 [t]."""
     num_actions: list[torch.Tensor]
-    """Tokens of every response, tools' included: int64 [k]."""
+    """Tokens of every response, including those that tools wrote: int64 [k]."""
     packed_seq_lens: list[torch.Tensor]
     """Tokens of every rollout: int64 [k]."""
     advantages: NotRequired[list[torch.Tensor]]
-    """0 on tokens that are not trained: float32 [t]."""
+    """Advantage of each token, 0 on tokens that are not trained: float32 [t]."""
     vllm_logprobs: NotRequired[list[torch.Tensor]]
-    """NaN on queries, 0 on what tools wrote: float32 [t]."""
+    """Log-probability of each token, NaN on queries, 0 on what tools wrote: float32 [t]."""
     rewards: NotRequired[list[torch.Tensor]]
-    """float32 [t]."""
+    """Reward of each token: float32 [t]."""
 
 
 def to_open_instruct(batches: Sequence[RolloutBatch]) -> OpenInstructPacks:
     """Converts batches, one pack for each row.
 
-    `PackedSequences(**to_open_instruct(batches), original_responses=responses)` is the input of its data loader's next
-    step. It hands rank r the packs [r · P, (r + 1) · P), all P of a rank one after the other. `pack_rollouts` deals out
-    batches in turn: give those of rank 0, `batches[0::world_size]`, first, then those of rank 1, ….
+    `PackedSequences(**to_open_instruct(batches), original_responses=responses)` is the input of the next step in
+    open-instruct's data loader, which gives rank r the packs [r · P, (r + 1) · P). Rank r of `pack_rollouts` has
+    `batches[r::world_size]`, so give those of rank 0 first, then those of rank 1, ….
 
     Example:
         >>> from packhorse.rollouts import Rollouts, pack_rollouts
@@ -60,7 +60,7 @@ def to_open_instruct(batches: Sequence[RolloutBatch]) -> OpenInstructPacks:
         [tensor([1, 2, 7])]
 
     Args:
-        batches: of `pack_rollouts`, all with the same keys, without `shift_labels` and without empty packs.
+        batches: batches of `pack_rollouts`, all with the same keys, without `shift_labels` and without empty packs.
 
     Raises:
         ValueError: batches have shifted labels or an empty pack, or some have advantages, log-probabilities or rewards
@@ -74,6 +74,7 @@ def to_open_instruct(batches: Sequence[RolloutBatch]) -> OpenInstructPacks:
 
 
 def _packs(batch: RolloutBatch) -> list[dict[str, torch.Tensor]]:
+    """Returns the packs of a batch, one for each row: the fields of `OpenInstructPacks`, a tensor each."""
     if batch["shift_labels"]:
         raise ValueError("open-instruct shifts inside: pack with shift_labels=False")
     layout = batch["layout"]
@@ -111,7 +112,7 @@ def _packs(batch: RolloutBatch) -> list[dict[str, torch.Tensor]]:
     first = 0
     for row, end in enumerate(layout.row_ends.tolist()):
         num_tokens = int(layout.lengths[first:end].sum())
-        # Copies, so that a pack that is sent elsewhere does not take its batch along.
+        # Copies, since a view that is sent to another process would take the whole batch along.
         pack = {name: values[row, :num_tokens].clone() for name, values in of_tokens.items()}
         pack |= {name: values[first:end].clone() for name, values in of_sequences.items()}
         packs.append(pack)

@@ -1,7 +1,8 @@
 """`pack_rollouts`: from queries and responses to packed batches for policy-gradient training (such as GRPO).
 
-Owns the keys of such a batch and which batch a rollout goes into; leaves checks to `given`, the keys that every batch
-has to `packhorse.client.batches`, the bins and their order to the service's planner, and the loss to the trainer.
+Owns the keys that a batch of rollouts has besides those of every batch, and making batches of bins. Leaves checks to
+`given`, the keys of every batch to `packhorse.client.batches`, batches of trees to `tree_batch`, the choice of bins to
+the service's planner, and the loss to the trainer.
 """
 
 from collections.abc import Sequence
@@ -27,12 +28,13 @@ from packhorse.tokens import IndexableSource
 class RolloutBatch(PackedBatch):
     """A packed batch of rollouts: each sequence is a query and its response. Legend: B rows, L tokens, n sequences.
 
-    It is a PackedBatch, and so masks, `cu_seqlens` and loss weights come from it as from any other. `labels` are -100
-    but on tokens that are trained: those of responses that no tool wrote.
+    It is a PackedBatch, so masks, `cu_seqlens` and loss weights are made as for any other. `labels` are -100 except on
+    trained tokens: tokens of responses that no tool wrote.
 
-    What follows is aligned with `labels`: without `shift_labels` entry t tells of token t, whose logits stand at t - 1
-    (take `[:, 1:]` of it and `[:, :-1]` of the logits); with it entry t tells of token t + 1, whose logits stand at t.
-    Entries that tell of no response token are False or 0, never NaN: 0 · NaN would pass through any mask.
+    All keys of shape [B, L] below are aligned with `labels`. Without `shift_labels`, entry t belongs to token t, whose
+    logits are at t - 1: take `[:, 1:]` of the key and `[:, :-1]` of the logits. With `shift_labels`, entry t belongs to
+    token t + 1, whose logits are at t. Entries that belong to no response token are False or 0, never NaN, because
+    multiplying NaN by a mask's 0 gives NaN.
 
     `ids` are the rollouts' indices into `queries` and `responses`.
 
@@ -50,16 +52,16 @@ class RolloutBatch(PackedBatch):
     dones: torch.Tensor
     """Last token of every finished rollout: bool [B, L]."""
     advantages: torch.Tensor
-    """float32 [B, L]; 0 on tools' tokens."""
+    """Advantage of each token: float32 [B, L]; 0 on tools' tokens."""
     logprobs: torch.Tensor
     """Log-probabilities under the policy that wrote the tokens: float32 [B, L]; 0 on tools' tokens."""
     reference_logprobs: torch.Tensor
     """Log-probabilities under the reference policy: float32 [B, L]; 0 on tools' tokens."""
     rewards: torch.Tensor
-    """float32 [B, L]; one reward a rollout is at its last token."""
+    """Reward of each token: float32 [B, L]; if one is given for a whole rollout, it is at the last token."""
     groups: SequenceGroups
-    """Which sequences answer the same query, numbered over all batches of the call, so the numbers are equal on all
-    ranks.
+    """Which sequences answer the same query. Groups are numbered over all batches of the call, so a group has the same
+    number on all ranks.
     """
     shift_labels: bool
     """Whether labels, and all values aligned with them, are for the next token."""
@@ -142,25 +144,26 @@ def pack_rollouts(
         packing: the packer, its limits, and how ranks are balanced. With `allow_empty`, if there are fewer rollouts
             than bins, the other bins are all padding. Their labels are -100, so `build_loss_weights` gives them weight
             0: their rank takes part in the step and adds nothing.
-        resources: what rollouts need besides tokens, such as image tiles: name → (the amount of each, int [rollouts];
-            the cap of a bin).
+        resources: what rollouts need besides tokens, such as image tiles: name → (amount for each rollout, int
+            [rollouts]; cap of a bin).
         shift_labels: False: a label, and every value aligned with it, is for the token at its index. True: for the next
             token, as it always is in trees. None is False for repeated prefixes.
         flatten: whether a batch's rollouts are joined in one row without padding.
-        prefixes: "repeated": each rollout stands in a row by itself. "tree": common prefixes stand there once, and a
-            bin's tokens are distinct ones. A group stays together unless it is larger than a bin, or ranks would wait.
-        max_trained_tokens: the most trained tokens of a tree's bin, each counted once for each rollout; None for no
-            limit.
-        **rows: other options of rows, as `BatchFormat` has them, such as `total_multiple_of`. One that rollouts cannot
-            have is refused with the way out.
+        prefixes: "repeated": each rollout is in its row as a whole. "tree": a prefix that several rollouts share is in
+            the row once, and max_seq_len limits distinct tokens. A group shares a bin, unless it is larger than one or
+            ranks would wait for each other.
+        max_trained_tokens: most trained tokens in a bin of trees; a token counts once for each rollout that trains on
+            it. None for no limit.
+        **rows: other options of rows, as in `BatchFormat`, such as `total_multiple_of`. An option that rollouts cannot
+            have is refused, and the message says what to do.
 
     Returns:
         Batches on the CPU; every row has rollouts, unless `packing.allow_empty` is set. With trees they are
         `TreeBatch`es.
 
     Raises:
-        ValueError: a rollout is empty, too long or does not fit the rows that belong to it (its index and lengths are
-            named), or an option is out of range.
+        ValueError: a rollout is empty or too long, or another field has a row of another length (the message names the
+            rollout), or an option is out of range.
         InvalidRequestError: the service refuses, as when there are fewer rollouts than packs without `allow_empty`.
         PackhorseError: there is no client, and packhorse[server] is not installed.
     """
@@ -221,7 +224,7 @@ def as_micro_batches(
 ) -> list[list[list[int]]] | list[list[list[list[int]]]]:
     """Lists the rollouts of each rank's micro-batches, for trainers that pack by index themselves (verl, SkyRL, slime).
 
-    Every rank has the same number of micro-batches, and none holds more than its bins' tokens. With
+    Every rank has the same number of micro-batches, and each holds the rollouts of one batch. With
     `PackOptions(allow_empty=True)` one may be empty: its rank has to run a batch of padding in that step.
 
     Example:
@@ -234,12 +237,12 @@ def as_micro_batches(
 
     Args:
         batches: what `pack_rollouts` returned.
-        world_size: as it was given to `pack_rollouts`.
-        packs_per_step: micro-batches of an optimizer step, for trainers that want this level too (xtuner); the last
-            step may have fewer, the same number on every rank. None leaves the level out.
+        world_size: the same as for `pack_rollouts`.
+        packs_per_step: micro-batches of an optimizer step, for trainers that also want a list for each step (xtuner).
+            The last step may have fewer, the same number on every rank. None for no such lists.
 
     Returns:
-        For each rank, with `packs_per_step` for each optimizer step, for each micro-batch, indices into the rollouts.
+        Indices into the rollouts: [rank][micro-batch], a list each; with `packs_per_step` [rank][step][micro-batch].
 
     Raises:
         ValueError: world_size does not divide the number of batches, or packs_per_step is below 1.
@@ -265,10 +268,11 @@ def _batch(block: BinBlock, source: IndexableSource, assembler: BatchAssembler, 
     shape = labels.shape
     which = block.ids
     response_lengths = rollouts.response_lengths[which]
-    # A response's tokens and what tells of them stand so far from the row's begin: its query is never empty.
+    # Index of each response's first token in the batch's flat labels; with shift_labels that of the token before it,
+    # which exists because a query is never empty.
     starts = layout.starts + rollouts.query_lengths[which] - int(bool(assembler.shift_labels))
-    there = range_indices(starts, response_lengths)  # int64 [K], in T
-    here = range_indices(rollouts.response_starts[which], response_lengths)  # int64 [K], in A
+    there = range_indices(starts, response_lengths)  # where they are in the flat labels: int64 [K]
+    here = range_indices(rollouts.response_starts[which], response_lengths)  # in the flat rollouts: int64 [K]
 
     is_tool = rollouts.is_tool[here]
     masks = np.zeros((3, labels.numel()), dtype=np.bool_)

@@ -1,6 +1,6 @@
-"""Which version of the policy wrote the rollouts of each pack.
+"""`versions_of_packs`: which version of the policy wrote the rollouts of a batch and of each of its packs.
 
-Owns the two keys that tell it. Leaves that no pack mixes versions to the planner.
+Owns the two keys of a batch that say so. Leaves keeping versions in separate packs to the planner.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ def versions_of_packs(versions: NDArray[np.int64], packs: Sequence[NDArray[np.in
         {'policy_versions': tensor([8]), 'pack_policy_versions': tensor([ 8, -1])}
 
     Args:
-        versions: of all rollouts: int64 [R].
-        packs: each one's rollouts, of one version.
+        versions: version of every rollout: int64 [R].
+        packs: for each pack of the batch its rollouts, all of one version: int64.
     """
     of_packs = [int(versions[members[0]]) if len(members) else NO_VERSION for members in packs]
     members = np.concatenate([np.zeros(0, dtype=np.int64), *packs])

@@ -1,7 +1,8 @@
 """`pack_pairs`: from preferences (a prompt, a chosen and a rejected answer) to packed batches for DPO and similar.
 
-Owns the keys of such a batch, and that the two answers of a pair share a row; leaves the bins to the service's planner,
-the keys that every batch has to `packhorse.client.batches`, and the loss to the trainer.
+Owns the keys that a batch of pairs has besides those of every batch, and that the two answers of a pair share a row.
+Leaves the choice of bins to the service's planner, the keys of every batch to `packhorse.client.batches`, and the loss
+to the trainer.
 
     batches = pack_pairs(prompts, chosen, rejected, max_seq_len=4096, pad_token_id=0, world_size=8)
     for batch in batches[rank::8]:
@@ -32,8 +33,8 @@ from packhorse.wire.prefixes import by_prefix
 class PairBatch(PackedBatch):
     """A packed batch of pairs: each pair's chosen and then its rejected sequence in one row. Legend: n sequences.
 
-    It is a PackedBatch, and so masks, `cu_seqlens` and loss weights come from it as from any other. `labels` are -100
-    on prompts. `ids` are 2·i for the chosen sequence of pair i and 2·i + 1 for the rejected one.
+    It is a PackedBatch, so masks, `cu_seqlens` and loss weights are made as for any other. `labels` are -100 on
+    prompts. `ids` are 2·i for the chosen sequence of pair i and 2·i + 1 for the rejected one.
 
     Example:
         >>> [batch] = pack_pairs([[1, 2]], [[7, 8]], [[9]], max_seq_len=8, pad_token_id=0)
@@ -46,10 +47,10 @@ class PairBatch(PackedBatch):
     is_chosen: torch.Tensor
     """Whether a sequence is its pair's chosen one: bool [n], alternately True and False."""
     pair_ids: torch.Tensor
-    """Index of each sequence's pair in `prompts`, or its group: int64 [n]."""
+    """Index of each sequence's pair in `prompts`, or after `as_pair_batch` its group: int64 [n]."""
     groups: SequenceGroups
-    """The pairs, numbered over all batches of the call, so that every rank numbers them alike: what `LossCounts` and
-    `build_loss_weights(batch, "sample")` count. A batch is of n / 2 pairs. Missing after `as_pair_batch`."""
+    """The batch's n / 2 pairs as groups, which `LossCounts` and `build_loss_weights(batch, "sample")` count. They are
+    numbered over all batches of the call, so a pair has the same number on all ranks. Missing after `as_pair_batch`."""
 
 
 class PairLogProbs(NamedTuple):
@@ -61,9 +62,9 @@ class PairLogProbs(NamedTuple):
     """
 
     chosen: torch.Tensor
-    """Of the chosen answers, given their prompts: float32 [p]."""
+    """Log-probability of each chosen answer, given its prompt: float32 [p]."""
     rejected: torch.Tensor
-    """Of the rejected ones: float32 [p]."""
+    """Log-probability of each rejected answer, given its prompt: float32 [p]."""
 
 
 @overload
@@ -122,9 +123,9 @@ def pack_pairs(
 ) -> list[PairBatch] | list[TreeBatch]:
     """Packs preference pairs into batches, the same number for every rank. The two sequences of a pair share a row.
 
-    A pair takes the room of both sequences, and each of them has the prompt in front. As a tree it stands there once.
+    A pair takes the room of both sequences, each with the prompt in front; in a tree, the prompt is there once.
 
-    Legend: P pairs. Rows of tokens are lists, arrays or tensors of their own length, without padding.
+    Legend: P pairs. A row of tokens is a list, array or tensor of its own length, without padding.
 
     Example:
         >>> batches = pack_pairs(
@@ -147,17 +148,18 @@ def pack_pairs(
         shift_labels: False: `labels[t]` is token t, as Hugging Face models expect. True: the token after t, as
             always in trees. None is False for repeated prefixes.
         flatten: whether a batch's sequences are joined in one row without padding.
-        prefixes: "repeated": each sequence stands in a row by itself. "tree": what sequences of a row begin with stands
+        prefixes: "repeated": each sequence is in its row as a whole. "tree": a prefix that sequences of a row share is
             there once, and a pair takes the room of its distinct tokens.
-        **rows: other options of rows, as `BatchFormat` has them, such as `total_multiple_of`. One that pairs cannot
-            have is refused with the way out.
+        **rows: other options of rows, as in `BatchFormat`, such as `total_multiple_of`. An option that pairs cannot
+            have is refused, and the message says what to do.
 
     Returns:
         Batches on the CPU; every row has pairs, unless `packing.allow_empty` is set. With trees they are `TreeBatch`es,
         with `is_chosen`, `pair_ids` and `groups` too.
 
     Raises:
-        ValueError: a row is empty or a pair too long (its index and lengths are named), or an option is out of range.
+        ValueError: a row is empty or a pair is too long (the message has its index and lengths), or an option is out of
+            range.
         InvalidRequestError: the service refuses, as when there are fewer pairs than packs without `allow_empty`.
         PackhorseError: there is no client, and packhorse[server] is not installed.
     """
@@ -212,7 +214,7 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool | None = None)
         ([True, False], [0, 0])
 
     Args:
-        batch: of `PackedDataset` and the like, without a preset; nothing of it is copied.
+        batch: a batch of `PackedDataset` or the like, without a preset; its tensors are not copied.
         shift_labels: whether `labels[t]` is the token after t, for a batch without the key `shift_labels`.
 
     Raises:
@@ -223,6 +225,7 @@ def as_pair_batch(batch: Mapping[str, Any], *, shift_labels: bool | None = None)
     if groups is None:
         raise ValueError("this batch has no groups: prepare the pairs with grouping=Grouping(size=2), chosen first")
     pairs = groups.reshape(-1, 2) if len(groups) % 2 == 0 else np.zeros((1, 2), dtype=np.int64)
+    # Where one group ends and the next begins; a sequence with a negative number is a group by itself.
     ends = np.flatnonzero((np.diff(groups) != 0) | (groups[1:] < 0)) + 1
     if len(groups) % 2 or (pairs[:, 0] != pairs[:, 1]).any() or len(ends) != max(len(pairs) - 1, 0):
         sizes = np.diff(np.concatenate(([0], ends, [len(groups)])))
@@ -247,11 +250,11 @@ def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogPro
         ([0.25], [0.5])
 
     Args:
-        batch: of `pack_pairs` or `as_pair_batch`.
-        logits: a floating type [B, L, V], on any device; the host does not wait.
+        batch: a batch of `pack_pairs` or `as_pair_batch`.
+        logits: the model's logits, of a floating type: [B, L, V], on any device; the host does not wait for them.
 
     Returns:
-        float32 [n / 2] each, in the order of `pair_ids[::2]`.
+        The sums of chosen and of rejected answers: float32 [n / 2] each, in the order of `pair_ids[::2]`.
     """
     chosen, rejected = sequence_log_probs(batch, logits).view(-1, 2).unbind(1)
     return PairLogProbs(chosen, rejected)
@@ -260,7 +263,11 @@ def pair_log_probs(batch: Mapping[str, Any], logits: torch.Tensor) -> PairLogPro
 def _sequences(
     prompts: Sequence[Any], chosen: Sequence[Any], rejected: Sequence[Any]
 ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
-    """Checks the pairs: chosen and rejected sequence of each in turn, and tokens of their prompts, int64 [P]."""
+    """Checks the pairs, and joins prompts and answers.
+
+    Returns:
+        The sequences: chosen and rejected one of each pair in turn, 2 · P. Tokens of each prompt: int64 [P].
+    """
     if len(prompts) == 0:
         raise ValueError("prompts is empty: there is no pair to pack")
     rows, lengths = {}, {}
@@ -289,6 +296,7 @@ def _sequences(
 def _shared(sequences: list[NDArray[Any]]) -> NDArray[np.int64]:
     """Returns how many tokens the two sequences of each pair share in a tree: int64 [P]."""
     pairs = zip(sequences[::2], sequences[1::2], strict=True)
+    # [1]: what rows share with the one before them; [1] again: the second row of the pair.
     return np.array([by_prefix(pair)[1][1] for pair in pairs], dtype=np.int64)
 
 

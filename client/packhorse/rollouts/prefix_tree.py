@@ -1,7 +1,7 @@
-"""`PrefixTree`: sequences whose common prefixes stand in a row once.
+"""`PrefixTree`: sequences laid out in one row that holds each common prefix once.
 
-Owns the tree's layout and which tokens see each other in it. Leaves checks of rows to `flat_rows`, the order in which
-common prefixes are neighbours to `packhorse.wire.prefixes`, and a trainer's keys to `tree_batch` and `tree_row`.
+Owns the tree's layout and which tokens see each other in it. Leaves checks of rows to `flat_rows`, sorting sequences by
+their prefixes to `packhorse.wire.prefixes`, and a trainer's keys to `tree_batch` and `tree_row`.
 
 Legend: R sequences of A tokens together, N distinct tokens, S segments, K gathered keys.
 """
@@ -24,8 +24,9 @@ from packhorse.wire.prefixes import by_prefix
 class PrefixTree:
     """Sequences laid out as the tree of their prefixes, depth first.
 
-    A node is a token and the next one, so sequences fork one token before they differ, and every node has one label.
-    Children come in the order of the first sequence that has them. A segment is a chain of nodes without a fork.
+    A node is a token together with the token after it, so every node has one label, and sequences fork one token before
+    they differ. Children come in the order of the first sequence that has them. A segment is a chain of nodes without a
+    fork.
 
     Example:
         >>> tree = PrefixTree.of([[1, 2, 3, 4], [1, 2, 3, 5]])
@@ -38,17 +39,17 @@ class PrefixTree:
     tokens: NDArray[np.int64]
     """Distinct tokens: int64 [N]."""
     depths: NDArray[np.int64]
-    """How many tokens stand before each in its sequences: int64 [N], the position ids."""
+    """Number of tokens before each token in its sequences, its position id: int64 [N]."""
     next_tokens: NDArray[np.int64]
-    """The one token that follows each; -100 at a sequence's end: int64 [N]."""
+    """The one token that follows each token; -100 at a sequence's end: int64 [N]."""
     subtree_ends: NDArray[np.int64]
-    """Exclusive end of what descends from each: int64 [N]."""
+    """Exclusive end, in the row, of each token's descendants: int64 [N]."""
     segment_ends: NDArray[np.int64]
     """Exclusive end of each segment in the row: int64 [S]."""
     parents: NDArray[np.int64]
-    """The segment before each one, -1 at a root: int64 [S]."""
+    """The parent of each segment, -1 for a root: int64 [S]."""
     positions: NDArray[np.int64]
-    """Where each sequence's tokens stand in the row, sequence after sequence: int64 [A]."""
+    """Position in the row of each sequence's tokens, sequence after sequence: int64 [A]."""
     sequence_ends: NDArray[np.int64]
     """Exclusive end of each sequence in `positions`: int64 [R]."""
 
@@ -60,7 +61,7 @@ class PrefixTree:
             sequences: R rows of token ids from 0, each with at least one: lists, arrays or tensors.
 
         Raises:
-            ValueError: there is no sequence, or one is empty, not 1-D, or holds something else; names it.
+            ValueError: there is no sequence, or one is empty, not 1-D or not of token ids; the message names it.
         """
         if len(sequences) == 0:
             raise ValueError("sequences is empty: there is no tree to build")
@@ -76,14 +77,17 @@ class PrefixTree:
 
     @classmethod
     def _of_flat(cls, flat: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
+        """Lays checked sequences out: `flat` int64 [A], and where each begins in it and how long it is, int64 [R]."""
         leaves = _Leaves.of(flat, starts, lengths)
+        # Of segments: first depth, depth after the last, parent, a sequence that has it. Of leaves: the last segment.
         first, end, parents, which, segment_of_leaf = leaves.segments()
         sizes = end - first  # of segments
         segment_ends = np.cumsum(sizes)
         begins = segment_ends - sizes
-        source = range_indices(starts[which] + first, sizes)
+        source = range_indices(starts[which] + first, sizes)  # index in `flat` of each token of the row: int64 [N]
         next_tokens = flat[np.minimum(source + 1, len(flat) - 1)]
         next_tokens[segment_ends[segment_of_leaf] - 1] = IGNORE_INDEX
+        # Children come after their parents, so in descending order each child is complete before its parent takes it.
         subtree_ends = segment_ends.copy()
         for segment in range(len(parents) - 1, -1, -1):
             if (parent := parents[segment]) >= 0:
@@ -105,12 +109,12 @@ class PrefixTree:
 
     @property
     def num_tokens(self) -> int:
-        """Distinct tokens N, which are what the row takes."""
+        """Number of distinct tokens, N: the row's length."""
         return len(self.tokens)
 
     @property
     def num_forks(self) -> int:
-        """How often sequences part that began alike."""
+        """Number of forks: segments after which sequences part that began alike."""
         parents = self.parents[self.parents >= 0]
         return int((np.bincount(parents, minlength=1) > 1).sum())
 
@@ -118,12 +122,12 @@ class PrefixTree:
         """Returns where trained tokens are predicted.
 
         Args:
-            trained: of each sequence's tokens, sequence after sequence: bool [A]. A first token is never trained,
-                because nothing predicts it.
+            trained: whether each token of the sequences is trained, sequence after sequence: bool [A]. A first token is
+                never trained, because nothing predicts it.
 
         Returns:
-            For each of M trained tokens its index in A, the row's position whose logits predict it, and its sequence:
-            int64 [M] each. A position that several sequences share serves each of them.
+            (its index among the A tokens, the position in the row whose logits predict it, its sequence) of each of M
+            trained tokens: int64 [M] each. A position that several sequences share occurs once for each of them.
         """
         lengths = np.diff(self.sequence_ends, prepend=0)
         flags = trained.copy()
@@ -132,7 +136,7 @@ class PrefixTree:
         return at, self.positions[at - 1], np.repeat(np.arange(len(lengths)), lengths)[at]
 
     def labels(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns each token's next one at the given positions, and -100 elsewhere: int64 [N]."""
+        """Returns the labels of the row: the next token at the given positions, -100 elsewhere: int64 [N]."""
         labels = np.full(self.num_tokens, IGNORE_INDEX, dtype=np.int64)
         labels[positions] = self.next_tokens[positions]
         return labels
@@ -141,8 +145,9 @@ class PrefixTree:
         """Returns the keys that each segment's queries attend to, for variable-length kernels.
 
         Returns:
-            Positions in the row from the root to each segment's end, segment after segment, int64 [K], and their
-            exclusive ends, int64 [S]. The kernel has to align its causal mask at the end, as FlashAttention does.
+            For each segment the positions in the row from the root to the segment's end, segment after segment, int64
+            [K]; and where each segment's keys end in this array, int64 [S]. The kernel has to align its causal mask at
+            the end of queries and keys, as FlashAttention does.
         """
         sizes = np.diff(self.segment_ends, prepend=0)
         of_segments, num_in_path = _paths(self.parents)
@@ -151,12 +156,12 @@ class PrefixTree:
         return keys, in_segments[np.cumsum(num_in_path) - 1]
 
     def mask(self) -> torch.Tensor:
-        """Returns which keys each query sees: bool [N, N], for SDPA. It sees itself and its sequences up to it."""
+        """Returns which keys each query sees, for SDPA: bool [N, N]. A token sees itself and its prefix."""
         at = torch.arange(self.num_tokens)
         return (at[None] <= at[:, None]) & (at[:, None] < torch.from_numpy(self.subtree_ends)[None])
 
     def mask_mod(self, device: torch.device | str = "cpu") -> Callable[..., torch.Tensor]:
-        """Returns the rule of `mask` as a function of (batch, head, query, key) for FlexAttention, on a device.
+        """Returns `mask` as a function of (batch, head, query, key), for FlexAttention on a device.
 
         Example:
             >>> sees = PrefixTree.of([[1, 2, 4], [1, 2, 5]]).mask_mod()
@@ -169,39 +174,45 @@ class PrefixTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Leaves:
-    """Distinct sequences in lexicographic order, so that those with a common prefix are neighbours. n leaves."""
+    """Distinct sequences in lexicographic order, so that those with a common prefix are neighbours. Legend: n leaves.
+
+    A leaf is a distinct sequence; equal sequences share it.
+    """
 
     sequences: NDArray[np.int64]
     """The first sequence of each leaf: int64 [n]."""
     lengths: NDArray[np.int64]
-    """Nodes from the root: int64 [n]."""
+    """Nodes of each leaf, from the root: int64 [n]."""
     shared: NDArray[np.int64]
-    """Nodes that each shares with the leaf before it, 0 for the first: int64 [n]."""
+    """Nodes that each leaf shares with the leaf before it, 0 for the first: int64 [n]."""
     leaf_of: NDArray[np.int64]
     """Each sequence's leaf: int64 [R]."""
 
     @classmethod
     def of(cls, flat: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
+        """Finds the leaves; the arguments are those of `PrefixTree._of_flat`."""
         order, shared = by_prefix(np.split(flat, starts[1:]))
-        is_first = shared < lengths[order]  # of its leaf: it equals none before it
+        is_first = shared < lengths[order]  # whether a sequence is the first of its leaf, unlike the one before it
         leaf_of = np.empty(len(order), dtype=np.int64)
         leaf_of[order] = np.cumsum(is_first) - 1
         chosen = order[is_first]
         return cls(sequences=chosen, lengths=lengths[chosen], shared=shared[is_first], leaf_of=leaf_of)
 
     def segments(self) -> tuple[NDArray[np.int64], ...]:
-        """Returns the tree's segments, depth first, and each leaf's last one.
+        """Returns the tree's segments, depth first, and the segment at which each leaf ends.
 
         Returns:
-            For each segment its first depth, its end, its parent and a sequence that has it: int64 [S] each; and the
-            segment at which each leaf ends: int64 [n].
+            Five arrays. Of each segment: depth of its first node, depth after its last node, its parent (-1 for a
+            root), a sequence that has it: int64 [S]. Of each leaf: the segment at which it ends: int64 [n].
         """
         rows: list[tuple[int, int, int, int]] = []
         last = np.empty(len(self.lengths), dtype=np.int64)
-        stack = [(0, len(self.lengths), 0, -1)]  # leaves [begin, end) that share so many nodes, below a segment
+        # (begin, end, depth, parent): leaves [begin, end) share their first `depth` nodes, up to segment `parent`.
+        stack = [(0, len(self.lengths), 0, -1)]
         while stack:
             begin, end, depth, parent = stack.pop()
             is_leaf = end - begin == 1
+            # The depth to which these leaves are alike: where they fork, or where the only one ends.
             fork = int(self.lengths[begin] if is_leaf else self.shared[begin + 1 : end].min())
             if fork > depth:
                 rows.append((depth, fork, parent, int(self.sequences[begin])))
@@ -212,13 +223,17 @@ class _Leaves:
             inner = np.flatnonzero(self.shared[begin + 1 : end] == fork) + begin + 1
             bounds = [begin, *inner.tolist(), end]
             children = list(pairwise(bounds))
+            # The child with the first sequence is pushed last, so it is popped first.
             children.sort(key=lambda child: -int(self.sequences[child[0] : child[1]].min()))
             stack += [(first, after, fork, parent) for first, after in children]
         return (*np.array(rows, dtype=np.int64).T, last)
 
 
 def _paths(parents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the segments from the root to each segment, end to end, and how many each has: int64 [S]."""
+    """Returns the segments on the path from the root to each segment, path after path, and each path's length.
+
+    The first is int64 [sum of the lengths], the second int64 [S].
+    """
     paths: list[list[int]] = []
     for segment, parent in enumerate(parents.tolist()):
         paths.append([*(paths[parent] if parent >= 0 else ()), segment])

@@ -1,7 +1,7 @@
-"""Bins of rollouts or pairs for every rank and batch, and what assembles them.
+"""What packing rollouts and packing pairs share: asking the planner for bins, and making the assembler of batches.
 
-Owns the call of the planner, in this process or on a server, and what is asked of batches. Leaves the items to `given`,
-`pairs` and `tree_packs`, and the keys of batches to `pack` and `pairs`.
+Owns the call of the planner, in this process or on a server, and which options of rows are refused. Leaves what is
+packed to `given`, `pairs` and `tree_packs`, and the keys of batches to `pack` and `pairs`.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _REFUSED = {
     "continue_positions": "no sequence is split here, so its positions begin at 0; leave it out",
     "shared_prefix": "give prefixes='tree', so that common prefixes stand once, or leave it out",
 }
-"""Options of rows that rollouts and pairs refuse → the way out. They have every other one, as the assembler has it."""
+"""Options of rows that rollouts and pairs refuse → what to do instead. All other fields of `RowFormat` are allowed."""
 
 
 def assembler_of(
@@ -35,7 +35,7 @@ def assembler_of(
     shift_labels: bool | None,
     flatten: bool,
 ) -> BatchAssembler:
-    """Returns what assembles batches of rollouts or pairs, and checks what they are asked for.
+    """Checks the options of rows, and returns the assembler of batches of rollouts or pairs.
 
     Args:
         max_seq_len: a bin's capacity in tokens.
@@ -46,8 +46,8 @@ def assembler_of(
         flatten: as in `RowFormat`.
 
     Raises:
-        TypeError: a name is not of a field.
-        ValueError: prefixes is neither, or something else is out of range, refused or does not go with trees.
+        TypeError: a name in `rows` is not a field of `RowFormat`.
+        ValueError: prefixes is neither, or an option is out of range, refused or does not go with trees.
     """
     if prefixes not in ("repeated", "tree"):
         raise ValueError(f"prefixes must be 'repeated' or 'tree', got {prefixes!r}")
@@ -83,22 +83,22 @@ def bins_of_steps(
     resources: Resources = NO_RESOURCES,
     costs: NDArray[np.int64] | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Packs rooms into bins, as many for every rank and batch.
+    """Packs items into bins; the number of bins is a multiple of world_size · batch_size.
 
     Args:
-        client: whose server packs; None packs in this process.
+        client: client of the server that packs; None packs in this process.
         rooms: tokens that each item takes: int64 [S].
         max_seq_len: a bin's capacity in tokens.
         world_size: data-parallel ranks.
         batch_size: bins in a batch.
-        what: the items' name, for errors.
+        what: name of the items, such as "rollouts", for errors.
         packing: the packer and its limits.
-        separate_by: items with different numbers share no bin: int64 [S]; None if all may.
+        separate_by: a number for each item; items with different numbers share no bin: int64 [S]. None if all may.
         resources: as in `Client.pack_sequences`.
         costs: as in `Client.pack_sequences`.
 
     Returns:
-        Each bin's indices into `rooms`: int64.
+        For each bin the indices of its items: int64.
 
     Raises:
         ValueError: world_size or batch_size is out of range.
@@ -128,7 +128,7 @@ def bins_of_steps(
 
 
 def block_of(bins: list[NDArray[np.int64]], lengths: NDArray[np.int64]) -> BinBlock:
-    """Makes one block of bins of sequence numbers, whose lengths are int64 [sequences]."""
+    """Returns one block of all bins; `bins` are numbers of sequences, and `lengths` their tokens, int64 [sequences]."""
     ids = np.concatenate(bins)
     return BinBlock(
         ids=ids,

@@ -1,7 +1,8 @@
 """`PackedSampler`: which samples of a TransferQueue each data-parallel rank takes, so that ranks wait little.
 
-Owns the choice for all ranks at once, and that every rank is told its part. Leaves which groups are complete, and the
-queue itself, to `transfer_queue` (`pip install transferqueue`), and the placing to the service's planner.
+Owns choosing for all ranks at once, and keeping each rank's part until it asks. Leaves which groups are complete, and
+the queue itself, to the library TransferQueue (`pip install transferqueue`), and placing samples to the service's
+planner.
 """
 
 from typing import Any
@@ -19,21 +20,22 @@ from packhorse.topology import DEFAULT_COST_LINEAR
 class PackedSampler(GRPOGroupNSampler):
     """A sampler for TransferQueue's controller that gives every rank samples of equal cost.
 
-    Beside its own `SeqlenBalancedSampler` it counts attention (a sample of L tokens costs cost_linear · L + L²), keeps
-    a cap of tokens, and refuses a sample without a length instead of taking it for one token. Groups stay together, and
-    every rank takes as many samples, unless `equal_counts` is False.
+    Unlike TransferQueue's `SeqlenBalancedSampler` it counts attention (a sample of L tokens costs cost_linear · L +
+    L²), can cap the tokens of a rank, and refuses a sample without a length instead of counting it as one token. Groups
+    stay together, and every rank takes the same number of samples, unless `equal_counts` is False.
 
-    The first rank that asks for a batch chooses for all, and the others are told the rest; a checkpoint holds it.
+    When the first rank asks for a batch, all ranks' parts are chosen; the others get theirs when they ask. A checkpoint
+    of the sampler holds the parts.
 
         controller = TransferQueueController.remote(PackedSampler(dp_size=8, n_samples_per_prompt=8, max_tokens=65536))
 
     Args:
         dp_size: data-parallel ranks.
         n_samples_per_prompt: samples in a group, stored one after the other.
-        max_tokens: the most tokens that a rank takes in a batch; None for no cap.
+        max_tokens: most tokens that a rank takes in a batch; None for no cap.
         cost_linear: see `PackOptions`.
         equal_counts: whether every rank takes `batch_size` samples; otherwise only costs decide.
-        client: whose server places them; None places in this process, which needs packhorse[server].
+        client: client of the server that places samples; None places in this process, which needs packhorse[server].
 
     Raises:
         ValueError: a number is below 1.
@@ -68,24 +70,25 @@ class PackedSampler(GRPOGroupNSampler):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[list[int], list[int]]:
-        """Returns a rank's samples, twice: those that it takes, and those that are consumed.
+        """Returns the samples that a rank takes, and the samples that the queue marks as consumed: the same ones.
 
         Args:
             ready_indexes: samples that no rank has taken.
             batch_size: samples of a rank, a multiple of `n_samples_per_prompt`.
             task_name: the queue's consumer.
             partition_id: the queue's partition.
-            args: of the queue, not used.
-            kwargs: of the queue: `dp_rank`, `batch_index` and `partition`, whose custom metadata has `total_lengths`
-                for every sample.
+            args: further arguments of the queue, not used.
+            kwargs: further arguments of the queue. Used are `dp_rank`, `batch_index` and `partition`, whose custom
+                metadata has `total_lengths` for every sample.
 
         Returns:
-            Indices of samples, groups one after the other; nothing while there are too few complete groups.
+            Two equal lists of indices of samples, group after group; empty while there are too few complete groups.
 
         Raises:
-            ValueError: a sample has no length, or the batch does not fit the ranks; says what to change.
+            ValueError: a sample has no length, or the batch does not fit the ranks; the message says what to change.
         """
         rank, index = kwargs.get("dp_rank", 0), kwargs.get("batch_index", 0)
+        # The base class's state, which it checkpoints: partition → task → rank → batch → the two lists.
         of_ranks = self._states.setdefault(partition_id, {}).setdefault(task_name, {})
         if index not in of_ranks.get(rank, {}):
             chosen, _ = super().sample(ready_indexes, batch_size * self._dp_size)
@@ -98,6 +101,7 @@ class PackedSampler(GRPOGroupNSampler):
         return list(taken), list(consumed)
 
     def _lengths(self, chosen: list[int], partition: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Returns the tokens of each sample, from the partition's metadata: int64 [len(chosen)]."""
         of_samples = {} if partition is None else partition.get_custom_meta(chosen)
         lengths = [of_samples.get(sample, {}).get("total_lengths") for sample in chosen]
         if None in lengths:
@@ -110,7 +114,13 @@ class PackedSampler(GRPOGroupNSampler):
     def _parts(
         self, chosen: list[int], lengths: np.ndarray[Any, np.dtype[np.int64]], batch_size: int
     ) -> list[list[int]]:
-        """Deals samples to ranks."""
+        """Returns the samples of each rank; a rank is a bin, and a group an item that is never divided.
+
+        Args:
+            chosen: samples of one batch of all ranks, group after group.
+            lengths: tokens of each sample: int64 [len(chosen)].
+            batch_size: samples of a rank.
+        """
         groups = np.arange(len(chosen)) // self.n_samples_per_prompt
         of_groups = np.add.reduceat(lengths, np.arange(0, len(chosen), self.n_samples_per_prompt))
         costs = (self._packing.cost_linear + lengths) * lengths

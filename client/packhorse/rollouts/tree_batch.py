@@ -1,9 +1,11 @@
 """`TreeBatch`: a batch of rollouts whose common prefixes are computed once.
 
-Owns the batch's keys, its masks, and what its prefixes save. Leaves rows to `tree_rows`, which rollouts share one to
-`tree_packs`, and log-probabilities and weights of losses to `packhorse.losses`.
+Owns the batch's keys, making it from bins of rollouts or from another batch, its masks, and counting what it saves.
+Leaves the layout of a row to `tree_rows`, which rollouts share one to `tree_packs`, and log-probabilities and weights
+of losses to `packhorse.losses`.
 
-Legend: B rows, L tokens in a row, T = B · L, n sequences, M trained tokens, S segments, K gathered keys.
+Legend: B rows, L tokens in a row, T = B · L, n sequences, M trained tokens, S segments, K gathered keys. A segment is a
+chain of tokens without a fork; a fork is where sequences part that began alike.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,11 +28,10 @@ from packhorse.rollouts.tree_rows import TreeRow, joined_rows
 
 
 class TreeBatch(Batch):
-    """A packed batch of rollouts with each common prefix once, so its rows have distinct tokens.
+    """A packed batch of rollouts whose rows hold each common prefix once.
 
-    Its keys are those below. Labels are for the next token.
-    A position that several sequences share predicts a token of each of them: so values of trained tokens are lists of M
-    entries, sequence after sequence in a row.
+    Its keys are those below. Labels are for the next token. A position that several sequences share predicts a token of
+    each of them, so values of trained tokens have no shape [B, L]: they are flat, M entries, sequence after sequence.
 
     Example:
         >>> from packhorse.rollouts import Rollouts, pack_rollouts
@@ -45,33 +46,35 @@ class TreeBatch(Batch):
     input_ids: torch.Tensor
     """Distinct tokens, depth first, then padding: int64 [B, L]."""
     position_ids: torch.Tensor
-    """How many tokens stand before each in its sequences; 0, 1, 2, … in padding: int64 [B, L]."""
+    """Number of tokens before each token in its sequences; 0, 1, 2, … in padding: int64 [B, L]."""
     labels: torch.Tensor
-    """The token that follows each where one is trained, else -100: int64 [B, L]."""
+    """The token that follows each token, if that is trained, else -100: int64 [B, L]."""
     attention_mask: torch.Tensor
     """1 on tokens, 0 on padding: int64 [B, L]."""
     subtree_ends: torch.Tensor
-    """A token is seen by those from itself up to here, in its row; padding by padding: int64 [B, L]."""
+    """Exclusive end, in its row, of the tokens that see a token (itself and its descendants): int64 [B, L]. Only
+    padding sees padding.
+    """
     tree_kv_index: torch.Tensor
-    """For variable-length kernels the keys of each segment, end to end, as indices into T: int64 [K]."""
+    """Keys of each segment, end to end, as indices into T, for variable-length kernels: int64 [K]."""
     tree_cu_seqlens_q: torch.Tensor
     """Offsets of segments in T: int32 [S + 1]. A row's padding is the last of its segments."""
     tree_cu_seqlens_k: torch.Tensor
     """Offsets of segments in `tree_kv_index`: int32 [S + 1]. Causal masks are aligned at the end."""
     tree_max_seqlens: tuple[int, int]
-    """The longest segment, and the most keys of one. Python ints, so that no kernel waits for them."""
+    """Length of the longest segment, and most keys of one. Python ints, so that no kernel waits for them."""
     token_index: torch.Tensor
-    """Where in T each trained token is predicted: int64 [M]."""
+    """Index into T of the position that predicts each trained token: int64 [M]."""
     sequence_index: torch.Tensor
     """The sequence of each trained token, as an index into `ids`: int64 [M]."""
     advantages: torch.Tensor
-    """Of each trained token: float32 [M]."""
+    """Advantage of each trained token: float32 [M]."""
     logprobs: torch.Tensor
-    """Of each trained token, under the policy that wrote it: float32 [M]."""
+    """Log-probability of each trained token, under the policy that wrote it: float32 [M]."""
     reference_logprobs: torch.Tensor
-    """Of each trained token, under the reference policy: float32 [M]."""
+    """Log-probability of each trained token, under the reference policy: float32 [M]."""
     rewards: torch.Tensor
-    """Of each sequence, the sum of its tokens': float32 [n]."""
+    """Reward of each sequence, the sum of its tokens' rewards: float32 [n]."""
     dones: torch.Tensor
     """Whether each sequence came to its end: bool [n]."""
     ids: torch.Tensor
@@ -79,18 +82,18 @@ class TreeBatch(Batch):
     lengths: torch.Tensor
     """Tokens of each sequence, query and response: int64 [n]."""
     num_forks: int
-    """How often sequences part that began alike."""
+    """Number of forks."""
     group_ids: torch.Tensor
-    """Of a dataset with groups: as in `PackedBatch`: int64 [n]."""
+    """As in `PackedBatch`, for a dataset with groups: int64 [n]."""
     groups: SequenceGroups
-    """Of rollouts: as in `RolloutBatch`."""
+    """As in `RolloutBatch`, for rollouts."""
     policy_versions: torch.Tensor
     """As in `RolloutBatch`: int64 [n]."""
     pack_policy_versions: torch.Tensor
     """As in `RolloutBatch`: int64 [packs]."""
 
     def __missing__(self, key: object) -> Any:
-        """Raises a KeyError; if something asks for sequences that stand one after the other, it says what to do."""
+        """Raises a KeyError; for keys of batches whose sequences lie end to end, the message says what to do."""
         if key in ("layout", "cu_seqlens", "sequence_ids"):
             raise KeyError(
                 f"a batch of trees has no {key!r}, because its sequences share tokens: presets, context parallelism "
@@ -112,10 +115,10 @@ class PrefixSharing:
     num_sequences: int
     """Sequences, such as the samples of an agent's turns."""
     num_forks: int
-    """How often sequences part that began alike. A conversation whose turns continue each other has a fork for
-    each turn but the last, one token wide."""
+    """How often sequences part that began alike. A conversation whose turns continue each other has a fork, one token
+    wide, for each turn but the last."""
     num_tokens: int
-    """Tokens of the sequences."""
+    """Tokens of all sequences, as if none were shared."""
     num_distinct_tokens: int
     """Tokens that are computed."""
 
@@ -138,7 +141,7 @@ def prefix_sharing(batches: Iterable[TreeBatch]) -> PrefixSharing:
         2 sequences with 1 fork: 7 of 10 tokens are computed (70.0 %)
 
     Args:
-        batches: of `pack_rollouts` with `prefixes="tree"`.
+        batches: batches of `pack_rollouts` with `prefixes="tree"`.
     """
     given = list(batches)
     return PrefixSharing(
@@ -150,10 +153,11 @@ def prefix_sharing(batches: Iterable[TreeBatch]) -> PrefixSharing:
 
 
 def build_tree_mask(batch: TreeBatch, *, window: int | None = None) -> torch.Tensor:
-    """Returns which keys each query sees: bool [B, 1, L, L], for SDPA. A token sees the sequences up to itself.
+    """Returns which keys each query sees, for SDPA: bool [B, 1, L, L]. A token sees itself and its prefix.
 
-    A model that is given a mask applies no sliding window of its own. Where layers differ, models of transformers take
-    both: `{"full_attention": build_tree_mask(batch), "sliding_attention": build_tree_mask(batch, window=128)}`.
+    A model that is given a mask applies no sliding window of its own. If only some layers have a window, give a model
+    of transformers both masks:
+    `{"full_attention": build_tree_mask(batch), "sliding_attention": build_tree_mask(batch, window=128)}`.
 
     Example:
         >>> from packhorse.rollouts import Rollouts, pack_rollouts
@@ -163,7 +167,7 @@ def build_tree_mask(batch: TreeBatch, *, window: int | None = None) -> torch.Ten
         [[[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]]
 
     Args:
-        batch: of `pack_rollouts` with `prefixes="tree"`, on any device.
+        batch: a batch of `pack_rollouts` with `prefixes="tree"`, on any device.
         window: how many tokens of its sequence a token sees, itself included; None for all.
 
     Raises:
@@ -176,7 +180,7 @@ def build_tree_mask(batch: TreeBatch, *, window: int | None = None) -> torch.Ten
 
 
 def build_tree_block_mask(batch: TreeBatch, *, window: int | None = None) -> BlockMask:
-    """Builds FlexAttention's mask of a batch, on its device, from every pair of tokens.
+    """Builds FlexAttention's mask of a batch, on the batch's device.
 
     Example:
         >>> from packhorse.rollouts import Rollouts, pack_rollouts
@@ -186,7 +190,7 @@ def build_tree_block_mask(batch: TreeBatch, *, window: int | None = None) -> Blo
         (1, 1, 4, 4)
 
     Args:
-        batch: of `pack_rollouts` with `prefixes="tree"`, on the device where attention runs.
+        batch: a batch of `pack_rollouts` with `prefixes="tree"`, on the device where attention runs.
         window: as in `build_tree_mask`.
 
     Raises:
@@ -198,7 +202,7 @@ def build_tree_block_mask(batch: TreeBatch, *, window: int | None = None) -> Blo
 
 
 def _rule(batch: TreeBatch, window: int | None) -> Callable[..., torch.Tensor]:
-    """Returns the rule of masks as a function of (row, head, query, key)."""
+    """Returns the function of (row, head, query, key) that says whether the query sees the key."""
     if window is not None and window < 1:
         raise ValueError(f"window must be at least 1, got {window}; None is for no window")
     ends, depths = batch["subtree_ends"], batch["position_ids"]
@@ -213,8 +217,16 @@ def _rule(batch: TreeBatch, window: int | None) -> Callable[..., torch.Tensor]:
 def tree_batch(
     bins: Sequence[NDArray[np.int64]], rollouts: FlatRollouts, max_seq_len: int, *, pad_token_id: int, flatten: bool
 ) -> TreeBatch:
-    """Makes one batch of bins of rollouts, each a row; flattened, all in one row without padding."""
-    rows, sources = [], [np.zeros(0, dtype=np.int64)]
+    """Makes one batch of some bins of rollouts.
+
+    Args:
+        bins: rollouts of each bin, which becomes a row: int64.
+        rollouts: all rollouts.
+        max_seq_len: tokens of a row.
+        pad_token_id: token that fills a row's free end.
+        flatten: whether all rows are joined in one without padding.
+    """
+    rows, sources = [], [np.zeros(0, dtype=np.int64)]  # sources: indices of trained tokens in the flat rollouts
     for members in bins:
         response_lengths = rollouts.response_lengths[members]
         here = range_indices(rollouts.response_starts[members], response_lengths)
@@ -250,7 +262,7 @@ def folded(
     flatten: bool = False,
     redactions: NDArray[np.int64] | None = None,
 ) -> TreeBatch:
-    """Folds the sequences of each row of a batch into a tree, in which common prefixes stand once.
+    """Makes a tree of the sequences of each row of a batch, in which a common prefix occurs once.
 
     Example:
         >>> from packhorse.client import MemoryDatasets, PackedDataset
@@ -263,14 +275,16 @@ def folded(
         [[1, 2, 7, 8, 2, 9, 0, 0]]
 
     Args:
-        batch: in rows, with shifted labels: what the loss mask and separators say is in it.
-        row_tokens: tokens of a row of the tree.
+        batch: a batch in rows, with shifted labels; its labels already say which tokens are trained.
+        row_tokens: tokens of a row of the result.
         pad_token_id: token that fills a row's free end.
         flatten: whether all rows are joined in one without padding.
-        redactions: of each sequence, as in `BinBlock`; None if there are none. A token that others share stays.
+        redactions: redaction of each sequence, as in `BinBlock`; None if there are none. A token stays if a sequence
+            without a replacement shares it.
 
     Returns:
-        A batch without values of a policy; with the batch's `group_ids`, and keys of its mixture.
+        A batch without values of a policy (`advantages`, `logprobs`, …), but with `group_ids` and the keys of a mixture
+        if the given batch has them.
 
     Raises:
         ValueError: the distinct tokens of a row are more than `row_tokens`.
@@ -293,7 +307,7 @@ def folded(
 
 
 def tree_rows(batch: PackedBatch, redactions: NDArray[np.int64] | None = None) -> list[TreeRow]:
-    """Returns each row of a batch with shifted labels as a tree."""
+    """Returns each row of a batch as a tree; the batch has shifted labels."""
     layout = as_layout(batch)
     tokens, labels = batch["input_ids"].numpy().reshape(-1), batch["labels"].numpy().reshape(-1)
     rows = []

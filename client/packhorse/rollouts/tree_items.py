@@ -1,9 +1,11 @@
-"""Which rollouts are placed in a row together, so that what they share is computed once.
+"""Which rollouts are planned as one item, so that they share a row and their common prefix is computed once.
 
-Owns the items that go to the planner: groups, and halves of those that are too large. Leaves the order of prefixes to
-`packhorse.wire.prefixes`, and the packs to the service's planner.
+Owns the items that go to the planner: groups, and halves of groups that are too large. Leaves the order of prefixes to
+`packhorse.wire.prefixes`, and placing items in bins to the service's planner.
 
-Legend: R rollouts in the order of their prefixes, M items, c amounts (distinct tokens, trained tokens, resources).
+Legend: R rollouts in the order of their prefixes (in which rollouts with a common prefix are neighbours), c amounts
+that a bin limits (distinct tokens, trained tokens, resources). A node is a token of the tree of prefixes: see
+`PrefixTree` in `prefix_tree`.
 """
 
 from collections.abc import Sequence
@@ -18,12 +20,12 @@ from packhorse.topology import cost_of
 from packhorse.wire.prefixes import by_prefix
 
 Span = tuple[int, int]
-"""An item: rollouts [begin, end) in the order of prefixes."""
+"""An item: the rollouts [begin, end) in the order of prefixes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SharedPrefixes:
-    """Rollouts in groups, each group in the order of its prefixes, and what any stretch of a group takes.
+    """Rollouts in groups, each group in the order of its prefixes, with sums that give what any `Span` takes.
 
     Example:
         >>> rows = [np.array([1, 2, 3]), np.array([1, 2, 4])]
@@ -33,13 +35,14 @@ class SharedPrefixes:
     """
 
     order: NDArray[np.int64]
-    """The rollouts in order: int64 [R]."""
+    """The rollouts' indices, group after group: int64 [R]."""
     groups: list[Span]
-    """The groups."""
+    """Each group, as a range of `order`."""
     up_to: NDArray[np.int64]
-    """Sums of lengths, of squared lengths and of other amounts before each: int64 [R + 1, c + 1]."""
+    """Prefix sums over `order` of lengths, squared lengths and the other c - 1 amounts: int64 [R + 1, c + 1]."""
     shared_up_to: NDArray[np.int64]
-    """Sums of what each shares with the one before it, in nodes and squared nodes: int64 [R + 1, 2]."""
+    """Prefix sums of the nodes that each rollout shares with the one before it in its group, and of their squares:
+    int64 [R + 1, 2]."""
 
     @classmethod
     def of(
@@ -53,15 +56,17 @@ class SharedPrefixes:
         """Groups rollouts.
 
         Args:
-            rows: tokens of every rollout: R of integers [length].
-            query_lengths: tokens of its query: int64 [R].
-            groups: number of its group: int64 [R]. None: those are a group of which one's whole query begins the other,
-                such as answers to a query and the turns of a conversation.
-            amounts: what each takes beside tokens: int64 [R, c - 1].
-            kinds: rollouts with different numbers are never in a group: int64 [R]; None if all may be.
+            rows: tokens of every rollout: R arrays of integers [length].
+            query_lengths: tokens of each rollout's query: int64 [R].
+            groups: number of each rollout's group: int64 [R]. With None, neighbours are in a group if one's whole query
+                begins the other, such as answers to a query and the turns of a conversation.
+            amounts: what each rollout takes besides tokens: int64 [R, c - 1].
+            kinds: a number for each rollout; rollouts with different numbers are never in a group: int64 [R]. None if
+                all may be.
         """
         order, shared = by_prefix(rows)
-        # Rows of a group stay in the order of prefixes. Between them others may stand, which share at least as much.
+        # Sorted by kind, then group; within these the order of prefixes stays. Rollouts that become neighbours share
+        # the least of what neighbours between them shared.
         numbers = np.zeros((2, len(rows)), dtype=np.int64)
         numbers[0] = 0 if kinds is None else kinds
         if groups is not None:
@@ -70,11 +75,11 @@ class SharedPrefixes:
             by_number = np.lexsort((np.arange(len(rows)), *numbers[::-1][:, order]))
             shared = _least_between(shared, by_number)
             order = order[by_number]
-        begins = np.ones(len(rows), dtype=np.bool_)
+        begins = np.ones(len(rows), dtype=np.bool_)  # whether a group begins with the rollout
         begins[1:] = (np.diff(numbers[:, order]) != 0).any(axis=0)
         if groups is None:
             least_query = np.minimum(query_lengths[order][1:], query_lengths[order][:-1])
-            begins[1:] |= shared[1:] + 1 < least_query
+            begins[1:] |= shared[1:] + 1 < least_query  # + 1: rows that share k tokens share k - 1 nodes
         shared[begins] = 0
         lengths = np.array([len(rows[index]) for index in order.tolist()], dtype=np.int64)
         columns = np.concatenate((lengths[:, None], lengths[:, None] ** 2, amounts[order]), axis=1)
@@ -91,50 +96,64 @@ class SharedPrefixes:
     def amounts(self, span: Span) -> NDArray[np.int64]:
         """Returns what an item takes: distinct tokens, and then each other amount: int64 [c]."""
         sums = self._sums(*span)
-        return np.delete(sums, 1)
+        return np.delete(sums, 1)  # without the squares
 
     def cost(self, span: Span, cost_linear: int) -> int:
-        """Returns what an item costs: `cost_linear` for each distinct token, and 2 · depth + 1 for its attention.
+        """Returns what an item costs: for each distinct token `cost_linear`, and 2 · depth + 1 for its attention.
 
-        A sequence by itself costs what `cost_of` says.
+        Over the L tokens of one sequence, Σ (2 · depth + 1) = L², so an item of one sequence costs what `cost_of` says.
+        In a tree this sum is the sequences' L² less the squares of the nodes that each shares with the one before it.
         """
         num_tokens, squares = self._sums(*span)[:2].tolist()
         return int(cost_of(num_tokens, cost_linear) - num_tokens**2 + squares)
 
     def halved(self, span: Span) -> list[Span]:
-        """Cuts an item in two where little is shared and the larger half is small; an item has two rollouts or more."""
+        """Cuts an item of two rollouts or more in two.
+
+        The cut is where (distinct tokens of the larger half) + (distinct tokens of both) is least: the halves are
+        about even, and share little with each other.
+        """
         begin, end = span
         cuts = np.arange(begin + 1, end)
         num_tokens, shared = self.up_to[:, 0], self.shared_up_to[:, 0]
-        # What the first of an item shares with the one before it does not count.
+        # What the first rollout of a half shares with the one before it is not in the half, so it does not count.
         left = num_tokens[cuts] - num_tokens[begin] - (shared[cuts] - shared[begin + 1])
         right = num_tokens[end] - num_tokens[cuts] - (shared[end] - shared[cuts + 1])
         at = int(cuts[np.argmin(np.maximum(left, right) + left + right)])
         return [(begin, at), (at, end)]
 
     def _sums(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Returns an item's distinct tokens, the sum of their 2 · depth + 1, and each other amount: int64 [c + 1]."""
         sums = self.up_to[end] - self.up_to[begin]
         sums[:2] -= self.shared_up_to[end] - self.shared_up_to[begin + 1]
         return sums
 
 
 def _least_between(shared: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns what each chosen one shares with the chosen one before it; ascending stretches of indices share."""
+    """Returns the nodes that each chosen rollout shares with the chosen one before it: int64 [R].
+
+    Args:
+        shared: nodes that each rollout shares with the one before it, in the order of prefixes: int64 [R].
+        chosen: indices into that order: int64 [R]. They ascend within a group; where they descend, the next group
+            begins and the result is 0.
+    """
     found = np.zeros(len(chosen), dtype=np.int64)
     ascending = np.flatnonzero(np.diff(chosen) > 0) + 1
     if len(ascending):
+        # From a to b > a the least of shared[a + 1], …, shared[b]. `reduceat` also reduces between these ranges: [::2].
         bounds = np.column_stack((chosen[ascending - 1] + 1, chosen[ascending] + 1)).ravel()
         found[ascending] = np.minimum.reduceat(np.append(shared, 0), bounds)[::2]
     return found
 
 
 def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], least: int) -> list[Span]:
-    """Returns the groups, those that are too large in parts.
+    """Returns the groups as items; those that are too large for a pack are cut in parts.
 
     Args:
         shared: the rollouts.
         capacities: what a pack holds of each amount: int64 [c]; each rollout by itself fits.
-        least: items that there are at least, if there are as many rollouts: the packs of a step.
+        least: least number of items, which is the number of packs in a step: the largest items are cut until there are
+            so many, or until each has one rollout.
     """
     items: list[Span] = []
     stack = shared.groups[::-1]
@@ -144,7 +163,7 @@ def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], least:
             items.append(span)
         else:
             stack += shared.halved(span)[::-1]
-    largest = [(-int(shared.amounts(span)[0]), span) for span in items]
+    largest = [(-int(shared.amounts(span)[0]), span) for span in items]  # a heap: most distinct tokens first
     heapify(largest)
     done: list[Span] = []
     while largest and len(largest) + len(done) < least:
@@ -158,7 +177,7 @@ def items_that_fit(shared: SharedPrefixes, capacities: NDArray[np.int64], least:
 
 
 def finer_items(shared: SharedPrefixes, items: list[Span], costs: NDArray[np.int64], most: float) -> list[Span] | None:
-    """Returns the items, those that cost more than `most` in halves; None if none of these has two rollouts."""
+    """Returns the items with those that cost more than `most` cut in halves; None if there is none to cut."""
     is_dear = [cost > most and end - begin > 1 for cost, (begin, end) in zip(costs.tolist(), items, strict=True)]
     if not any(is_dear):
         return None

@@ -1,7 +1,7 @@
-"""Packs of rollouts whose common prefixes are computed once.
+"""`bins_of_trees`: which rollouts share a bin (a pack), if their common prefixes are computed once.
 
-Owns what such a pack may hold, and when groups are halved so that ranks wait less. Leaves items to `tree_items`, the
-placing to the service's planner, and the batch to `tree_batch`.
+Owns the limits of such a bin, and when groups are halved so that ranks wait less. Leaves items to `tree_items`, placing
+items in bins to the service's planner, and the batch to `tree_batch`.
 """
 
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ from packhorse.rollouts.steps import bins_of_steps
 from packhorse.rollouts.tree_items import SharedPrefixes, Span, finer_items, items_that_fit
 
 ENOUGH = 1.2
-"""Ranks are even if the slowest takes so many times the mean."""
+"""Ranks are even enough if the slowest takes at most this many times the mean."""
 
 _DEAREST = (1.2, 0.6, 0.3, 0.15)
-"""What an item may cost, in mean packs, at each further try to even ranks."""
+"""Most that an item may cost at each further try to even ranks, in multiples of a mean pack; others are halved."""
 
 
 def bins_of_trees(
@@ -34,7 +34,10 @@ def bins_of_trees(
     resources: Resources,
     max_trained_tokens: int | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Packs rollouts by the distinct tokens that they take, groups together.
+    """Packs rollouts by the distinct tokens that they take; a group is one item, if possible.
+
+    If the slowest rank takes more than ENOUGH times the mean, it tries again with the dearest items halved, and returns
+    the most even result.
 
     Args:
         client: as in `pack_rollouts`.
@@ -42,15 +45,15 @@ def bins_of_trees(
         max_seq_len: most distinct tokens in a bin.
         world_size: as in `pack_rollouts`.
         batch_size: as in `pack_rollouts`.
-        packing: as in `pack_rollouts`; the limit of sequences counts rollouts.
-        resources: as in `pack_rollouts`; a group takes the sum of its rollouts'.
+        packing: as in `pack_rollouts`; its `max_sequences_per_bin` limits rollouts, not items.
+        resources: as in `pack_rollouts`; a group takes the sum of its rollouts' amounts.
         max_trained_tokens: most trained tokens in a bin; None for no limit.
 
     Returns:
-        Each bin's rollouts, ascending in each group: int64.
+        For each bin its rollouts, ascending in each item: int64.
 
     Raises:
-        ValueError: a rollout by itself takes more than a bin has; names it and the amount.
+        ValueError: a rollout takes more by itself than a bin holds; the message names it and the amount.
         InvalidRequestError: the service refuses.
     """
     amounts, caps = _amounts(rollouts, packing, resources, max_trained_tokens)
@@ -64,6 +67,7 @@ def bins_of_trees(
     )
 
     def packed(items: list[Span]) -> _Packed:
+        """Asks the planner to place items in bins."""
         taken = np.array([shared.amounts(span) for span in items])
         costs = np.array([shared.cost(span, packing.cost_linear) for span in items], dtype=np.int64)
         bins = bins_of_steps(
@@ -94,29 +98,32 @@ def bins_of_trees(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Packed:
-    """Items in bins."""
+    """Items placed in bins, and how even the bins are. Legend: M items."""
 
     items: list[Span]
     bins: list[NDArray[np.int64]]
-    """Each bin's items."""
+    """For each bin the indices of its items: int64."""
     costs: NDArray[np.int64]
-    """Of each item."""
+    """Cost of each item: int64 [M]."""
     of_bins: NDArray[np.int64]
-    """Cost of each bin."""
+    """Cost of each bin: int64 [bins]."""
 
     def slowest(self, num_ranks: int, packing: PackOptions) -> int:
-        """What the slowest ranks' bins cost."""
+        """Returns the cost that all ranks wait for.
+
+        Ranks wait for the slowest bin of each step, or with balance `optimizer-step` for the rank with the largest sum.
+        """
         in_steps = self.of_bins.reshape(-1, num_ranks)
         if packing.balance is Balance.OPTIMIZER_STEP:
             return int(in_steps.sum(axis=0).max())
         return int(in_steps.max(axis=1).sum())
 
     def duration(self, num_ranks: int, packing: PackOptions) -> float:
-        """The same in parts of what each rank's would cost if they were even."""
+        """Returns `slowest` as a multiple of what each rank would take if all were even; at least 1."""
         return self.slowest(num_ranks, packing) * num_ranks / max(int(self.of_bins.sum()), 1)
 
     def rollouts(self, members: NDArray[np.int64], shared: SharedPrefixes) -> NDArray[np.int64]:
-        """A bin's rollouts, item after item."""
+        """Returns the rollouts of a bin, item after item; `members` are indices of the bin's items."""
         parts = [np.sort(shared.order[slice(*self.items[at])]) for at in members.tolist()]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
@@ -124,7 +131,11 @@ class _Packed:
 def _amounts(
     rollouts: FlatRollouts, packing: PackOptions, resources: Resources, max_trained_tokens: int | None
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, int]]:
-    """Returns what each rollout takes beside tokens, int64 [R], and the caps, by name."""
+    """Returns by name what each rollout takes besides tokens, int64 [R], and a bin's caps.
+
+    Raises:
+        ValueError: an amount does not fit the rollouts, a name is taken, or a rollout exceeds a cap by itself.
+    """
     num = len(rollouts.sequences)
     given: dict[str, tuple[NDArray[np.int64], int]] = {}
     if max_trained_tokens is not None:

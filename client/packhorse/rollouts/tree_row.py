@@ -1,4 +1,4 @@
-"""`tree_row` and `to_trl_async`: rollouts that share prefixes as TRL's asynchronous GRPO gives them to its model.
+"""`tree_row` and `to_trl_async`: rollouts that share prefixes, in the form in which TRL's asynchronous GRPO takes them.
 
 Owns TRL's keys and padding. Leaves the tree to `prefix_tree`, and checks of rows to `flat_rows`.
 
@@ -25,8 +25,8 @@ def tree_row(
 ) -> dict[str, torch.Tensor]:
     """Builds a row of TRL's asynchronous GRPO: the keys, dtypes and order of its `TreeRow.pack()` (TRL 1.16).
 
-    A position that several sequences share serves each of them: every sequence's trained tokens are there, in the order
-    of sequences, whatever they share.
+    The trained tokens of every sequence are listed, in the order of sequences; a position that several sequences share
+    is listed for each of them.
 
     Example:
         >>> row = tree_row(
@@ -50,8 +50,8 @@ def tree_row(
         `segment_id`; float32 [M] `old_log_probs` and `advantages`.
 
     Raises:
-        ValueError: a row or the advantages do not fit the sequences, or a trained token's value is not finite; names
-            the argument and the sequence.
+        ValueError: a row or the advantages do not fit the sequences, or a trained token's value is not finite; the
+            message names the argument and the sequence.
     """
     tree = PrefixTree.of(sequences)
     lengths = np.diff(tree.sequence_ends, prepend=0)
@@ -89,11 +89,11 @@ _PADDING = {
     "tree_cu_seqlens_q": -1,
     "tree_cu_seqlens_k": -1,
 }
-"""What fills the ends of TRL's keys; all others are 0, and `input_ids` the padding token."""
+"""Value that pads each of TRL's keys to the longest rank's; other keys take 0, and `input_ids` the padding token."""
 
 
 def to_trl_async(batches: Sequence[TreeBatch], *, pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Joins one micro-batch of all ranks as the collator of TRL's asynchronous GRPO does (TRL 1.16), a row a rank.
+    """Joins one micro-batch of all ranks, a row for each rank, as the collator of TRL's asynchronous GRPO does (1.16).
 
     Example:
         >>> from packhorse.rollouts import Rollouts, pack_rollouts
@@ -106,16 +106,17 @@ def to_trl_async(batches: Sequence[TreeBatch], *, pad_token_id: int) -> dict[str
         ([[1, 7, 8], [1, 9, 0]], [[0, 1], [0, -1]])
 
     Args:
-        batches: one for each of D ranks, of `pack_rollouts` with `prefixes="tree"`, `flatten=True` and batch_size 1.
-        pad_token_id: as it was given there.
+        batches: one batch for each of D ranks, of `pack_rollouts` with `prefixes="tree"`, `flatten=True` and
+            batch_size 1.
+        pad_token_id: the same as for `pack_rollouts`.
 
     Returns:
-        The keys of `tree_row`, each padded to the longest rank's: [D, longest]; beside them int64 [D, N]
+        The keys of `tree_row`, each padded to the longest rank's: [D, longest]. Besides them int64 [D, N]
         `attention_mask`, and float32 [D] `global_n_tokens` and `global_n_forward_tokens`: trained and distinct tokens
-        of all ranks. `old_log_probs` and `advantages` are there if rollouts had them.
+        of all ranks together. `old_log_probs` and `advantages` are there if rollouts had them.
 
     Raises:
-        ValueError: there is no batch, or one has several rows or padding; names the way out.
+        ValueError: there is no batch, or one has several rows or padding; the message says what to do.
     """
     if not batches or any(
         batch["input_ids"].shape[0] != 1 or (len(batch["ids"]) and not bool(batch["attention_mask"].all()))
@@ -137,7 +138,10 @@ def to_trl_async(batches: Sequence[TreeBatch], *, pad_token_id: int) -> dict[str
 
 
 def trl_async_rows(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """Returns a batch of a dataset, in rows with shifted labels, under TRL's keys: what preset `trl_async` makes."""
+    """Returns a dataset's batch under TRL's keys; makes a tree of each row, for preset `trl_async`.
+
+    The batch is in rows, with shifted labels.
+    """
     is_padding = batch["attention_mask"] == 0
     pad_token_id = int(batch["input_ids"][is_padding][0]) if bool(is_padding.any()) else 0
     row_tokens = batch["input_ids"].shape[1]
@@ -173,4 +177,5 @@ def _row_of(batch: TreeBatch) -> dict[str, torch.Tensor]:
 
 
 def _offsets(ends: NDArray[np.int64]) -> torch.Tensor:
+    """Returns exclusive ends, int64 [S], as the offsets that kernels take: int32 [S + 1], beginning with 0."""
     return torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32))

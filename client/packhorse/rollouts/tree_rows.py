@@ -1,8 +1,8 @@
-"""Rows of trees, and the keys that a batch of them has.
+"""`TreeRow`: a row that holds a tree of sequences; `joined_rows`: the keys of a batch of such rows.
 
-Owns how rows are padded and joined. Leaves the tree itself to `prefix_tree`.
+Owns how rows are padded and joined. Leaves the tree itself to `prefix_tree`, and the keys' meaning to `tree_batch`.
 
-Legend: B rows, L tokens in a row, M trained tokens.
+Legend: B rows, L tokens in a row, A tokens of all sequences of a row, M trained tokens.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,16 @@ from packhorse.rollouts.prefix_tree import PrefixTree
 
 
 def _nothing() -> NDArray[np.int64]:
+    """Returns an empty array."""
     return np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TreeRow:
-    """One row of a batch, before it is joined with others: keys of `TreeBatch`, in this row's own positions.
+    """One row of a batch, before it is joined with others. Without arguments it is empty.
+
+    Most fields are as in `PrefixTree`, with positions that count from the row's begin, and with padding at the end.
+    Legend: N tokens of the row, S segments, K keys.
 
     Example:
         >>> row = TreeRow.of([np.array([1, 2, 3]), np.array([1, 2, 4])], np.ones(6, dtype=bool))
@@ -36,13 +40,19 @@ class TreeRow:
     tokens: NDArray[np.int64] = field(default_factory=_nothing)
     depths: NDArray[np.int64] = field(default_factory=_nothing)
     labels: NDArray[np.int64] = field(default_factory=_nothing)
+    """The next token, if it is trained, else -100: int64 [N]."""
     is_token: NDArray[np.int64] = field(default_factory=_nothing)
+    """1 on tokens, 0 on padding: int64 [N]."""
     subtree_ends: NDArray[np.int64] = field(default_factory=_nothing)
     keys: NDArray[np.int64] = field(default_factory=_nothing)
+    """Positions that each segment's queries attend to, segment after segment (`PrefixTree.paths`): int64 [K]."""
     segment_ends: NDArray[np.int64] = field(default_factory=_nothing)
     path_ends: NDArray[np.int64] = field(default_factory=_nothing)
+    """Exclusive end of each segment's positions in `keys`: int64 [S]."""
     token_index: NDArray[np.int64] = field(default_factory=_nothing)
+    """Position that predicts each trained token (`PrefixTree.targets`): int64 [M]."""
     sequence_index: NDArray[np.int64] = field(default_factory=_nothing)
+    """The sequence of each trained token: int64 [M]."""
     num_sequences: int = 0
     num_forks: int = 0
 
@@ -53,9 +63,10 @@ class TreeRow:
         """Lays out sequences.
 
         Args:
-            sequences: as in `PrefixTree.of`, or none.
-            trained: which of their tokens are, sequence after sequence: bool [A].
-            redactions: of each sequence, as in `BinBlock`; a token that others share stays.
+            sequences: as in `PrefixTree.of`; may be empty.
+            trained: whether each of their tokens is trained, sequence after sequence: bool [A].
+            redactions: redaction of each sequence, as in `BinBlock`; None if there are none. A redacted sequence is not
+                trained; its tokens are replaced unless a sequence without a replacement shares them.
         """
         if not len(sequences):
             return cls()
@@ -81,11 +92,11 @@ class TreeRow:
 
     @property
     def num_tokens(self) -> int:
-        """Distinct tokens, and padding."""
+        """Number of distinct tokens, and of padding if the row was padded."""
         return len(self.tokens)
 
     def pad(self, size: int, pad_token_id: int) -> None:
-        """Fills the row up to a size with padding, which is one more segment."""
+        """Fills the row with padding up to `size` tokens; the padding is one more segment."""
         num = len(self.tokens)
         if num >= size:
             return
@@ -101,7 +112,10 @@ class TreeRow:
 
 
 def _redacted(tree: PrefixTree, redactions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the tree's tokens, with those replaced that only redacted sequences have."""
+    """Returns the tree's tokens; those that only sequences with a replacement have are replaced.
+
+    A redaction is AS_IT_IS, MASKED, or else the token that replaces the sequence's tokens.
+    """
     tokens = tree.tokens.copy()
     paths = np.split(tree.positions, tree.sequence_ends[:-1])
     is_kept = np.zeros(len(tokens), dtype=np.bool_)
@@ -115,7 +129,7 @@ def _redacted(tree: PrefixTree, redactions: NDArray[np.int64]) -> NDArray[np.int
 
 
 def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, flatten: bool) -> dict[str, Any]:
-    """Joins rows to the keys that every batch of trees has.
+    """Joins rows, and returns the keys that every batch of trees has; `TreeBatch` says what they are.
 
     Example:
         >>> row = TreeRow.of([np.array([1, 2])], np.ones(2, dtype=bool))
@@ -123,16 +137,17 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
         [[2, -100, -100]]
 
     Args:
-        rows: of one batch; they are padded in place.
-        row_tokens: L.
+        rows: rows of one batch; they are padded in place.
+        row_tokens: tokens of a row, L.
         pad_token_id: token of padding.
-        flatten: whether rows are joined in one without padding; without any sequence that is one of padding.
+        flatten: whether rows are joined in one without padding. If no row has a sequence, that one is all padding.
     """
     parts = [row for row in rows if row.num_sequences or not flatten] or [TreeRow()]
     is_empty = not any(part.num_sequences for part in parts)
     sizes = [part.num_tokens if flatten and not is_empty else row_tokens for part in parts]
     for part, size in zip(parts, sizes, strict=True):
         part.pad(size, pad_token_id)
+    # What joining adds to numbers in each row: to positions, to ends in `keys`, and to numbers of sequences.
     starts = np.cumsum([0, *sizes[:-1]])
     keys_before = np.cumsum([0, *(len(part.keys) for part in parts[:-1])])
     sequences_before = np.cumsum([0, *(part.num_sequences for part in parts[:-1])])
@@ -140,6 +155,7 @@ def joined_rows(rows: Sequence[TreeRow], row_tokens: int, *, pad_token_id: int, 
     shape = (1, -1) if flatten else (len(parts), row_tokens)
 
     def joined(name: str, shifts: NDArray[np.int64]) -> torch.Tensor:
+        """Returns one field of all rows end to end, with each row's shift added."""
         values = [getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)]
         return torch.from_numpy(np.concatenate(values))
 

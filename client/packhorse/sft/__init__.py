@@ -1,6 +1,7 @@
 """Supervised fine-tuning: chats and prompt/response pairs to tokens and a loss mask.
 
-Only re-exports. Of other packages only NumPy is imported; `tokenizers` and `jinja2` when they are first needed.
+Only re-exports. Of third-party packages only NumPy is imported at once; `tokenizers` and `jinja2` are imported when
+they are first needed.
 """
 
 from packhorse.formats.loss_mask import LOSS_MASK_SUFFIX

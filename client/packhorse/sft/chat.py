@@ -1,7 +1,7 @@
-"""Chats to tokens and a loss mask.
+"""`ChatEncoder` and `encode_chat`: from conversations to tokens and a loss mask.
 
-Owns the order of the steps; leaves each step to `sft.messages`, `sft.rendering`, `sft.tokenizer`, `sft.cutting` and
-`sft.sequence`.
+Owns the order of the steps, and the loss mask. Leaves checking messages to `sft.messages`, text and turns to
+`sft.rendering`, tokens to `sft.tokenizer`, what a cutoff removes to `sft.cutting`, and pairs of texts to `sft.pairs`.
 """
 
 import json
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from packhorse.sft.rendering import RenderedChat
 
 TurnEnd = Literal["template", "next"]
-"""What ends a turn: the template's own mark in it, or also the mark with which the next message begins."""
+"""What may end a turn: only a mark in it, or if it has none also the mark with which the next message begins."""
 
 
 class ChatEncoder:
@@ -92,9 +92,9 @@ class ChatEncoder:
         *,
         options: Mapping[str, Any] | None = None,
     ) -> "RenderedChat":
-        """Renders a conversation and finds the model's turns: the slow half, with the errors of `encode_chat`.
+        """Renders a conversation and finds the model's turns; raises what `encode_chat` raises.
 
-        `options` are further ones of the template, for this conversation.
+        This takes most of the time of encoding. `options` are variables of the template for this conversation only.
         """
         require("jinja2", "sft")
         from packhorse.sft.rendering import render_chat
@@ -127,7 +127,7 @@ class ChatEncoder:
         return replace(rendered, unused={**rendered.unused, **unread}) if unread else rendered
 
     def encode(self, chats: Sequence["RenderedChat"]) -> list[EncodedSequence]:
-        """Encodes rendered conversations, also those without a trained token."""
+        """Encodes rendered conversations; does not refuse one that has no trained token or is too long."""
         encodings = self._tokenizer.encode([chat.text for chat in chats])
         return [self._fitting(chat, encoding)[0] for chat, encoding in zip(chats, encodings, strict=True)]
 
@@ -153,7 +153,7 @@ class ChatEncoder:
         )
 
     def _fitting(self, chat: "RenderedChat", encoding: Any) -> "tuple[EncodedSequence, RenderedChat, Any]":
-        """Returns a sequence, cut if it must be, with what it was made of."""
+        """Returns a sequence, cut if it is too long, with the rendering and the encoding that it was made from."""
         encoded = self._mask(chat, encoding)
         num_tokens = len(encoded)
         if self._max_tokens is None or num_tokens <= self._max_tokens:
@@ -166,7 +166,7 @@ class ChatEncoder:
                 break
             try:
                 chat = chat.again(shorter)
-            except ValueError:  # the template refuses the rest, as where a call answers what is gone
+            except ValueError:  # the template refuses the rest, such as a tool's result whose call is gone
                 break
             (encoding,) = self._tokenizer.encode([chat.text])
             encoded = self._mask(chat, encoding)
@@ -175,6 +175,7 @@ class ChatEncoder:
         return replace(encoded, num_cut_tokens=num_cut, is_too_long=too_long), chat, encoding
 
     def _mask(self, chat: "RenderedChat", encoding: Any) -> EncodedSequence:
+        """Returns the tokens with a mask that is True on trained turns; adds `eos` if the last turn has no end."""
         ids = encoding.ids
         turns = token_ranges(encoding.offsets, [(turn.begin, turn.end) for turn in chat.turns])
         last = chat.turns[-1] if chat.turns else None
@@ -228,7 +229,8 @@ def encode_chat(
         ([1, 3, 4, 2, 3, 4], [False, False, False, False, True, True])
 
     Args:
-        messages: each with role and content, as the template takes them; or with ShareGPT's from and value.
+        messages: the messages, each with role and content as the template takes them, or with ShareGPT's from and
+            value.
         tokenizer: a fast tokenizer of transformers, a `tokenizers.Tokenizer`, the path of a `tokenizer.json` or of its
             folder, or a `ChatTokenizer`. A path is read at every call: for many conversations give
             `load_chat_tokenizer(path)`.
@@ -236,20 +238,20 @@ def encode_chat(
             the tokenizer's own. It runs in Jinja's sandbox.
         tools: JSON schemas of the functions that the template announces.
         max_tokens: most tokens of the sequence. A longer one loses its oldest exchanges, then the beginning of its
-            longest text that is not the model's; answers, headers and what the system says stay whole. None cuts
-            nothing.
+            longest text that is not the model's. Answers, headers and what the system says stay whole. None for no
+            limit.
         train_on: the roles that the model plays. `{% generation %}` blocks take precedence.
         train_turns: "all", or "last" for only the last message of these roles.
         template_options: further variables of the template, such as `{"enable_thinking": False}`.
         turn_end: "template", or "next" if the mark with which the next message begins ends a turn that has no end of
             its own; it is then trained on.
         eos: text of a token that ends the sequence if its last turn has no end; None for none.
-        ignore: keys of messages that may say nothing, such as a boolean that is no flag.
+        ignore: keys of messages that are known to say nothing about training, such as a boolean that is not a flag.
 
     Raises:
         FileNotFoundError: the tokenizer or the template is not there.
         ImportError: the extra `packhorse[sft]` is not installed.
-        NoTargetsError: no token is trained on, or none is left.
+        NoTargetsError: no token is trained on, or the sequence does not fit `max_tokens` without cutting an answer.
         ValueError: an argument is wrong, the template does not render the conversation, or does not show where a turn
             is; the message says what to do.
     """
@@ -270,13 +272,14 @@ def encode_chat(
 
 
 def check_max_tokens(max_tokens: int | None) -> int | None:
-    """Returns a cutoff; a ValueError if it is below 2, since no token could follow another."""
+    """Returns a cutoff; a ValueError if it is below 2, because the first token of a sequence is never trained on."""
     if max_tokens is not None and max_tokens < 2:
         raise ValueError(f"max_tokens is {max_tokens}; a sequence to train on has at least 2 tokens")
     return max_tokens
 
 
 def _plain_tools(tools: Any) -> list[Any] | None:
+    """Checks tools, which may be JSON texts, and copies them as plain data."""
     if tools is None:
         return None
     if isinstance(tools, list) and all(isinstance(tool, str) for tool in tools):

@@ -1,8 +1,9 @@
-"""Cutting a conversation to a number of tokens.
+"""Cutting a conversation that is too long.
 
-Owns what goes first: the oldest exchanges, each a question with all that answers it; then the beginning of the longest
-text that is not the model's. What the system says, headers, ends of turns and the model's own text always stay whole:
-a cut answer would teach to stop within it, or never to stop. Leaves rendering to `sft.rendering`.
+Owns what goes first: the oldest exchange, which is a question with all that answers it; then the beginning of the
+longest text that is not the model's. What the system says, headers, ends of turns and the model's own text always stay
+whole, because half an answer would teach the model to stop in the middle, or never to stop. Leaves rendering the
+shorter conversation to `sft.chat`.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,13 +13,14 @@ from typing import Any, Literal
 from packhorse.sft.messages import Conversation
 
 Cutoff = Literal["oldest", "drop"]
-"""What happens to a conversation that is too long: its oldest parts go, or it goes."""
+"""What happens to a conversation that is too long: its oldest parts are cut, or it is dropped."""
 
 _OPENING = ("system", "developer")
+"""Roles of messages that are never cut."""
 
 
 def without_oldest(chat: Conversation) -> Conversation | None:
-    """Returns a conversation without its oldest exchange; None if there is only one.
+    """Returns a conversation without its oldest exchange; None if it has only one exchange.
 
     Example:
         >>> roles = ("system", "user", "assistant", "user", "assistant")
@@ -34,6 +36,7 @@ def without_oldest(chat: Conversation) -> Conversation | None:
         return None
 
     def moved(number: int) -> int:
+        """Returns the new number of a message after the cut."""
         return number - (end - begin)
 
     return replace(
@@ -45,10 +48,17 @@ def without_oldest(chat: Conversation) -> Conversation | None:
 
 
 def with_shorter_text(chat: Conversation, excess: int, num_tokens_of: Callable[[str], int]) -> Conversation | None:
-    """Returns a conversation whose longest text that is not the model's lost up to `excess` tokens at its beginning.
+    """Cuts the beginning of the longest text that is neither the model's nor the system's.
 
-    None if there is no such text of more than a token.
+    Args:
+        chat: the conversation.
+        excess: tokens that should go; one token of the text stays in any case.
+        num_tokens_of: returns the number of tokens of a text.
+
+    Returns:
+        The shorter conversation; None if there is no such text of more than a token.
     """
+    # (tokens of the text, number of its message, number of the part or None)
     texts = [
         (num_tokens_of(text), number, part)
         for number, message in enumerate(chat.messages)
@@ -61,7 +71,7 @@ def with_shorter_text(chat: Conversation, excess: int, num_tokens_of: Callable[[
         return None
     text = dict(_texts(chat.messages[number]["content"]))[part]
     low, high = 0, len(text)
-    while low < high:  # the fewest characters that make it short enough
+    while low < high:  # bisects for the fewest characters to cut
         middle = (low + high) // 2
         if num_tokens_of(text[middle:]) <= room:
             high = middle
@@ -77,7 +87,7 @@ def with_shorter_text(chat: Conversation, excess: int, num_tokens_of: Callable[[
 
 
 def _texts(content: Any) -> Iterator[tuple[int | None, str]]:
-    """Yields a content's texts, each with the number of its part."""
+    """Yields a content's texts, each with the number of its part, which is None if the content is a text."""
     if isinstance(content, str):
         yield None, content
     for number, part in enumerate(content if isinstance(content, list) else ()):

@@ -1,7 +1,9 @@
-"""Jinja as chat templates meet it: sandboxed, with what transformers' `apply_chat_template` offers them.
+"""Jinja's environments for chat templates: sandboxed, with what transformers' `apply_chat_template` offers templates.
 
 Owns the two environments in which a template is compiled: one that renders, and one that renders the same text and
-follows where it comes from. Leaves templates to `sft.template`, and origins to `sft.provenance`.
+follows where each character comes from. Leaves compiling templates to `sft.template`, and the record of origins to
+`sft.provenance`. The second environment changes a template's tree, so that loops and macros tell the record which
+message they are about; the changes are filters whose names begin with an underscore, such as `_enter`.
 
 Beyond Jinja, a template may use `tojson`, `raise_exception`, `strftime_now`, loop controls, trimmed blocks, and
 `{% generation %}` blocks.
@@ -26,11 +28,11 @@ import jinja2.visitor
 from packhorse.sft.provenance import Dump, Run, Trace, Traced, joined, joined_with, written
 
 TRACE = "_packhorse_trace"
-"""The variable that holds the record of a traced rendering."""
+"""Name of a template's variable that holds the record of a traced rendering."""
 
 
 def plain_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    """Returns the environment that renders."""
+    """Returns the environment that only renders."""
     return _equipped(_Environment, _Generation)
 
 
@@ -62,9 +64,10 @@ def follow(tree: jinja2.nodes.Template) -> jinja2.nodes.Template:
 def _equipped(
     kind: type[jinja2.sandbox.ImmutableSandboxedEnvironment], generation: type[jinja2.ext.Extension]
 ) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    """Returns an environment of a class, with the functions that transformers gives to templates."""
     environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _tojson
-    # One time for all renderings of a process, since they are compared with each other.
+    # `strftime_now` always tells the same time, because renderings of one conversation are compared with each other.
     environment.globals.update(
         raise_exception=_raise_exception, strftime_now=_NOW.strftime, namespace=_Namespace, dict=_Dict()
     )
@@ -92,54 +95,61 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _TracedGeneration(_Generation):
-    """The same; what the block writes is known as generated, also through macros and captured text."""
+    """`{% generation %} … {% endgeneration %}`, whose text is marked as generated, even through macros and `set`."""
 
     def wrap(self, body: list[jinja2.nodes.Node]) -> list[jinja2.nodes.Node]:
-        """Returns the body, filtered."""
+        """Returns the body in a filter that marks what it writes."""
         return [jinja2.nodes.FilterBlock(body, _filter(None, "_generated"))]
 
 
 _OF_EVERY_DICT = frozenset(dir(dict))
+"""Attributes that every dict has, such as `items`."""
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Jinja that looks into a message at once: it would ask for a Python attribute first, and catch its absence."""
+    """Jinja with a faster `message.key`: Jinja would ask for a Python attribute first, and catch its absence."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """As Jinja's."""
+        """Returns what Jinja's own method returns."""
         if type(obj) is dict and attribute not in _OF_EVERY_DICT:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
 
 class _TracingEnvironment(_Environment):
-    """Jinja that keeps the origins of traced text where it joins pieces by itself."""
+    """Jinja that keeps the origins of traced text when it joins pieces by itself."""
 
     concat = staticmethod(joined)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - jinja2's own form
+        """Calls an object; `", ".join(…)` of a plain text keeps the origins of what it joins."""
         if type(__obj) is BuiltinMethodType and __obj.__name__ == "join" and type(__obj.__self__) is str:
             return joined_with(__obj.__self__, *args, **kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 
 
 class _Follower(jinja2.visitor.NodeTransformer):
-    """Puts calls into a tree: into loops and macros at their begin and end, and in place of `~`."""
+    """Puts calls of the tracing filters into a tree: into loops and macros, and in place of `~`."""
 
     def visit_For(self, node: jinja2.nodes.For) -> list[jinja2.nodes.Node]:  # noqa: N802
+        """Puts `_enter` before a loop, `_begin` at the begin of each iteration, and `_leave` after the loop."""
         self.generic_visit(node)
         names = [node.target.name] if isinstance(node.target, jinja2.nodes.Name) else _names(node.target)
         node.body = [_does("_begin", _about(names, node.body)), *node.body]
         return [_does("_enter"), node, _does("_leave")]
 
     def visit_Macro(self, node: jinja2.nodes.Macro) -> jinja2.nodes.Macro:  # noqa: N802
+        """Puts `_enter` and `_begin` at a macro's begin, and `_leave` at its end: a call is like one iteration."""
         self.generic_visit(node)
         about = _about([argument.name for argument in node.args], node.body)
         node.body = [_does("_enter"), _does("_begin", about), *node.body, _does("_leave")]
         return node
 
     def visit_Assign(self, node: jinja2.nodes.Assign) -> jinja2.nodes.Assign:  # noqa: N802
-        """Text that a namespace gathers may outlive the iteration that makes it, and have no word of the row."""
+        """Filters what is added to a namespace's variable, as in `{% set ns.text = ns.text ~ "…" %}`, by `_gathered`.
+
+        Such text may be written after the iteration that made it, and may hold no word of the row to tell its message.
+        """
         self.generic_visit(node)
         target = node.target
         if isinstance(target, jinja2.nodes.NSRef) and any(
@@ -151,12 +161,17 @@ class _Follower(jinja2.visitor.NodeTransformer):
         return node
 
     def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:  # noqa: N802
+        """Replaces `a ~ b` by `_concat`, which keeps origins."""
         self.generic_visit(node)
         return _filter(jinja2.nodes.List(node.nodes), "_concat")
 
 
 def _about(names: Sequence[str], body: Sequence[jinja2.nodes.Node]) -> list[jinja2.nodes.Expr]:
-    """The variables of an iteration, and the lists from which its body takes an item by one of them."""
+    """Returns the expressions that show which message an iteration is about.
+
+    These are the iteration's variables, `names`, and the lists from which its body takes an item by one of them, such
+    as `messages` in `{% for i in range(n) %}{{ messages[i].content }}`.
+    """
     nodes = jinja2.nodes
     whole = nodes.Template(list(body))
     own = {name.name for name in whole.find_all(nodes.Name) if name.ctx == "store"}
@@ -173,18 +188,22 @@ def _about(names: Sequence[str], body: Sequence[jinja2.nodes.Node]) -> list[jinj
 
 
 def _names(target: jinja2.nodes.Node) -> list[str]:
+    """Returns the names in a loop's target, such as `key, value`."""
     return [name.name for name in target.find_all(jinja2.nodes.Name)]
 
 
 def _filter(value: jinja2.nodes.Expr | None, name: str) -> jinja2.nodes.Filter:
+    """Returns the expression `value | name`."""
     return jinja2.nodes.Filter(value, name, [], [], None, None)
 
 
 def _does(name: str, values: Sequence[jinja2.nodes.Expr] = ()) -> jinja2.nodes.Node:
+    """Returns a statement that calls a tracing filter with a list of values and writes nothing."""
     return jinja2.nodes.ExprStmt(_filter(jinja2.nodes.List(list(values)), name))
 
 
 def _trace_of(context: jinja2.runtime.Context) -> Trace:
+    """Returns the record of the running rendering."""
     trace: Trace = context.parent[TRACE]
     return trace
 
@@ -211,6 +230,7 @@ def _gathered(context: jinja2.runtime.Context, value: Any) -> Any:
 
 @jinja2.pass_context
 def _generated(context: jinja2.runtime.Context, text: str) -> str:
+    """Returns a block's text with all its characters marked as generated."""
     runs: list[Run] = []
     trace = _trace_of(context)
     trace.collect(text, runs)
@@ -218,11 +238,13 @@ def _generated(context: jinja2.runtime.Context, text: str) -> str:
 
 
 def _concat(values: list[Any]) -> str:
+    """Joins values as `~` does, and keeps the origins of their characters."""
     return joined(str(written(value)) for value in values)
 
 
 @jinja2.pass_eval_context
 def _traced_join(context: Any, value: Any, d: str = "", attribute: str | int | None = None) -> str:
+    """Joins values as Jinja's filter `join` does, and keeps the origins of their characters."""
     if attribute is not None:
         value = map(jinja2.filters.make_attrgetter(context.environment, attribute), value)
     return joined_with(d, map(str, value))
@@ -230,6 +252,7 @@ def _traced_join(context: Any, value: Any, d: str = "", attribute: str | int | N
 
 @jinja2.pass_context
 def _traced_json(context: jinja2.runtime.Context, value: Any, *args: Any, **options: Any) -> str:
+    """Returns a value as JSON whose origin is the whole value."""
     text = _tojson(value, *args, **options)
     return Traced(text, (Run(len(text), Dump(value), -1, None, False),), _trace_of(context))
 
@@ -241,7 +264,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as models read it; Jinja's own filter writes it for web pages."""
+    """Returns a value as plain JSON; Jinja's own filter escapes it for web pages."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -250,20 +273,20 @@ def _raise_exception(message: str) -> None:
 
 
 class _Dict:
-    """A template's `dict`, without the class and its attributes."""
+    """The function `dict` of templates; not Python's class, whose attributes a template should not reach."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
 
     def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        """As `dict.fromkeys`."""
+        """Returns what `dict.fromkeys` returns."""
         return dict.fromkeys(*args)
 
 
 class _Namespace(jinja2.utils.Namespace):
     """Jinja's `namespace`, without access to Python's own attributes."""
 
-    # No `self`, which a template may want as a name.
+    # Without the parameter `self`, so that a template may use this name for a variable.
     def __init__(*args: Any, **kwargs: Any) -> None:
         names = dict(*args[1:], **kwargs)
         for name in names:
@@ -276,5 +299,6 @@ class _Namespace(jinja2.utils.Namespace):
 
 
 def _check_name(name: Any) -> None:
+    """Raises a SecurityError for a name that begins with an underscore, as Python's own attributes do."""
     if isinstance(name, str) and name.startswith("_"):
         raise jinja2.exceptions.SecurityError(f"a namespace takes no name that begins with an underscore: {name!r}")

@@ -1,6 +1,6 @@
-"""What a row became, for people: its tokens in stretches, with the origin of each.
+"""`ExplainedSequence`: what a row became, for people: its tokens in stretches of one origin each.
 
-Owns cutting tokens into stretches; leaves origins to `sft.provenance` and printing to whoever prints.
+Owns cutting tokens into stretches; leaves finding origins to `sft.provenance`, and printing to the caller.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Tokens that follow each other, of one origin.
+    """Consecutive tokens of one origin, all trained on or none.
 
     Example:
         >>> field = "messages[1].content"
@@ -25,12 +25,12 @@ class Stretch:
     end: int
     """The token after the last."""
     text: str
-    """What they spell."""
+    """The text that they spell."""
     is_trained: bool
     message: int | None
-    """The message whose turn it is, from 0; None for what no message wrote, such as tools."""
+    """Number of the message that the text belongs to, from 0; None for text of no message, such as tools."""
     field: str | None
-    """Where the text stands in the row, such as `messages[1].content`; None for the template's own words."""
+    """Field of the row that holds the text, such as `messages[1].content`; None for the template's own words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,25 +50,27 @@ class ExplainedSequence:
     """
 
     text: str
-    """What was tokenized."""
+    """The text that was tokenized."""
     input_ids: NDArray[np.int32]
-    """int32 [n]."""
+    """Token ids: int32 [n]."""
     loss_mask: NDArray[np.bool_]
-    """Whether each is trained on: bool [n]."""
+    """Whether each token is trained on: bool [n]."""
     stretches: tuple[Stretch, ...]
-    """In order, without gaps."""
+    """All tokens, in order and without gaps."""
     unused: tuple[str, ...] = ()
-    """Fields of the row of which something is not in the text."""
+    """Fields of the row that are missing from the text, at least in part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Characters of one origin."""
+    """Consecutive characters of one origin; they begin where the origin before ends."""
 
     end: int
     """The character after the last."""
     message: int | None
+    """As in `Stretch`."""
     field: str | None
+    """As in `Stretch`."""
 
 
 def stretches_of(
@@ -77,13 +79,20 @@ def stretches_of(
     loss_mask: NDArray[np.bool_],
     origins: Sequence[Origin],
 ) -> tuple[Stretch, ...]:
-    """Cuts tokens where their origin changes, or whether they are trained on.
+    """Cuts tokens into stretches wherever their origin changes, or whether they are trained on.
 
-    A token belongs to the origin of its first character. One without characters, such as an EOS after the text, has the
-    origin of the one before and a stretch of its own.
+    A token has the origin of its first character. A token without characters, such as an EOS after the text, has the
+    message of the token before it, no field, and a stretch of its own.
+
+    Args:
+        text: the text that was tokenized.
+        offsets: [begin, end) of each token in the text, ascending; tokens that were added after it may be missing.
+        loss_mask: whether each token is trained on: bool [n].
+        origins: origins of all characters, in order.
     """
     found: list[Stretch] = []
     first = at = 0
+    # Of each token: (message, field, is trained on, has characters).
     keys: list[tuple[int | None, str | None, bool, bool]] = []
     for number, is_trained in enumerate(loss_mask):
         begin, end = offsets[number] if number < len(offsets) else (len(text), len(text))

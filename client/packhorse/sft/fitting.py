@@ -1,9 +1,9 @@
-"""Giving a template a conversation in the form that it reads.
+"""`fit`: renders a conversation in the form that its template reads.
 
-Owns the forms that published data has and templates do not agree on: arguments as JSON text or as objects, content in
-parts or as text, null, calls with and without `function`, the role of their results. A conversation goes to the
-template as it is; another form is tried only if the template refuses it, encodes arguments twice, or leaves a content
-or a call out. Leaves what is missing in the end to `sft.unused`.
+Owns the forms on which published data and templates disagree: arguments as JSON text or as objects, content in parts or
+as text, null, calls with and without `function`, the role of their results. A template gets a conversation as it is;
+another form is tried only if the template refuses it, encodes arguments twice, or leaves a content or a call out.
+Leaves reporting what is missing in the end to `sft.unused`.
 """
 
 import json
@@ -19,15 +19,17 @@ from packhorse.sft.unused import has_text, shown_of
 _Messages = list[dict[str, Any]]
 
 _REFUSED = (3, 0, 0)
-"""The faults of a form that the template refuses, more than of any other form."""
+"""Faults of a form that the template refuses; compares as more than those of any other form."""
 
 
 def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]) -> tuple[Conversation, TracedText]:
-    """Renders a conversation in the first form of which the template writes most.
+    """Renders a conversation in the form with the fewest faults, and returns that form and its text.
+
+    Forms build on each other: each of `_FORMS` is applied to the best form so far, and stays if it has fewer faults.
 
     Raises:
-        TemplateRefusal: the template renders it in no form.
-        ValueError: a form is not possible.
+        TemplateRefusal: the template refuses every form.
+        ValueError: the conversation cannot be converted to a form that the template might need.
     """
     best, refusal = chat, None
     traced, faults = None, _REFUSED
@@ -46,7 +48,8 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
         try:
             tried_text = template.trace(tried, variables)
         except TemplateRefusal:
-            best = tried if faults is _REFUSED else best  # its reason may be another one
+            # While every form is refused, each stays: the reason may be one that a later form removes.
+            best = tried if faults is _REFUSED else best
             continue
         tried_faults = _faults(template, tried, variables, tried_text)
         if tried_faults < faults:
@@ -60,10 +63,14 @@ def fit(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any]
 def _faults(
     template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText
 ) -> tuple[int, int, int]:
-    """Counts a form's faults: null as a word or arguments encoded twice; contents left out; calls left out."""
+    """Counts a form's faults, the worst kind first, so that tuples compare as forms do.
+
+    Returns:
+        (1 if null was written as a word or arguments were encoded twice, contents left out, texts of calls left out).
+    """
     shown = shown_of(template, chat, variables, traced)
     calls = 0
-    some: dict[int, bool] = {}
+    some: dict[int, bool] = {}  # message → whether some of its content came out
     for leaf in traced.trace.leaves:
         if leaf.message is None:
             continue
@@ -92,7 +99,10 @@ def _faults(
 
 
 def _without_objects(messages: _Messages) -> Iterator[_Messages]:
-    """Yields messages without one of their contents, for contents that are objects and hold no text."""
+    """Yields the messages with one content emptied, for each content that is an object and holds no text.
+
+    Such a content has no leaf to follow. If emptying it changes nothing, the template left it out.
+    """
     for number, message in enumerate(messages):
         content = message.get("content")
         if isinstance(content, dict) and content and not has_text(content):
@@ -100,6 +110,7 @@ def _without_objects(messages: _Messages) -> Iterator[_Messages]:
 
 
 def _words(traced: TracedText) -> list[tuple[Run, str]]:
+    """Returns each run of a text with its characters."""
     ends = [0]
     for run in traced.runs:
         ends.append(ends[-1] + run.length)
@@ -107,30 +118,31 @@ def _words(traced: TracedText) -> list[tuple[Run, str]]:
 
 
 def _without_nulls(messages: _Messages, is_refused: bool) -> _Messages | None:
-    """Messages without the key of a content that is null."""
+    """Returns messages without keys whose value is null; None if no content is null."""
     if not any(message.get("content", "") is None for message in messages):
         return None
     return [{key: value for key, value in message.items() if value is not None} for message in messages]
 
 
 def _with_empty_contents(messages: _Messages, is_refused: bool) -> _Messages | None:
-    """Messages with an empty content instead of none."""
+    """Returns messages with an empty content instead of none; None unless the template refused all forms so far."""
     if not is_refused or all("content" in message for message in messages):
         return None
     return [{"content": "", **message} for message in messages]
 
 
 def _with_tool_roles(messages: _Messages, is_refused: bool) -> _Messages | None:
-    """Results of functions, whose role OpenAI once called `function`, as those of tools."""
+    """Returns messages with the role `tool` for results of functions, a role that OpenAI once called `function`."""
     if not any(message["role"] == "function" for message in messages):
         return None
     return [{**message, "role": "tool"} if message["role"] == "function" else message for message in messages]
 
 
 def _with_functions(messages: _Messages, is_refused: bool) -> _Messages | None:
-    """Calls as OpenAI has them: `{"type": "function", "function": {"name": …, "arguments": …}}`."""
+    """Returns messages with calls in OpenAI's form: `{"type": "function", "function": {"name": …, "arguments": …}}`."""
 
     def convert(call: dict[str, Any]) -> dict[str, Any]:
+        """Moves a call's name and arguments into `function`; other keys stay beside it."""
         if "function" in call:
             return call
         wiring = {key: call[key] for key in call if key not in ("name", "arguments", "type")}
@@ -140,9 +152,10 @@ def _with_functions(messages: _Messages, is_refused: bool) -> _Messages | None:
 
 
 def _with_objects(messages: _Messages, is_refused: bool) -> _Messages | None:
-    """Arguments as objects."""
+    """Returns messages with arguments of calls as objects."""
 
     def convert(number: int, arguments: Any) -> Any:
+        """Parses arguments that are JSON text."""
         if not isinstance(arguments, str):
             return arguments
         try:
@@ -157,16 +170,17 @@ def _with_objects(messages: _Messages, is_refused: bool) -> _Messages | None:
 
 
 def _with_texts(messages: _Messages, is_refused: bool) -> _Messages | None:
-    """Arguments as JSON text."""
+    """Returns messages with arguments of calls as JSON text."""
 
     def convert(number: int, arguments: Any) -> Any:
+        """Writes arguments that are not text as JSON."""
         return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
     return _with_arguments(messages, convert)
 
 
 def _with_joined_parts(messages: _Messages, is_refused: bool) -> _Messages | None:
-    """Contents as text: their parts joined; a part that is thinking becomes the message's reasoning."""
+    """Returns messages whose contents are text, their parts joined; a part that is thinking becomes reasoning."""
     if not any(isinstance(message.get("content"), list | dict) for message in messages):
         return None
     return [_joined(number, message) for number, message in enumerate(messages)]
@@ -181,10 +195,13 @@ _FORMS: tuple[Callable[[_Messages, bool], _Messages | None], ...] = (
     _with_texts,
     _with_joined_parts,
 )
+"""Conversions that `fit` tries, in this order. Each takes messages, and whether the template refused all forms so far;
+it returns None if it would change nothing.
+"""
 
 
 def _with_calls(messages: _Messages, convert: Callable[[dict[str, Any]], dict[str, Any]]) -> _Messages | None:
-    """Messages with other calls; None if nothing changes."""
+    """Returns messages with every call converted; None if nothing changes."""
     changed = [
         {**message, "tool_calls": [convert(call) for call in message["tool_calls"]]}
         if message.get("tool_calls")
@@ -195,6 +212,7 @@ def _with_calls(messages: _Messages, convert: Callable[[dict[str, Any]], dict[st
 
 
 def _with_arguments(messages: _Messages, convert: Callable[[int, Any], Any]) -> _Messages | None:
+    """Returns messages with the arguments of every call converted; None if nothing changes."""
     changed = [
         {**message, "tool_calls": [_other_arguments(number, call, convert) for call in message["tool_calls"]]}
         if message.get("tool_calls")
@@ -205,12 +223,14 @@ def _with_arguments(messages: _Messages, convert: Callable[[int, Any], Any]) -> 
 
 
 def _other_arguments(number: int, call: dict[str, Any], convert: Callable[[int, Any], Any]) -> dict[str, Any]:
+    """Returns a call with its arguments converted, whether they are in `function` or in the call itself."""
     if isinstance(call.get("function"), Mapping):
         return {**call, "function": _other_arguments(number, call["function"], convert)}
     return {**call, "arguments": convert(number, call["arguments"])} if "arguments" in call else call
 
 
 def _joined(number: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message whose content is text; a ValueError if a part is neither text nor thinking."""
     content = message.get("content")
     if isinstance(content, Mapping):
         raise ValueError(

@@ -1,7 +1,8 @@
-"""Messages as a chat template may see them, and which of them are trained on.
+"""Messages of a conversation, checked and in the form that chat templates read, and which of them are trained on.
 
-Owns checking a conversation, and reading the forms in which it is published: ShareGPT's (`{"from": "human", "value":
-"…"}`), calls in messages or keys of their own, flags that leave a turn out. Leaves rendering to `sft.template`.
+Owns checking, and the forms in which conversations are published: ShareGPT's (`{"from": "human", "value": "…"}`), calls
+in separate messages or keys, flags that leave a turn out of training. Leaves forms on which templates disagree to
+`sft.fitting`, and rendering to `sft.template`.
 """
 
 import json
@@ -18,11 +19,12 @@ Turns = Literal["all", "last"]
 """Which turns of the trained roles are trained on."""
 
 NEVER_TRAINED = ("system", "developer", "user", "tool", "function", "ipython")
+"""Roles whose messages the model never writes."""
 REASONING = ("reasoning_content", "thinking", "reasoning", "reasoning_text", "thought", "thoughts")
-"""Names of the model's reasoning before its answer; templates read the first two."""
+"""Keys of the model's reasoning before its answer; templates read the first two."""
 _REASONING = frozenset(REASONING)
 WORDS_MARK = "\ufdd2"
-"""A code point that Unicode keeps out of text; the search for turns puts it into its own renderings."""
+"""A code point that is in no text (Unicode: a noncharacter), with which conversations are rendered for comparison."""
 
 FLAGS = {
     "train": True,
@@ -38,8 +40,9 @@ FLAGS = {
     "is_masked": False,
     "ignore_loss": False,
 }
-"""Keys that say whether a message is trained on → the value that says yes."""
+"""Key that says whether a message is trained on → the value that says yes."""
 _FLAG_LIKE = re.compile(r"train|loss|weight|mask")
+"""Part of a key that may be a flag."""
 
 _ROLES = {
     "human": "user",
@@ -59,11 +62,13 @@ _ROLES = {
     "tool_call": "assistant",
     "developer": "developer",
 }
-"""Names of speakers → role."""
+"""Speaker in ShareGPT's form → role."""
 _SPEAKER, _WORDS, _CALLS = "from", "value", ("tool_call", "function_call")
+"""ShareGPT's keys of the speaker and of the words, and the speakers, or keys of a message, that are calls."""
 _ALL_CALLS = frozenset(("tool_calls", *_CALLS))
 
 _EXAMPLE = '{"type": "text", "text": "…"}'
+"""A part of a content, for messages."""
 
 _NAMES: dict[type, str] = {
     str: "text",
@@ -74,17 +79,19 @@ _NAMES: dict[type, str] = {
     Mapping: "an object",
     type(None): "null",
 }
-"""Types of JSON, as messages name them; bool before int, since it is one in Python."""
+"""JSON's types → their names in messages; bool is before int, because a Python bool is an int."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedTurns:
-    """Which messages are trained on: of the roles that the model plays, all or the last one of the conversation."""
+    """Which messages are trained on: all messages of the roles that the model plays, or the last one of them."""
 
     roles: Collection[str] = ("assistant",)
+    """Roles that the model plays."""
     turns: Turns = "all"
 
     def __post_init__(self) -> None:
+        """Checks roles and turns."""
         if isinstance(self.roles, str) or not self.roles:
             raise ValueError(f"train_on is {self.roles!r}; it is a list of one or more roles, such as ('assistant',)")
         refused = [role for role in self.roles if role in NEVER_TRAINED]
@@ -101,22 +108,22 @@ class Conversation:
     """A checked conversation."""
 
     messages: list[dict[str, Any]]
-    """JSON values only, for the template."""
+    """The messages, as JSON values only, for the template."""
     own: tuple[int, ...]
-    """Messages of the roles that the model plays."""
+    """Numbers of the messages whose role the model plays, ascending."""
     trained: frozenset[int]
-    """Those that are trained on."""
+    """Numbers of the messages that are trained on, a subset of `own`."""
 
 
 def check_conversation(
     messages: Sequence[Mapping[str, Any]], wanted: TrainedTurns, known: Collection[str] = ()
 ) -> Conversation:
-    """Turns messages into plain data, and takes out the flags that leave one out of training.
+    """Checks messages, copies them as plain data, and applies the flags that leave a message out of training.
 
     Args:
-        messages: each with a role.
-        wanted: which of them are trained on.
-        known: further keys that the template reads, or that the user leaves out.
+        messages: the messages, each with a role.
+        wanted: which messages are trained on, if no flag leaves them out.
+        known: further keys that may look like flags, because the template reads them or the user ignores them.
 
     Raises:
         ValueError: the messages are not a list of mappings with roles, or hold something that is not JSON; a flag is
@@ -150,17 +157,19 @@ def check_conversation(
 
 
 def _taken_flags(number: int, fields: dict[str, Any]) -> list[bool]:
+    """Removes the flags from a message's fields, and returns whether each says that it is trained on."""
     return [_flag(number, name, fields.pop(name)) for name in FLAGS if name in fields]
 
 
 def _flag(number: int, name: str, value: Any) -> bool:
+    """Returns whether a flag says that its message is trained on."""
     if not isinstance(value, bool) and value not in (0, 1):
         raise ValueError(f"message {number}: {name} is {value!r}; it must be true or false, or 0 or 1")
     return bool(value) == FLAGS[name]
 
 
 def _check_key(number: int, key: str, value: Any, known: Collection[str]) -> None:
-    """Refuses what may be a flag that nobody would notice to be ignored."""
+    """Raises a ValueError for an unknown key that may be a flag: nobody would notice that it is ignored."""
     if key in known or not (isinstance(value, bool) or _FLAG_LIKE.search(key)):
         return
     raise ValueError(
@@ -171,7 +180,7 @@ def _check_key(number: int, key: str, value: Any, known: Collection[str]) -> Non
 
 
 def _with_reasoning(number: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """A message whose reasoning has the names that templates read, whichever the data uses."""
+    """Returns a message whose reasoning also has the two names that templates read, whatever its name in the data."""
     if _REASONING.isdisjoint(fields):
         return fields
     given = {name: fields[name] for name in REASONING if isinstance(fields.get(name), str)}
@@ -180,12 +189,12 @@ def _with_reasoning(number: int, fields: dict[str, Any]) -> dict[str, Any]:
     if len({text for text in given.values() if text.strip()}) > 1:
         raise ValueError(f"message {number} has different texts as {' and '.join(given)}; keep one of them")
     reasoning = next((text for text in given.values() if text.strip()), next(iter(given.values())))
-    # The data's own name comes first: it is the one by which a loss is named.
+    # The data's own name comes first, because the report of what is lost uses the first one.
     return {**fields, **dict.fromkeys((*given, "thinking", "reasoning_content"), reasoning)}
 
 
 def _with_calls(number: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """A message whose calls are a list under `tool_calls`; without the key if there are none."""
+    """Returns a message whose calls are a list under `tool_calls`; without that key if there are none."""
     if _ALL_CALLS.isdisjoint(fields):
         return fields
     named = [name for name in ("tool_calls", *_CALLS) if fields.get(name)]
@@ -203,8 +212,9 @@ def _with_calls(number: int, fields: dict[str, Any]) -> dict[str, Any]:
 def as_messages(conversation: Any) -> Any:
     """Turns a conversation in a published form into messages with role and content; returns any other as it is.
 
-    Other fields of a message, such as `weight` or `train`, stay. Messages may be JSON text. One from `function_call` or
-    `tool_call`, which is JSON text, becomes calls of an assistant's message; several of them in a row are one message.
+    Other fields of a message, such as `weight` or `train`, stay. Messages may be JSON text. A message from the speaker
+    `function_call` or `tool_call`, which holds JSON text, becomes calls in an assistant's message; several such
+    messages in a row become one.
 
     Example:
         >>> as_messages([{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello", "weight": 1}])
@@ -246,6 +256,7 @@ def as_messages(conversation: Any) -> Any:
 
 
 def _parsed_message(number: int, text: str) -> Any:
+    """Returns a message that is given as JSON text."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -253,11 +264,12 @@ def _parsed_message(number: int, text: str) -> Any:
 
 
 def _is_sharegpt(message: Mapping[str, Any]) -> bool:
+    """Returns whether a message has ShareGPT's keys instead of a role."""
     return message.get("role") is None and isinstance(message.get(_SPEAKER), str) and _WORDS in message
 
 
 def _calls(number: int, name: str, words: Any) -> list[dict[str, Any]]:
-    """Calls of functions, from JSON text or values."""
+    """Returns calls of functions in OpenAI's form, from JSON text or values; `name` is their key or speaker."""
     try:
         calls = json.loads(words) if isinstance(words, str) else words
         calls = calls if isinstance(calls, list) else [calls]
@@ -279,7 +291,7 @@ def _calls(number: int, name: str, words: Any) -> list[dict[str, Any]]:
 
 
 def check_contents(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses messages without content, and content that is not text, a list of parts or a mapping: a ValueError."""
+    """Raises a ValueError for a message without content, or whose content is not text, a list of parts or a mapping."""
     for number, message in enumerate(messages):
         content, where = message.get("content"), f"message {number}, of the {message['role']},"
         if content is None:
@@ -296,17 +308,17 @@ def check_contents(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def with_other_words(message: Mapping[str, Any], words: str) -> dict[str, Any]:
-    """Returns a message of the same role with the content `words`, without calls and reasoning."""
+    """Returns a copy of a message with `words` as its content, without calls and reasoning."""
     kept = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *REASONING)}
     content = message.get("content")
     return {**kept, "content": [{"type": "text", "text": words}] if isinstance(content, list) else words}
 
 
 def plain_data(value: Any, where: str) -> Any:
-    """Copies a value in JSON's types, so that a template gets no object with methods of its own.
+    """Copies a value as JSON's types, so that a template gets no object with methods of its own.
 
     Raises:
-        ValueError: it contains something else, or text that has no UTF-8 form; the message begins with `where`.
+        ValueError: the value contains another type, or text that has no UTF-8 form; the message begins with `where`.
     """
     if isinstance(value, str):
         text = str.__str__(value)
@@ -355,6 +367,7 @@ def json_fault(error: json.JSONDecodeError) -> str:
 
 
 def _check_text(text: str, where: str) -> None:
+    """Raises a ValueError for text that has no UTF-8 form, or contains WORDS_MARK."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -364,16 +377,16 @@ def _check_text(text: str, where: str) -> None:
 
 
 def pair_messages(prompt: Sequence[Mapping[str, Any]], response: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Returns a conversation of a prompt and a response to it, which trains only on the response.
+    """Joins a prompt and a response to one conversation, in which only the response is trained on.
 
     Example:
         >>> pair_messages([{"role": "user", "content": "hi"}], [{"role": "assistant", "content": "hello"}])
         [{'role': 'user', 'content': 'hi', 'train': False}, {'role': 'assistant', 'content': 'hello'}]
 
-    Both are lists of messages, also in ShareGPT's form.
+    Both are lists of messages, with role and content or in ShareGPT's form.
 
     Raises:
-        ValueError: something else is given, or the prompt ends with a turn of the assistant.
+        ValueError: one is not such a list, or the prompt ends with a turn of the assistant.
     """
     before, after = as_messages(prompt), as_messages(response)
     if not all(isinstance(message, Mapping) for message in (*before, *after)):

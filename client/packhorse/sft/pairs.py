@@ -1,7 +1,7 @@
-"""Prompt/response pairs to tokens and a loss mask.
+"""`PairEncoder` and `encode_prompt_response`: from prompts and responses to tokens and a loss mask.
 
-Owns joining and cutting the two. Prompt and response are tokenized separately, as they are when
-the model answers.
+Owns joining and cutting the two, and finding the common prompt of two answers. Prompt and response are tokenized
+separately, as they are when the model answers. Leaves chats to `sft.chat`.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class PairEncoder:
             ValueError: an option is wrong, or the tokenizer is not one of the known kinds.
         """
         self._tokenizer = load_chat_tokenizer(tokenizer)
-        # A response continues its prompt: the blank that SentencePiece puts before a text would stand between the two.
+        # A response continues its prompt: SentencePiece's blank before a text would come between the two.
         self._continuing = with_prefix_space(self._tokenizer.model, False)
         self._max_tokens = check_max_tokens(max_tokens)
         self._cutoff = cutoff
@@ -55,7 +55,7 @@ class PairEncoder:
         self._ending = [] if eos is False else [self._tokenizer.eos_id(None if eos is True else eos)]
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedSequence]:
-        """Encodes checked (prompt, response) pairs, also those without a trained token."""
+        """Encodes checked (prompt, response) pairs; does not refuse one that has no trained token or is too long."""
         prompts = self._tokenizer.encode([prompt for prompt, _ in pairs])
         responses = self._continued([response for _, response in pairs])
         return [
@@ -64,9 +64,9 @@ class PairEncoder:
         ]
 
     def common_prompt(self, chosen: str, rejected: str) -> tuple[str, str, str]:
-        """Finds the prompt with which two texts begin, up to a token that both share.
+        """Finds the prompt with which two texts begin. It ends with a token that both share, after a word if possible.
 
-        The tokens of the prompt, and then of an answer, are the tokens of the whole text.
+        The tokens of the prompt followed by those of an answer are the tokens of the whole text.
 
         Returns:
             The prompt, then `chosen` and `rejected` without it.
@@ -74,6 +74,7 @@ class PairEncoder:
         Raises:
             ValueError: they have no prompt in common.
         """
+        # Tokens that both texts share, less one if an answer would be empty; the longest prompt is tried first.
         one, other = self._tokenizer.encode([chosen, rejected])
         shared = next((at for at, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b), None)
         shared = min(len(one.ids), len(other.ids)) if shared is None else shared
@@ -90,29 +91,30 @@ class PairEncoder:
         raise ValueError(_NO_PROMPT)
 
     def num_opening(self, ids: Sequence[int]) -> int:
-        """Returns how many tokens of a sequence begin it, such as BOS."""
+        """Returns how many tokens at a sequence's begin the tokenizer adds before a text, such as BOS."""
         count = len(self._tokenizer.opening)
         return count if tuple(ids[:count]) == self._tokenizer.opening else 0
 
     def num_closing(self, ids: Sequence[int]) -> int:
-        """Returns how many tokens of a sequence end it, such as EOS."""
+        """Returns how many tokens at a sequence's end are added after a response, such as EOS: 1 or 0."""
         return len(self._ending) if list(ids[-1:]) == self._ending else 0
 
     def _continued(self, responses: Sequence[str]) -> list[Any]:
-        """Encodes texts that continue others."""
+        """Encodes texts that continue others, without a blank before them."""
         found: list[Any] = self._continuing.encode_batch(list(responses), add_special_tokens=False)
         return found
 
     def _opened(self, ids: list[int]) -> list[int]:
-        """Returns a prompt with what begins a text, unless it begins so already."""
+        """Returns a prompt's ids with the tokenizer's opening before them, unless they begin with it."""
         opening = self._tokenizer.opening
         return ids if opening and tuple(ids[: len(opening)]) == opening else [*opening, *ids]
 
     def _ended(self, ids: list[int]) -> list[int]:
-        """Returns a response with its end, unless it ends so already."""
+        """Returns a response's ids with the end-of-sequence token after them, unless they end with it."""
         return ids if self._ending and ids[-1:] == self._ending else [*ids, *self._ending]
 
     def _join(self, source: list[int], target: list[int]) -> EncodedSequence:
+        """Joins a prompt and a response; if they are too long, cuts the prompt's begin, but not its opening."""
         opening = len(self._tokenizer.opening)
         excess = 0 if self._max_tokens is None else len(source) + len(target) - self._max_tokens
         num_cut = min(max(excess, 0), max(len(source) - opening - 1, 0)) if self._cutoff == "oldest" else 0
@@ -152,8 +154,8 @@ def encode_prompt_response(
         response: the text that the model learns to write.
         tokenizer: as in `encode_chat`.
         train_on_prompt: whether the prompt is trained on too.
-        max_tokens: most tokens of both; the beginning of a longer prompt goes, a response is never cut. None cuts
-            nothing.
+        max_tokens: most tokens of both together. If there are more, the prompt's beginning is cut, and never the
+            response. None for no limit.
         eos: whether an end-of-sequence token follows, which is trained on: True for the tokenizer's own, or the text of
             another.
 
@@ -184,7 +186,7 @@ _NO_PROMPT = (
 
 
 def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
-    """Finds the messages with which two answers begin; of texts, `PairEncoder.common_prompt` does.
+    """Finds the messages with which two conversations begin; for texts there is `PairEncoder.common_prompt`.
 
     Example:
         >>> question = {"role": "user", "content": "2 + 2?"}
@@ -197,7 +199,7 @@ def common_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
         The prompt, then `chosen` and `rejected` without it.
 
     Raises:
-        ValueError: they are not of one kind, or have no prompt in common.
+        ValueError: they are not both lists of messages, or have no prompt in common.
     """
     if not isinstance(chosen, list) or not isinstance(rejected, list):
         raise ValueError(

@@ -4,8 +4,9 @@ Owns text that remembers its origin while a template works on it, and the record
 iteration wrote a character, and from which field of the row it came. Leaves templates to `sft.template`, and what
 follows from an origin to `sft.turns` and `sft.unused`.
 
-Text of a row is a `Traced` string. It behaves as any string does, and keeps the origins of its characters when it is
-joined, cut, split or replaced. An operation that is not followed gives a plain string, as a template's own words are.
+A text of the row is a `Traced` string while the template runs. It behaves like any string, and keeps the origins of its
+characters when it is joined, cut, split or replaced. An operation that is not followed gives a plain string, like the
+template's own words.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,21 +16,24 @@ from packhorse.sft.messages import REASONING
 
 
 class Leaf(NamedTuple):
-    """A text in a row."""
+    """One text in a row, such as a content or a function's name."""
 
     message: int | None
-    """The message that holds it; None for the tools."""
+    """Number of the message that holds it; None for the tools."""
     path: tuple[str | int, ...]
-    """Keys and indexes that lead to it, from its message: `("content", 0, "text")`."""
+    """Keys and indexes that lead to it from its message, such as `("content", 0, "text")`."""
     text: str
 
 
 class Dump(NamedTuple):
-    """A value that was written as JSON, or changed in a way that keeps no positions: its leaves came out as a whole."""
+    """A value that was written as JSON, or a text that was changed so that positions in it are lost.
+
+    All its leaves came out, but which character comes from which is not known.
+    """
 
     value: Any
     is_python: bool = False
-    """Whether it was written as Python writes it, which no model should learn."""
+    """Whether it was written as Python writes it, such as `{'a': None}`, which no model should learn."""
 
     def leaves(self) -> Iterator[Leaf]:
         """Yields the texts in it."""
@@ -37,21 +41,22 @@ class Dump(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Characters of one origin."""
+    """Consecutive characters of one origin. A text's origins are a tuple of runs, in its order and without gaps."""
 
     length: int
+    """Number of characters."""
     source: Leaf | Dump | None
-    """Where they stand in the row; None for the template's own words."""
+    """The text or value of the row from which they come; None for the template's own words."""
     at: int
-    """Where they begin in the leaf; -1 where that is not known."""
+    """Where they begin in the leaf; -1 if that is not known."""
     writer: int | None
-    """The message whose iteration wrote them; None outside of all."""
+    """Number of the message whose iteration of the template's loop wrote them; None if no iteration was running."""
     is_generated: bool
     """Whether they are in a `{% generation %}` block."""
 
 
 def leaves_of(value: Any) -> Iterator[Leaf]:
-    """Yields the leaves from which a value's texts, keys included, come."""
+    """Yields the leaves from which the traced texts of a value, its keys included, come."""
     if type(value) is Traced:
         for run in value._runs:
             if isinstance(run.source, Leaf):
@@ -69,119 +74,128 @@ def leaves_of(value: Any) -> Iterator[Leaf]:
 
 
 class Traced(str):
-    """Text that knows the origin of its characters."""
+    """Text that knows the origin of its characters.
+
+    Its methods return what those of `str` return, as traced text. Methods that are not defined here return plain text.
+    """
 
     __slots__ = ("_runs", "_trace")
     _runs: tuple[Run, ...]
+    """Origins of all characters, in order; empty if they are unknown."""
     _trace: "Trace | None"
+    """The record of the rendering that made it."""
 
     def __new__(cls, text: str = "", runs: tuple[Run, ...] = (), trace: "Trace | None" = None) -> "Traced":
-        """Without runs, text of unknown origin."""
+        """Makes a text with these origins; without runs, a text of unknown origin."""
         self = str.__new__(cls, text)
         self._runs = runs
         self._trace = trace
         return self
 
     def __str__(self) -> str:
-        """Itself: `str(x)` is how a template writes."""
+        """Returns itself: a template writes `str(x)`, which must keep the origins."""
         return self
 
     def __add__(self, other: str) -> str:
-        """As of strings; text for web pages escapes what it is added to."""
+        """Joins two texts; leaves it to a text for web pages, which escapes the text to which it is added."""
         if not isinstance(other, str) or hasattr(other, "__html__"):
             return NotImplemented
         return _with_origins(str.__add__(self, other), (self, other))
 
     def __radd__(self, other: str) -> str:
-        """As of strings; a plain string does not ask the right one unless it must."""
+        """Joins a plain text and this one, for `plain + traced`."""
         return _with_origins(str.__add__(other, self), (other, self)) if isinstance(other, str) else NotImplemented
 
     def __getitem__(self, index: SupportsIndex | slice) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         if not isinstance(index, slice):
             at = index.__index__()
             begin = at + len(self) if at < 0 else at
-            str.__getitem__(self, index)  # raises where there is none
+            str.__getitem__(self, index)  # raises an IndexError if there is no such character
             return self._cut(begin, begin + 1)
         begin, end, step = index.indices(len(self))
         return self._cut(begin, max(begin, end)) if step == 1 else str.__getitem__(self, index)
 
     def __iter__(self) -> Iterator[str]:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return (self._cut(at, at + 1) for at in range(len(self)))
 
     def strip(self, chars: str | None = None, /) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return cast(Traced, self.lstrip(chars)).rstrip(chars)
 
     def lstrip(self, chars: str | None = None, /) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._cut(len(self) - len(str.lstrip(self, chars)), len(self))
 
     def rstrip(self, chars: str | None = None, /) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._cut(0, len(str.rstrip(self, chars)))
 
     def removeprefix(self, prefix: str, /) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._cut(len(self) - len(str.removeprefix(self, prefix)), len(self))
 
     def removesuffix(self, suffix: str, /) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._cut(0, len(str.removesuffix(self, suffix)))
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._found(str.split(self, sep, maxsplit), sep)
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._found(str.rsplit(self, sep, maxsplit), sep)
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         ends = self._found(str.splitlines(self, True), "")
         return [line if keepends else line[: len(str.splitlines(line)[0])] for line in ends]
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return cast(tuple[str, str, str], tuple(self._found(str.partition(self, sep), "")))
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return cast(tuple[str, str, str], tuple(self._found(str.rpartition(self, sep), "")))
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return joined_with(new, self.split(old, count)) if old else str.replace(self, old, new, count)
 
     def join(self, parts: Iterable[str], /) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return joined_with(self, parts)
 
     def upper(self) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._changed(str.upper(self))
 
     def lower(self) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._changed(str.lower(self))
 
     def title(self) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._changed(str.title(self))
 
     def capitalize(self) -> str:
-        """As of strings."""
+        """Returns what `str` does, with origins."""
         return self._changed(str.capitalize(self))
 
     def _changed(self, text: str) -> str:
+        """Returns this text with changed letters; if its length changes (as of "ß"), positions in leaves are lost."""
         if len(text) == len(self):
             return Traced(text, self._runs, self._trace)
         return Traced(text, (Run(len(text), Dump(self), -1, None, False),), self._trace)
 
     def _found(self, parts: Sequence[str], sep: str | None) -> list[str]:
-        """The parts of this text that stand in it one after the other, `sep` between them."""
+        """Returns parts of this text, one after the other with `sep` between them, as traced text.
+
+        With `sep` None, any white space may be between them, so each part is searched for.
+        """
         found: list[str] = []
         at = 0
         for part in parts:
@@ -191,6 +205,7 @@ class Traced(str):
         return found
 
     def _cut(self, begin: int, end: int) -> str:
+        """Returns the characters [begin, end) with their origins."""
         if begin == 0 and end >= len(self):
             return self
         text = str.__getitem__(self, slice(begin, end))
@@ -206,12 +221,13 @@ class Traced(str):
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Joins texts as `"".join` does, and notes which message's iteration joined them."""
+    """Joins texts as `"".join` does, and keeps their origins; see `Trace.collect` for characters without a writer."""
     parts = list(parts)
     return _with_origins("".join(parts), parts)
 
 
 def _with_origins(text: str, parts: Sequence[str]) -> str:
+    """Returns `text`, the parts joined, with the parts' origins; as it is if no part belongs to a trace."""
     for part in parts:
         if type(part) is Traced and part._trace is not None:
             break
@@ -225,7 +241,7 @@ def _with_origins(text: str, parts: Sequence[str]) -> str:
 
 
 def written(value: Any) -> Any:
-    """What a template writes of a value that is no text: lists and mappings as Python does."""
+    """Returns what a template writes for a value: a list or mapping as Python writes it, traced; others as they are."""
     if not isinstance(value, list | dict):
         return value
     text = repr(value)
@@ -233,66 +249,70 @@ def written(value: Any) -> Any:
 
 
 class _TracedList(list[Any]):
-    """A content in parts that says so where a template takes it for text."""
+    """A content in parts. If a template takes it for a text, the text is traced as written by Python."""
 
     def __str__(self) -> str:
         return cast(str, written(self))
 
 
 class _TracedDict(dict[str, Any]):
-    """A content that is an object, likewise."""
+    """A content that is an object. If a template takes it for a text, the text is traced as written by Python."""
 
     def __str__(self) -> str:
         return cast(str, written(self))
 
 
 def joined_with(sep: str, parts: Iterable[Any]) -> str:
-    """Joins texts as `sep.join` does."""
+    """Joins texts as `sep.join` does, and keeps their origins."""
     parts = list(parts)
     return joined(part for number, text in enumerate(parts) for part in ((sep, text) if number else (text,)))
 
 
 class Trace:
-    """The record of one rendering."""
+    """The record of one rendering: the row's leaves, and which message's iteration is running.
+
+    The template calls it from the places that `sft.environment` put into its tree. An iteration is one pass of a loop,
+    or one call of a macro. It is about a message if that message, or part of it, is among the iteration's variables.
+    """
 
     __slots__ = ("_own", "_position", "_stack", "is_crossed", "leaves", "messages", "shown", "tools", "writer")
 
     def __init__(self, messages: Sequence[Mapping[str, Any]], own: Iterable[int], tools: Any = None) -> None:
-        """`own` are the messages that the model wrote. `messages` and `tools` of it are copies with traced texts."""
+        """Copies a row with traced texts, to `messages` and `tools`; `own` are the messages that the model wrote."""
         self.leaves: list[Leaf] = []
         """The texts of the row, in order."""
         self.messages = [self._message(number, message) for number, message in enumerate(messages)]
         self.tools = self._traced(tools, None, ("tools",)) if tools is not None else None
         self.writer: int | None = None
-        """The message whose iteration runs."""
+        """Number of the message whose iteration is running; None if none is."""
         self.is_crossed = False
-        """Whether an iteration wrote text that the iteration of a message of the model had made."""
+        """Whether one iteration wrote text that was made by the iteration of another message, which is the model's."""
         self.shown: tuple[Any, Any] | None = None
-        """A rendering, and what it shows of the row, for whoever asks twice."""
+        """Cache of `sft.unused`: (the traced text, which leaves came out in it)."""
         self._own = frozenset(own)
         self._position = {id(message): number for number, message in enumerate(self.messages)}
-        self._stack: list[int | None] = []
+        self._stack: list[int | None] = []  # of each loop or macro that is running, outermost first: its message
 
     def enter(self) -> None:
-        """A loop, or a macro, begins."""
+        """Notes that a loop or a macro begins."""
         self._stack.append(None)
 
     def leave(self) -> None:
-        """It ends."""
+        """Notes that the innermost loop or macro ends."""
         self._stack.pop()
         self._set_writer()
 
     def begin(self, values: Sequence[Any]) -> None:
-        """An iteration begins. `values` are its variables, and lists which it takes by a variable's number."""
+        """Notes that an iteration begins; `values` are its variables, and lists from which it takes items by number."""
         self._stack[-1] = self._message_of(values)
         self._set_writer()
 
     def write(self, piece: str, runs: list[Run]) -> None:
-        """Adds a piece of the text to its runs."""
+        """Adds the runs of a piece that the template writes, and notes whether iterations cross."""
         self.collect(piece, runs, self._cross)
 
     def gathered(self, value: str | list[Any]) -> Any:
-        """Returns a text, or a list of texts, that the running iteration made, and another may write."""
+        """Returns a text, or list of texts, marked as made by the running iteration; another may write it later."""
         if self.writer is None:
             return value
         if isinstance(value, list):
@@ -302,7 +322,10 @@ class Trace:
         return Traced(value, tuple(runs), self)
 
     def collect(self, piece: str, runs: list[Run], seen: Callable[[Run], object] | None = None) -> None:
-        """Adds a text's runs to the runs of a longer text; what had no origin gets the running iteration's."""
+        """Adds the runs of a text to those of a longer text; characters without a writer get the running one.
+
+        `seen` is called with each run of which another message's iteration is the writer.
+        """
         writer = self.writer
         if type(piece) is not Traced or not piece._runs:
             if piece:
@@ -317,11 +340,16 @@ class Trace:
             runs.append(run)
 
     def _cross(self, run: Run) -> None:
+        """Notes that the running iteration writes text of another one, if that one's message is the model's."""
         if run.writer in self._own:
             self.is_crossed = True
 
     def _set_writer(self) -> None:
-        """What another's message makes within the model's is another's, in whichever order they are nested."""
+        """Sets the writer to the message of the innermost iteration that is about one.
+
+        But a message of somebody else's always wins over one of the model's, whichever is nested in the other, so that
+        its text is never trained on.
+        """
         found: int | None = None
         for number in self._stack:
             if number is not None and (found is None or found in self._own or number not in self._own):
@@ -329,6 +357,11 @@ class Trace:
         self.writer = found
 
     def _message_of(self, values: Sequence[Any]) -> int | None:
+        """Returns the message that an iteration is about; None if its values do not show one.
+
+        It is the message among the values. If a template copied it, it is the only message whose texts are in a mapping
+        among them.
+        """
         indexes = [value for value in values if type(value) is int]
         for value in values:
             if isinstance(value, list) and indexes:
@@ -341,7 +374,7 @@ class Trace:
         return next(iter(copies)) if len(copies) == 1 else None
 
     def _message(self, number: int, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Copies a message; reasoning under several names is one leaf."""
+        """Copies a message with traced texts; the same reasoning under several names is one leaf."""
         copy: dict[str, Any] = {}
         for key, value in message.items():
             twin = None
@@ -354,6 +387,7 @@ class Trace:
         return copy
 
     def _traced(self, value: Any, message: int | None, path: tuple[str | int, ...]) -> Any:
+        """Copies a value with its texts as leaves; of keys, only those within a call's arguments."""
         if isinstance(value, str):
             leaf = Leaf(message, path, value)
             self.leaves.append(leaf)
@@ -372,4 +406,5 @@ class Trace:
 
 
 def _own_leaves(value: Mapping[str, Any]) -> Iterator[Leaf]:
+    """Yields the leaves of the texts that a mapping holds directly."""
     return leaves_of([item for item in value.values() if type(item) is Traced])

@@ -1,7 +1,7 @@
-"""A conversation as text, with the model's turns, where its characters come from, and what is not in it.
+"""`render_chat`: a conversation as text, with the model's turns, its characters' origins, and what is not in it.
 
-Owns the order in which these are found; leaves each to `sft.fitting`, `sft.turns` and `sft.unused`. Jinja is imported
-with the first template only.
+Owns the order in which these are found; leaves finding each to `sft.fitting` (the text), `sft.turns` and `sft.unused`.
+`sft.chat` imports this module with its first template, because it needs jinja2.
 """
 
 import re
@@ -21,26 +21,26 @@ from packhorse.sft.unused import unused_fields
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The text of a conversation."""
+    """A rendered conversation: its text, what was found in it, and what rendered it."""
 
     text: str
-    """What the template made of the conversation."""
+    """The text that the template made."""
     turns: tuple[Turn, ...]
     """The model's turns, ascending and disjoint."""
     unused: Mapping[str, int]
-    """Fields of which something is not in the text → how many values of each."""
+    """Fields that are missing from the text, at least in part → number of their values that are."""
     conversation: Conversation
-    """In the form in which the template reads it."""
+    """The conversation, in the form in which the template read it."""
     runs: Sequence[Run]
-    """Where its characters come from."""
+    """Origins of the text's characters, in order."""
     template: ChatTemplate
-    """The template that made it."""
+    """The template that made the text."""
     variables: Mapping[str, Any]
     """What the template was given besides the conversation."""
     marks: Marks
-    """Texts of the tokenizer that may end a turn."""
+    """Texts of the tokenizer's added tokens, some of which may end a turn."""
     turn_end: str
-    """What ends a turn of the model: "template", or "next", the mark with which the next message begins."""
+    """What may end a turn of the model; see `TurnEnd` in `sft.chat`."""
 
     @property
     def ends_with_turn(self) -> bool:
@@ -60,7 +60,7 @@ class RenderedChat:
         return render_chat(self.template, conversation, self.variables, self.marks, self.turn_end)
 
     def origins(self) -> list[Origin]:
-        """Returns the origins of its characters, in order."""
+        """Returns the origins of the text's characters, in order, for people."""
         found: list[Origin] = []
         end = 0
         for run in self.runs:
@@ -78,7 +78,7 @@ def render_chat(
 
     Raises:
         TemplateRefusal: the template does not render the conversation.
-        ValueError: it does not show where a turn is, or a form of its fields is not possible.
+        ValueError: the text does not show where a turn is, or a field cannot have the form that the template needs.
     """
     chat, traced = fit(template, chat, variables)
     turns = find_turns(template, chat, variables, traced, marks)
@@ -98,7 +98,7 @@ def render_chat(
 
 
 def _with_next_mark(turn: Turn, traced: TracedText, marks: Marks) -> Turn:
-    """A turn without an end takes the special token that follows it."""
+    """Returns a turn that no special token ends with the special token that follows it, if one does."""
     if not turn.is_open or not marks.special:
         return turn
     found = re.compile(rf"\s*({'|'.join(map(re.escape, marks.special))})").match(traced.text, turn.end)
@@ -106,14 +106,17 @@ def _with_next_mark(turn: Turn, traced: TracedText, marks: Marks) -> Turn:
 
 
 def _leaf(run: Run) -> Leaf | None:
-    """Returns where a stretch of text comes from; the first value of what was written as JSON."""
+    """Returns the leaf that a run comes from, or the first one of a value that was written as JSON; None if none."""
     if isinstance(run.source, Dump):
         return next(leaves_of(run.source.value), None)
     return run.source
 
 
 def _path(leaf: Leaf, is_dump: bool) -> str:
-    """A leaf's path, as `messages[1].tool_calls[0].function.name`; the value's path if it was written as JSON."""
+    """Returns a leaf's path, such as `messages[1].tool_calls[0].function.name`.
+
+    For a leaf of a value that was written as JSON (`is_dump`), it is the path of the arguments, or of the tool.
+    """
     keys = list(leaf.path)
     if is_dump and "arguments" in keys:
         keys = keys[: keys.index("arguments") + 1]

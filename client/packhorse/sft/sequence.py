@@ -1,6 +1,6 @@
-"""A sequence with its loss mask, and the tokens of ranges of text.
+"""`EncodedSequence`: tokens with their loss mask, as the encoders of chats and of pairs return them.
 
-Owns what both encoders return, and the error where nothing is trained on; leaves encoding to `sft.chat` and
+Owns the error if nothing is trained on, and finding the tokens of a range of text; leaves encoding to `sft.chat` and
 `sft.pairs`.
 """
 
@@ -29,15 +29,15 @@ class EncodedSequence:
     input_ids: NDArray[np.int32]
     """Token ids: int32 [n]."""
     loss_mask: NDArray[np.bool_]
-    """Whether the model learns to write the token: bool [n]. Unshifted: entry i is for token i as a target."""
+    """Whether the model learns to write a token: bool [n]. Not shifted: entry i is about token i as a target."""
     num_cut_tokens: int = 0
     """Number of tokens that the cutoff removed."""
     is_too_long: bool = False
-    """Whether it is longer than the cutoff, and nothing that may go would make it fit."""
+    """Whether the sequence is longer than the cutoff although everything that may be cut is gone."""
     num_open_turns: int = 0
     """Number of trained turns that no special token ends."""
     open_turn: str = ""
-    """How the first of them ends."""
+    """The last characters (up to 30) of the first such turn."""
 
     def __len__(self) -> int:
         """Number of tokens, n."""
@@ -45,11 +45,11 @@ class EncodedSequence:
 
     @property
     def num_trained_tokens(self) -> int:
-        """Number of tokens that are trained on; never the first, which no model predicts."""
+        """Number of tokens that are trained on, without the first token, which no model predicts."""
         return int(np.count_nonzero(self.loss_mask[1:]))
 
     def check_targets(self) -> None:
-        """Raises a NoTargetsError where no token is trained on, or the sequence is longer than the cutoff."""
+        """Raises a NoTargetsError if no token is trained on, or the sequence is longer than the cutoff."""
         if self.is_too_long:
             raise NoTargetsError(
                 f"the sequence of {len(self)} tokens does not fit the cutoff, without cutting an answer; raise the "
@@ -68,18 +68,18 @@ class EncodedSequence:
 def token_ranges(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Finds the tokens of ranges of text. Legend: n tokens.
 
-    A token that straddles the edge of a range belongs to it: otherwise the first or last characters of an answer would
-    not be trained on. transformers' `return_assistant_tokens_mask` does the same.
+    A token that straddles the edge of a range belongs to the range: otherwise the first or last characters of an answer
+    would not be trained on. transformers' `return_assistant_tokens_mask` does the same.
 
     Args:
         offsets: [begin, end) of each token in the text, ascending: [n].
-        ranges: [begin, end) in the text, ascending and disjoint.
+        ranges: [begin, end) of each range in the text, ascending and disjoint.
 
     Returns:
         [first, end) of the tokens of each range, ascending and disjoint, in [0, n].
     """
     found: list[tuple[int, int]] = []
-    taken = 0
+    taken = 0  # tokens before this belong to an earlier range
     for begin, end in ranges:
         # Several tokens may spell one character and share its offsets; one that a normalizer added has empty offsets.
         first = bisect_left(offsets, (begin, begin))

@@ -1,8 +1,8 @@
 """Chat templates, as Hugging Face's tokenizers carry them.
 
-Owns compiling one and rendering a conversation with it, plainly or traced. Leaves Jinja's environments to
-`sft.environment`, and finding turns in the text to `sft.turns`. Imported when the first template is used, since it
-needs jinja2.
+Owns compiling a template and rendering a conversation with it, plainly, or traced to know where each character comes
+from. Leaves Jinja's environments to `sft.environment`, and finding turns in the text to `sft.turns`. This module needs
+jinja2, so it is imported when the first template is used.
 """
 
 import re
@@ -35,11 +35,11 @@ class TracedText:
     runs: tuple[Run, ...]
     """Ranges of characters with one origin each, in the order of the text."""
     trace: Trace
-    """What the origins refer to."""
+    """The record of the rendering; `runs` refer to its leaves."""
 
 
 class ChatTemplate:
-    """A compiled template. Make one with `compile_template`, which caches."""
+    """A compiled chat template. Make one with `compile_template`, which caches."""
 
     def __init__(self, source: str) -> None:
         """Compiles the text; raises a TemplateRefusal if it is not a Jinja template."""
@@ -59,7 +59,7 @@ class ChatTemplate:
         self.special_token_names = frozenset(names) & _SPECIAL_TOKEN_NAMES
         """Names of special tokens that the template reads."""
         self.words = frozenset(re.findall(r"\w+", source))
-        """Every word of the template: it reads no key that is not among them."""
+        """Every word of the template's text; a key that is not among them is never read."""
 
     def render(
         self,
@@ -68,7 +68,12 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = False,
     ) -> str:
-        """Returns the text of a conversation. `variables` are its tools, special tokens and own options.
+        """Returns the text of a conversation.
+
+        Args:
+            messages: the messages.
+            variables: the template's other variables: tools, special tokens and options.
+            add_generation_prompt: whether the text ends with the begin of a turn of the model.
 
         Raises:
             TemplateRefusal: the template raises an error.
@@ -83,7 +88,7 @@ class ChatTemplate:
         """Returns the same text as `render`, with the origins of its characters.
 
         Raises:
-            TemplateRefusal: the template raises an error, or treats traced text in another way than text.
+            TemplateRefusal: the template raises an error, or traced strings do not work in it as plain ones do.
         """
         trace = Trace(chat.messages, chat.own, variables.get("tools"))
         given = _given(trace.messages, {**variables, "tools": trace.tools}, False)
@@ -106,6 +111,7 @@ def compile_template(source: str) -> ChatTemplate:
 
 
 def _given(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], prompt: bool) -> dict[str, Any]:
+    """Returns all variables of a template, as transformers' `apply_chat_template` gives them."""
     return {
         "tools": None,
         "documents": None,

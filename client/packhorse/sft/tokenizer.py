@@ -1,7 +1,8 @@
-"""Users' own tokenizers, made ready for chats.
+"""`ChatTokenizer`: a user's tokenizer, made ready to encode chats.
 
 Owns reading a fast tokenizer of transformers, a `tokenizers.Tokenizer`, a `tokenizer.json`, or a folder with one as
-`save_pretrained` writes it; and encoding text with offsets. Leaves rendering templates to `sft.template`.
+`save_pretrained` writes it; and encoding text with offsets. Leaves what `tokenizer_config.json` changes to
+`sft.tokenizer_settings`, and rendering templates to `sft.template`.
 """
 
 import json
@@ -23,7 +24,7 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Texts of a tokenizer's added tokens, longest first."""
+    """Texts of a tokenizer's added tokens, by which turns are found; longest first."""
 
     special: tuple[str, ...]
     """Texts of the added tokens that may end a turn."""
@@ -43,7 +44,7 @@ class ChatTokenizer:
     """
 
     model: Any
-    """A `tokenizers.Tokenizer` that cuts, pads and adds nothing; its offsets include white space."""
+    """A `tokenizers.Tokenizer` that does not truncate, pad or add tokens; its offsets include white space."""
     opening: tuple[int, ...]
     """Ids that the tokenizer adds before a text, such as BOS."""
     closing: tuple[int, ...]
@@ -51,9 +52,9 @@ class ChatTokenizer:
     special_texts: tuple[str, ...]
     """Texts of the special tokens."""
     added_texts: tuple[str, ...] = ()
-    """Texts of all tokens that the tokenizer finds before it cuts a text."""
+    """Texts of all added tokens, which the tokenizer finds before it splits a text."""
     known: frozenset[str] | None = None
-    """The characters that the tokenizer knows, if it leaves others out; None if each character has a token."""
+    """The characters that the tokenizer knows, if it drops others; None if every character becomes tokens."""
     special_tokens: Mapping[str, str] | None = None
     """Name in templates ("eos_token") → text; None if unknown."""
     chat_templates: Mapping[str, str] | None = None
@@ -61,13 +62,13 @@ class ChatTokenizer:
 
     @property
     def marks(self) -> Marks:
-        """The added tokens, as the search for turns takes them."""
+        """The added tokens, for the search for turns."""
         special = {*self.special_texts, *filter(None, [(self.special_tokens or {}).get("eos_token")])}
         added = special | {text for text in self.added_texts if text.strip()}
         return Marks(*(tuple(sorted(texts, key=len, reverse=True)) for texts in (special, added)))
 
     def dropped_in(self, text: str) -> list[str]:
-        """Returns the characters of a text that leave no token, white space apart."""
+        """Returns the characters of a text, except white space, that the tokenizer drops."""
         return [] if self.known is None else dropped_characters(self.model, self.known, text)
 
     def num_tokens(self, text: str) -> int:
@@ -83,8 +84,8 @@ class ChatTokenizer:
         """Returns the text of a chat template.
 
         Args:
-            chosen: the text of one, a `Path` to one, or the name of one of the tokenizer's; None for "tool_use" where
-                there are tools and such a template, else "default".
+            chosen: the text of a template, a `Path` to one, or the name of one of the tokenizer's; None for "tool_use"
+                if there are tools and such a template, else "default".
             has_tools: whether the conversation has tools.
 
         Raises:
@@ -106,7 +107,7 @@ class ChatTokenizer:
         """Returns the id of the end-of-sequence token `eos`, or of the tokenizer's own for None.
 
         Raises:
-            ValueError: it is not a token, or the tokenizer does not name its own.
+            ValueError: `eos` is not a token, or it is None and the tokenizer does not say which token is its own.
         """
         if eos is None:
             if self.special_tokens is not None and "eos_token" in self.special_tokens:
@@ -126,7 +127,7 @@ class ChatTokenizer:
 def load_chat_tokenizer(source: Any) -> ChatTokenizer:
     """Makes a tokenizer ready for chats.
 
-    The result is kept for the next call with the same object: change a tokenizer before its first use.
+    The result is cached for the next call with the same object, so change a tokenizer before its first use.
 
     Example:
         >>> from tokenizers import Tokenizer, models
@@ -141,7 +142,7 @@ def load_chat_tokenizer(source: Any) -> ChatTokenizer:
     Raises:
         FileNotFoundError: there is no such file or folder.
         ImportError: the extra `packhorse[sft]` is not installed.
-        ValueError: it is something else, a slow tokenizer, or a folder whose files contradict each other.
+        ValueError: `source` is something else, a slow tokenizer, or a folder whose files contradict each other.
     """
     if isinstance(source, ChatTokenizer):
         return source
@@ -158,7 +159,10 @@ def load_chat_tokenizer(source: Any) -> ChatTokenizer:
 
 
 def known_characters(model: Any) -> frozenset[str] | None:
-    """Returns the characters that a `tokenizers.Tokenizer` knows if it leaves others out; None if it does not."""
+    """Returns the characters that a `tokenizers.Tokenizer` knows if it drops others; None if it drops none.
+
+    Only a BPE model without an unknown token, byte fallback or byte-level splitting drops characters.
+    """
     if type(model.model).__name__ != "BPE" or model.model.unk_token is not None or model.model.byte_fallback:
         return None
     parts = (part for part in (model.pre_tokenizer, model.normalizer) if part is not None)
@@ -168,17 +172,18 @@ def known_characters(model: Any) -> frozenset[str] | None:
 
 
 def dropped_characters(model: Any, known: frozenset[str], text: str) -> list[str]:
-    """Returns the characters of a text that are not known, white space apart."""
+    """Returns the characters of a text, after normalizing, that are not `known`, except white space."""
     if known.issuperset(text):
         return []
     for token in model.get_added_tokens_decoder().values():
         text = text.replace(token.content, " ")
     normal = text if model.normalizer is None else model.normalizer.normalize_str(text)
+    # U+2581 is SentencePiece's blank.
     return [each for each in normal if each not in known and not each.isspace() and each != "\u2581"]
 
 
 def tokenizer_json_path(path: Path) -> Path:
-    """Returns a `tokenizer.json`, or the one in a folder; a FileNotFoundError where it is missing."""
+    """Returns the path of a `tokenizer.json`, given as such or as its folder; a FileNotFoundError if it is missing."""
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         is_hub_name = not path.exists() and not path.is_absolute() and path.suffix != ".json" and len(path.parts) < 3
@@ -207,6 +212,7 @@ def read_tokenizer_json(file: Path) -> Any:
 
 
 def _load_transformers(tokenizer: Any) -> ChatTokenizer:
+    """Makes a fast tokenizer of transformers ready for chats."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not hasattr(backend, "to_str"):
         raise ValueError(
@@ -224,6 +230,7 @@ def _load_transformers(tokenizer: Any) -> ChatTokenizer:
 
 
 def _load_path(path: Path) -> ChatTokenizer:
+    """Reads a `tokenizer.json`, or a folder with one, its settings and its chat templates."""
     file = tokenizer_json_path(path)
     model = read_tokenizer_json(file)
     config_path = path / _CONFIG
@@ -245,7 +252,7 @@ def _load_path(path: Path) -> ChatTokenizer:
 
 
 def _folder_templates(path: Path) -> dict[str, str] | None:
-    """Returns the templates in files of their own, which override the settings' templates."""
+    """Returns a folder's templates that are files, which override those in its settings; None if there are none."""
     files = {
         "default": path / _TEMPLATE,
         **{file.stem: file for file in sorted((path / _MORE_TEMPLATES).glob("*.jinja"))},
@@ -254,6 +261,7 @@ def _folder_templates(path: Path) -> dict[str, str] | None:
 
 
 def _config_templates(templates: Any) -> dict[str, str] | None:
+    """Returns the templates in the settings, by name: one text, a list of named ones, or None."""
     if isinstance(templates, list):
         return {entry["name"]: entry["template"] for entry in templates}
     return {"default": templates} if isinstance(templates, str) else templates
@@ -261,11 +269,12 @@ def _config_templates(templates: Any) -> dict[str, str] | None:
 
 @lru_cache(maxsize=4)
 def _prepare(model: Any, vocab_size: int) -> ChatTokenizer:
-    """Copies a user's model; `vocab_size` tells a model that has grown since from an earlier one."""
+    """Copies a user's model and makes it ready; `vocab_size` is for the cache, in case the model has grown since."""
     return _prepared(type(model).from_str(model.to_str()))
 
 
 def _prepared(model: Any) -> ChatTokenizer:
+    """Changes a model so that it encodes a text and adds nothing; what it added before becomes `opening`, `closing`."""
     model.no_truncation()
     model.no_padding()
     model.encode_special_tokens = False
@@ -273,7 +282,7 @@ def _prepared(model: Any) -> ChatTokenizer:
     ids = model.encode("a").ids
     first = added.index(False) if False in added else len(added)
     last = len(added) - added[::-1].index(False) if False in added else len(added)
-    # This one adds no token and keeps white space in offsets, so that the begin of a turn is exact.
+    # This post-processor adds no token and keeps white space in offsets, so that the begin of a turn is exact.
     model.post_processor = require("tokenizers.processors", "sft").ByteLevel(trim_offsets=False)
     added_tokens = list(model.get_added_tokens_decoder().values())
     return ChatTokenizer(

@@ -1,7 +1,7 @@
-"""What `tokenizer_config.json` adds to a `tokenizer.json`, as transformers reads the two together.
+"""`with_settings`: changes a tokenizer as its `tokenizer_config.json` says, as transformers does when it reads both.
 
-Owns tokens that only the settings name, and the blank before a text. Leaves which tokens begin and end a text to
-`sft.tokenizer`.
+Owns tokens that only the settings name, and the blank that some tokenizers put before a text. Leaves reading files, and
+which tokens begin and end a text, to `sft.tokenizer`.
 """
 
 import json
@@ -12,20 +12,20 @@ from typing import Any
 from packhorse.formats import require
 
 _GENERIC = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
-"""Classes that take a `tokenizer.json` as it is, also where the settings speak of a blank."""
+"""Classes that take a `tokenizer.json` as it is, even if the settings mention a blank."""
 
 
 _LLAMA = ("LlamaTokenizer", "LlamaTokenizerFast")
-"""Classes that transformers builds anew from the vocabulary, with SentencePiece's blanks."""
+"""Classes for which transformers ignores the file's rules for blanks and uses SentencePiece's."""
 
 
 def with_settings(model: Any, config: Mapping[str, Any], path: Path) -> tuple[Any, bool]:
-    """Returns a `tokenizers.Tokenizer` as its settings want it, and whether they changed it.
+    """Returns a tokenizer changed by its settings, and whether they changed anything.
 
     Args:
-        model: of the `tokenizer.json`; tokens may be added to it.
-        config: of the settings.
-        path: of the settings, for messages.
+        model: the `tokenizers.Tokenizer` of the `tokenizer.json`; tokens may be added to it.
+        config: content of the settings.
+        path: path of the settings, for messages.
 
     Raises:
         ValueError: the settings give a token another id than the tokenizer does.
@@ -57,9 +57,9 @@ def with_settings(model: Any, config: Mapping[str, Any], path: Path) -> tuple[An
 
 
 def with_prefix_space(model: Any, wanted: bool) -> Any:
-    """Returns a tokenizer that puts a blank before a text, or does not; the same object if it is so already.
+    """Returns a tokenizer that puts a blank before a text (`wanted`), or none; the same object if nothing changes.
 
-    Byte-level tokenizers have a flag for it, and those of SentencePiece a rule or a normalizer.
+    Byte-level tokenizers have a flag for this, and those of SentencePiece a pre-tokenizer or a normalizer.
     """
     state = json.loads(model.to_str())
     is_changed = False
@@ -75,7 +75,13 @@ def with_prefix_space(model: Any, wanted: bool) -> Any:
 
 
 def _as_llama(model: Any, prefix: bool | None, *, is_legacy: bool) -> Any:
-    """Returns a tokenizer with the blanks of Llama's class: before a text, or if legacy before each stretch of it."""
+    """Returns a tokenizer with the blanks of Llama's class; the same object if nothing changes.
+
+    Args:
+        model: the tokenizer; one that works on bytes is not changed.
+        prefix: the settings' `add_prefix_space`; False for no blank.
+        is_legacy: whether the blank is before each part of a text between special tokens, not only before the text.
+    """
     state = json.loads(model.to_str())
     if any(part["type"] == "ByteLevel" for part in _parts(state.get("pre_tokenizer"))):
         return model
@@ -86,7 +92,7 @@ def _as_llama(model: Any, prefix: bool | None, *, is_legacy: bool) -> Any:
 
 
 def _parts(node: Any) -> Iterator[dict[str, Any]]:
-    """Yields the parts of a normalizer or pre-tokenizer, those of sequences too."""
+    """Yields a normalizer or pre-tokenizer, or if it is a sequence its parts; `node` is its JSON, or None."""
     if node is None:
         return
     if node["type"] == "Sequence":
@@ -97,7 +103,7 @@ def _parts(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _without(node: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Returns a normalizer without some of its parts."""
+    """Returns a normalizer's JSON without some of its parts; None if nothing is left of it."""
     if node in parts:
         return None
     if node["type"] != "Sequence":

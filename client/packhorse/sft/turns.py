@@ -1,13 +1,14 @@
-"""Where the model's own turns are in the text of a conversation.
+"""`find_turns`: where the model's own turns are in the text of a conversation.
 
 Owns finding them; leaves rendering to `sft.template`, origins to `sft.provenance` and tokens to `sft.chat`. A template
 shows its turns in one of three ways. Each finds the right range or none:
 
 1. `{% generation %}` blocks mark the turns exactly.
-2. The trace says which characters a message's iteration wrote. The turn is these, less the header: what the generation
-   prompt writes after the messages before it. A header holds no word of the message, and it ends with a whole mark.
-3. Without a loop over messages the turn is what a message adds to the conversation before it, its generation prompt
-   included. Both renderings must be prefixes of the text, and every word in the range must be the message's own.
+2. The trace says which characters were written by the iteration of the template's loop over messages that is about a
+   message. The turn is these without the header, which is what the generation prompt writes after the messages before.
+   A header holds no word of the message, and it ends with a whole mark.
+3. If there is no such loop, the turn is what a message adds to the rendering of the messages before it, with their
+   generation prompt. Both renderings must be prefixes of the text, and every word in the range must be the message's.
 
 A turn includes its end-of-turn token. It includes neither its header nor the white space before the next turn.
 """
@@ -33,15 +34,17 @@ _WAY_OUT = "mark the model's text, end-of-turn token included, in the template: 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A stretch of text that the model writes."""
+    """A range of text that the model writes."""
 
     begin: int
+    """The first character."""
     end: int
+    """The character after the last."""
     message: int
-    """Which message it belongs to."""
+    """Number of the message that it belongs to; -1 if that is not known."""
     is_trained: bool
     is_open: bool = False
-    """Whether no special token of the template ends it."""
+    """Whether it does not end with a special token that the template wrote."""
 
 
 def find_turns(
@@ -73,11 +76,11 @@ class _Search:
         ends = list(accumulate((run.length for run in traced.runs), initial=0))
         self._begins = ends[:-1]
         self._placed = list(zip(ends, traced.runs, strict=False))
-        """(Where it begins, run) in the order of the text."""
+        """(begin in the text, run) of every run, in the order of the text."""
 
     def marked(self) -> Iterator[Turn]:
-        """Yields the template's generation blocks; touching blocks of one message are joined."""
-        blocks: list[list[int | None]] = []
+        """Yields the template's generation blocks; adjacent blocks of one message are joined."""
+        blocks: list[list[int | None]] = []  # [begin, end, message or None]
         for begin, run in self._placed:
             if not run.is_generated:
                 continue
@@ -100,7 +103,7 @@ class _Search:
             yield self._turn(first, end, -1 if owner is None else owner, not is_some or owner in self._chat.trained)
 
     def is_traced(self) -> bool:
-        """Whether the trace says of every word of the model which message's iteration wrote it."""
+        """Returns whether the trace says for every word of the model's messages which message's iteration wrote it."""
         own = set(self._chat.own)
         wrote: set[int] = set()
         elsewhere: set[int] = set()
@@ -120,7 +123,7 @@ class _Search:
 
     def written(self) -> Iterator[Turn]:
         """Yields what the iterations of the model's messages wrote, without headers."""
-        stretches: list[tuple[int, list[int]]] = []
+        stretches: list[tuple[int, list[int]]] = []  # (message, [begin, end)): adjacent runs of a message, joined
         for begin, run in self._placed:
             if run.writer not in self._chat.own:
                 continue
@@ -129,7 +132,7 @@ class _Search:
                 stretches[-1][1][1] += run.length
             else:
                 stretches.append((run.writer, [begin, begin + run.length]))
-        begun: set[int] = set()
+        begun: set[int] = set()  # only the first stretch of a message has a header
         for number, (begin, end) in stretches:
             if number not in begun:
                 begin += self._header_length(number, begin, end)
@@ -165,12 +168,13 @@ class _Search:
             yield self._turn(begin, last, number, number in self._chat.trained)
 
     def _turn(self, begin: int, end: int, message: int, is_trained: bool) -> Turn:
+        """Returns a turn; finds out whether it is open."""
         closing = self._text[begin:end].rstrip()
         is_closed = bool(self._marks.special) and closing.endswith(self._marks.special)
         return Turn(begin, end, message, is_trained, not (is_closed and self._is_template(begin + len(closing) - 1)))
 
     def _with_closing(self, turn: Turn, end: int) -> Turn:
-        """The last turn with what the template writes after its loop, up to a special token."""
+        """Returns the last turn with what the template writes after its loop, up to and with a special token."""
         rest = self._text[end:]
         mark = re.search("|".join(map(re.escape, self._marks.special)), rest) if self._marks.special else None
         if not rest.strip() or not self._is_template(end):
@@ -178,18 +182,21 @@ class _Search:
         return self._turn(turn.begin, end + mark.end() if mark else len(self._text), turn.message, turn.is_trained)
 
     def _is_template(self, at: int) -> bool:
-        """Whether the character is the template's own."""
+        """Returns whether the character at a position is the template's own."""
         return self._traced.runs[bisect_right(self._begins, at) - 1].source is None
 
     def _header_length(self, number: int, begin: int, end: int) -> int:
-        """Length of a turn's header: the template's own words, as far as the generation prompt writes them too."""
+        """Returns the length of a turn's header: as many of its first words as the generation prompt writes too.
+
+        Only words before the message's own count. `begin` and `end` are what the message's iteration wrote.
+        """
         placed = islice(self._placed, bisect_left(self._begins, begin), bisect_left(self._begins, end))
         words = next((at for at, run in placed if run.source is not None and not _is_role(run)), end)
         zone = self._text[begin:words]
         prompt = self._prompt(number, begin)
         shared = len(prompt) if zone.startswith(prompt) else self._shared(zone, prompt)
         if not shared and zone:
-            # Nothing says what the model is given: what any message of it would begin with, if that is a mark.
+            # The generation prompt writes no header. Then it is what a turn with any other content would begin with.
             said = with_other_words(self._chat.messages[number], WORDS_MARK)
             other = self._rendered([*self._chat.messages[:number], said, *self._chat.messages[number + 1 :]])
             if other is None or not other.startswith(self._text[:begin]):
@@ -199,10 +206,10 @@ class _Search:
         return shared
 
     def _prompt(self, number: int, begin: int) -> str:
-        """What the template writes to let the model write a message."""
+        """Returns the generation prompt after the messages before a message; "" if it cannot be found."""
         before = self._chat.messages[:number]
         asked = self._rendered(before, add_generation_prompt=True)
-        if asked is None:  # as with no message before: then as after any question
+        if asked is None:  # e.g. because there is no message before: take the prompt after any question
             before = [{"role": "user", "content": WORDS_MARK}]
             asked = self._rendered(before, add_generation_prompt=True)
         elif asked.startswith(self._text[:begin]):
@@ -213,48 +220,51 @@ class _Search:
         return ""
 
     def _shared(self, one: str, other: str) -> int:
-        """Length of the whole marks, words and characters with which both texts begin."""
+        """Returns the length of what both texts begin with, in whole units: marks, words, other characters."""
         pattern = _units(self._marks.added)
         pairs = zip(pattern.findall(one), pattern.findall(other), strict=False)
         return sum(len(unit) for unit, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def _prefix(self, count: int, *, add_generation_prompt: bool) -> int | None:
-        """Length of the rendering of the first messages, where the text begins with it."""
+        """Returns the length of the first `count` messages, rendered; None if the text does not begin with that."""
         if count == len(self._chat.messages):
             return len(self._text)
         prefix = self._rendered(self._chat.messages[:count], add_generation_prompt=add_generation_prompt)
         return len(prefix) if prefix is not None and self._text.startswith(prefix) else None
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str | None:
-        """The text of other messages; None if the template does not render them."""
+        """Returns the text of other messages; None if the template does not render them."""
         try:
             return self._template.render(messages, self._variables, add_generation_prompt=add_generation_prompt)
         except TemplateRefusal:
             return None
 
     def _without_glue(self, begin: int, end: int) -> int:
-        """The end of a turn without white space after its last added token."""
+        """Returns the end of a turn without the white space that may follow its last added token."""
         closed = self._text[begin:end].rstrip()
         return begin + len(closed) if self._marks.added and closed.endswith(self._marks.added) else end
 
 
 @lru_cache(maxsize=16)
 def _units(marks: tuple[str, ...]) -> re.Pattern[str]:
+    """Returns the pattern of a unit of text: an added token, something like `<mark>`, a word, or a character."""
     return re.compile("|".join([*map(re.escape, marks), r"<[^<>\s]{1,60}>", r"\w+", r"."]), re.DOTALL)
 
 
 def _message_of(run: Run) -> int | None:
-    """The message from which a run's words come; of what is not a message's name of its role."""
+    """Returns the message from which a run's words come; None for the template's own words, and for a role's name."""
     if isinstance(run.source, Dump):
         return next((leaf.message for leaf in run.source.leaves() if leaf.message is not None), None)
     return None if run.source is None or _is_role(run) else run.source.message
 
 
 def _is_role(run: Run) -> bool:
+    """Returns whether a run is the name of a message's role."""
     return isinstance(run.source, Leaf) and run.source.path == ("role",)
 
 
 def _unclear(number: int, why: str) -> ValueError:
+    """Returns the error of a template that does not show where a turn is."""
     return ValueError(
         f"the chat template does not show where the model's turn in message {number} is: {why}; {_WAY_OUT}"
     )

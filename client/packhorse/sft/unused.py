@@ -1,6 +1,7 @@
-"""What a rendered chat does not show of its row.
+"""`unused_fields`: which fields of a row are missing from its rendered text.
 
-Owns telling which texts of a row are not in its tokens, and what each is called. Leaves origins to `sft.provenance`.
+Owns finding the texts of a row that did not come out, and naming their fields. Leaves the origins of characters to
+`sft.provenance`. A leaf is one text in a row, such as a content or a function's name; see `Leaf` there.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +15,11 @@ from packhorse.sft.template import ChatTemplate, TemplateRefusal, TracedText
 _WIRING = ("id", "type", "tool_call_id", "index", "call_id")
 """Keys of a message, call or part that connect parts of a row, and say nothing to a model."""
 _SCHEMA = ("type", "required", "enum")
+"""Keys of a tool's JSON schema that templates often leave out, so they are not reported."""
 
 
 def shown_of(template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText) -> "Shown":
-    """Returns which leaves of a row came out in its text; finds them once for each text."""
+    """Returns which leaves of a row came out in its text; the result is kept with the trace, for the next call."""
     if traced.trace.shown is None or traced.trace.shown[0] is not traced:
         traced.trace.shown = (traced, Shown(template, chat, variables, traced))
     shown: Shown = traced.trace.shown[1]
@@ -25,16 +27,16 @@ def shown_of(template: ChatTemplate, chat: Conversation, variables: Mapping[str,
 
 
 class Shown:
-    """Which leaves of a row came out in its text."""
+    """Which leaves of a row came out in its text. Leaves are identified by their `id()`."""
 
     def __init__(
         self, template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText
     ) -> None:
         self._template, self._chat, self._variables, self._traced = template, chat, variables, traced
-        self._whole: set[int] = set()
-        self._ranges: dict[int, list[tuple[int, int]]] = {}
+        self._whole: set[int] = set()  # leaves that came out, at unknown positions
+        self._ranges: dict[int, list[tuple[int, int]]] = {}  # leaf → [begin, end) of its characters that came out
         self.as_python: set[int] = set()
-        """Leaves, by their identity, in values written as Python does."""
+        """Leaves in values that were written as Python writes them, not as JSON."""
         self.has_text_as_json = False
         """Whether arguments that are JSON text were encoded once more."""
         for run in traced.runs:
@@ -49,13 +51,13 @@ class Shown:
                         self.has_text_as_json |= leaf.path[-1] == "arguments" and leaf.message is not None
 
     def has(self, leaf: Leaf) -> bool:
-        """Whether some of a leaf's text came out or changes what comes out, or the text is empty."""
+        """Returns whether some of a leaf's text came out, or the text depends on it, or it is empty."""
         if not leaf.text.strip() or id(leaf) in self._whole or id(leaf) in self._ranges:
             return True
         return id(leaf) in self._read
 
     def changes(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> bool:
-        """Whether other messages, or other tools, give another text."""
+        """Returns whether other messages, or tools, would give another text; True if the template refuses them."""
         variables = self._variables if tools is None else {**self._variables, "tools": tools}
         try:
             return self._template.render(messages, variables) != self._traced.text
@@ -64,7 +66,10 @@ class Shown:
 
     @cached_property
     def _read(self) -> set[int]:
-        """Leaves on which the text depends without showing them, as through an operation that is not followed."""
+        """Leaves on which the text depends without showing them, e.g. through an operation that is not followed.
+
+        All unseen leaves are changed at once first: usually the text stays the same, and one rendering is enough.
+        """
         there = self._whole | self._ranges.keys()
         unseen = [leaf for leaf in _distinct(self._traced.trace.leaves) if leaf.text.strip() and not _is_wiring(leaf)]
         unseen = [leaf for leaf in unseen if id(leaf) not in there]
@@ -73,18 +78,19 @@ class Shown:
         return {id(leaf) for leaf in unseen if len(unseen) == 1 or self._depends_on([leaf])}
 
     def _depends_on(self, leaves: Sequence[Leaf]) -> bool:
+        """Returns whether the text changes if these leaves get another text."""
         messages, tools = self._chat.messages, self._variables.get("tools")
         paths = {(leaf.message, *leaf.path): leaf.text for leaf in leaves}
         marked = [_marked(message, (number,), paths) for number, message in enumerate(messages)]
         for message, other in zip(messages, marked, strict=True):
-            for name in REASONING:  # one text under several names is one leaf
+            for name in REASONING:  # reasoning under several names is one leaf, so all its names change together
                 twins = [twin for twin in REASONING if name in message and message.get(twin) is message[name]]
                 if other.get(name) is not message.get(name):
                     other.update(dict.fromkeys(twins, other[name]))
         return self.changes(marked, None if tools is None else _marked(tools, (None, "tools"), paths))
 
     def missing(self, leaf: Leaf) -> str:
-        """Returns what did not come out of a text of which some did."""
+        """Returns the rest of a leaf's text, if only some of it came out; otherwise an empty text."""
         if id(leaf) in self._whole or id(leaf) not in self._ranges:
             return ""
         rest: list[str] = []
@@ -98,9 +104,10 @@ class Shown:
 def unused_fields(
     template: ChatTemplate, chat: Conversation, variables: Mapping[str, Any], traced: TracedText
 ) -> dict[str, int]:
-    """Returns the fields of a row of which something is not in its text → how many values of each.
+    """Returns the fields that are missing from a row's text → number of their values that are missing.
 
-    Names are `messages.content`, `messages.tool_calls.arguments`, `tools`; "…, in part" if some of a text came out.
+    Names are such as `messages.content`, `messages.tool_calls.arguments` or `tools`, with ", in part" if some of a
+    text came out.
     """
     shown = shown_of(template, chat, variables, traced)
     silent = _silent_messages(chat, traced, shown)
@@ -130,7 +137,7 @@ def unused_fields(
 
 
 def _silent_messages(chat: Conversation, traced: TracedText, shown: Shown) -> set[int]:
-    """Returns the messages that hold a text and of which nothing came out."""
+    """Returns the messages that hold a text, and of which nothing came out."""
     wrote = {run.writer for run in traced.runs if run.length}
     texts: dict[int, list[Leaf]] = {}
     for leaf in traced.trace.leaves:
@@ -144,7 +151,10 @@ def _silent_messages(chat: Conversation, traced: TracedText, shown: Shown) -> se
 
 
 def _without_values(messages: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[Any]]]:
-    """Yields (field, messages without one of its values), for values of which no text can come out."""
+    """Yields (field, messages without one value of it) for every value that holds no text, such as a number.
+
+    Such a value has no leaf to follow. If the text is the same without it, the template does not use it.
+    """
     for number, message in enumerate(messages):
         for key, value in message.items():
             if key not in ("role", "content", "tool_calls") and not has_text(value) and value not in (None, "", [], {}):
@@ -159,7 +169,7 @@ def _without_values(messages: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str
 
 
 def has_text(value: Any) -> bool:
-    """Returns whether a value is or holds a text, keys apart.
+    """Returns whether a value is a text or holds one; keys do not count.
 
     Example:
         >>> has_text({"city": ["Paris"]}), has_text({"degrees": 21})
@@ -171,7 +181,7 @@ def has_text(value: Any) -> bool:
 
 
 def _is_wiring(leaf: Leaf) -> bool:
-    """Whether a text of a message connects it with others, or says who speaks."""
+    """Returns whether a leaf only connects parts of a row, or says who speaks."""
     if leaf.message is None:
         return False
     if leaf.path == ("role",) or "arguments" in leaf.path:
@@ -181,7 +191,13 @@ def _is_wiring(leaf: Leaf) -> bool:
 
 
 def _marked(value: Any, path: tuple[Any, ...], marked: Mapping[tuple[Any, ...], str]) -> Any:
-    """Returns a copy of a value with another text at some paths; a path may also mean the key to which it leads."""
+    """Returns a copy of a value in which the texts at some paths are changed, by a mark at their end.
+
+    Args:
+        value: the value.
+        path: path of the value.
+        marked: path → text that is expected there. If the text is the path's last key, the key is changed.
+    """
     if isinstance(value, dict):
         return {
             key + WORDS_MARK if marked.get((*path, key)) == key != item else key: _marked(item, (*path, key), marked)
@@ -193,11 +209,12 @@ def _marked(value: Any, path: tuple[Any, ...], marked: Mapping[tuple[Any, ...], 
 
 
 def _distinct(leaves: Iterable[Leaf]) -> Iterable[Leaf]:
+    """Returns leaves without repetitions of the same object."""
     return {id(leaf): leaf for leaf in leaves}.values()
 
 
 def _name(leaf: Leaf) -> str:
-    """Returns the name of a leaf's field: its keys, without numbers; whatever is below arguments is the arguments."""
+    """Returns the name of a leaf's field: its keys, without numbers and without what is below `arguments`."""
     keys = [key for key in leaf.path if isinstance(key, str)]
     if leaf.message is None:
         return ".".join(keys[:3])

@@ -1,6 +1,6 @@
 """How both sides keep files: replaced as a whole, locked, read without waiting and again when they change, and cached.
 
-Only re-exports. It knows nothing of packing.
+Only re-exports. This package knows nothing of packing.
 """
 
 from packhorse.storage.caches import BoundedCache, Stamp, Watched, stamp_of

@@ -1,7 +1,7 @@
-"""What is kept in memory: values as long as there is room, and the content of files until these change.
+"""Two caches in memory: `BoundedCache` holds values up to a size, `Watched` the content of files until they change.
 
-Owns which value goes first (the one used longest ago), noticing a change, and what stays in use where the new content
-is wrong. Leaves the content of files to its reader.
+Owns which value goes first (the one used longest ago), noticing that a file changed, and what stays in use if its new
+content is wrong. Leaves reading what files contain to the caller.
 """
 
 import logging
@@ -21,7 +21,7 @@ _Value = TypeVar("_Value")
 
 
 PATIENCE_SECONDS = 1.0
-"""How long whoever needs a watched file waits for its file system: calls to a server wait meanwhile."""
+"""How long a caller waits for the file system of a watched file; a server's calls wait with it."""
 
 
 def _one(value: Any) -> int:
@@ -29,9 +29,9 @@ def _one(value: Any) -> int:
 
 
 class BoundedCache(Generic[_Key, _Value]):
-    """Values by key. Safe to be used by many threads; pickled and copied, it is empty.
+    """Values by key. Threads may share it; a pickled or copied cache is empty.
 
-    The value used last always stays, also where it alone exceeds the limit.
+    The value used last always stays, even if it exceeds the limit by itself.
 
     Example:
         >>> cache = BoundedCache(10, size_of=len)
@@ -39,8 +39,8 @@ class BoundedCache(Generic[_Key, _Value]):
         ('six   ', 'five ', None)
 
     Args:
-        most: size of all values together.
-        size_of: of one value, the same each time; where it is left out, each counts 1.
+        most: most size of all values together.
+        size_of: returns the size of a value, which must not change; by default each value counts 1.
     """
 
     def __init__(self, most: int, size_of: Callable[[_Value], int] = _one) -> None:
@@ -58,19 +58,19 @@ class BoundedCache(Generic[_Key, _Value]):
         return len(self._values)
 
     def get(self, key: _Key, make: Callable[[], _Value]) -> _Value:
-        """Returns a value, made where it is missing; of two threads that make it at once, the first one's is kept."""
+        """Returns a value, or makes it if it is missing; if two threads make it at once, both get the first one."""
         found = self.find(key)
         return self.put(key, make()) if found is None else found
 
     def find(self, key: _Key) -> _Value | None:
-        """Returns a value, which counts as used; None if it is missing."""
+        """Returns a value, which counts as a use of it; None if it is missing."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
             return self._values.get(key)
 
     def put(self, key: _Key, value: _Value) -> _Value:
-        """Keeps a value unless the key has one already, and returns the one that is kept."""
+        """Stores a value unless the key has one already, and returns the key's value."""
         with self._lock:
             if key not in self._values:
                 self._values[key] = value
@@ -82,7 +82,7 @@ class BoundedCache(Generic[_Key, _Value]):
             return value
 
     def drop(self, is_unwanted: Callable[[_Key], bool]) -> None:
-        """Lets go of the values of some keys."""
+        """Removes the values of the keys for which `is_unwanted` is true."""
         with self._lock:
             for key in list(filter(is_unwanted, self._values)):
                 self._size -= self._size_of(self._values.pop(key))
@@ -93,7 +93,7 @@ Stamp: TypeAlias = tuple[int, int, int]
 
 
 def stamp_of(path: Path | str) -> Stamp | None:
-    """Returns the stamp of a file; None if there is none, or it may not be looked at."""
+    """Returns the stamp of a file; None if it is missing or may not be looked at."""
     try:
         stat = os.stat(path)
     except OSError:
@@ -102,10 +102,10 @@ def stamp_of(path: Path | str) -> Stamp | None:
 
 
 class Watched(Generic[_Value]):
-    """What some files say now. Safe to be used by many threads.
+    """The content of some files, read again when they change. Threads may share it.
 
-    Files that changed into something unusable (half copied, say), or whose file system hangs, leave the value before
-    them in use. The log says so once, and `trouble` as long as it lasts.
+    If the new content is unusable (half copied, say) or the file system hangs, the last usable content stays in use.
+    The log says so once, and `trouble` says so as long as it lasts.
 
     Example:
         >>> import tempfile
@@ -119,10 +119,10 @@ class Watched(Generic[_Value]):
         (1, 1, 'invalid literal for int() with base 10')
 
     Args:
-        name: of the content in the log, such as "the certificates".
-        paths: of the files; they need not exist.
-        read: reads them. A ValueError or an OSError says that they cannot be used.
-        fresh_seconds: files are looked at again when the last look is older.
+        name: what the log calls the content, such as "the certificates".
+        paths: paths of the files; they need not exist.
+        read: reads the files and returns their content. A ValueError or an OSError says that they cannot be used.
+        fresh_seconds: how old the last look at the files may be; if it is older, they are looked at again.
 
     Raises:
         ValueError, OSError: whatever `read` raises the first time.
@@ -138,13 +138,13 @@ class Watched(Generic[_Value]):
         self._key = ", ".join(map(str, paths))
         self._lock = threading.Lock()
         self._trouble = ""
-        self._hangs = False  # they did not answer when they were last looked at
-        self._stamps = look_at(self._key, self._now)  # before the files are read, so that no change between is missed
+        self._hangs = False  # whether the file system did not answer at the last look
+        self._stamps = look_at(self._key, self._now)  # before reading, so that a change in between is noticed later
         self._value = read()
         self._looked_at = time.monotonic()
 
     def get(self) -> _Value:
-        """Returns what the files say, or said when they were last usable; waits PATIENCE_SECONDS for them at most."""
+        """Returns the content, or the last usable one; waits at most PATIENCE_SECONDS for the file system."""
         with self._lock:
             if time.monotonic() - self._looked_at >= self._fresh_seconds:
                 self._look_in_time()
@@ -158,6 +158,7 @@ class Watched(Generic[_Value]):
             return self._trouble
 
     def _look_in_time(self) -> None:
+        """Looks at the files, and notes as trouble that the file system does not answer."""
         self._looked_at = time.monotonic()
         try:
             look_at(self._key, self._look, PATIENCE_SECONDS)
@@ -166,6 +167,7 @@ class Watched(Generic[_Value]):
             self._fail(error)
 
     def _look(self) -> None:
+        """Reads the files if they changed, and notes as trouble that they cannot be used."""
         stamps = self._now()
         if stamps == self._stamps:
             if self._hangs:
@@ -182,6 +184,7 @@ class Watched(Generic[_Value]):
             _LOG.info("%s changed: read again", self._name)
 
     def _fail(self, error: ValueError | OSError) -> None:
+        """Notes an error as trouble, and logs it unless it is the same as before."""
         trouble = f"{error}; what was read before stays in use"
         if trouble != self._trouble:
             self._trouble = trouble

@@ -1,6 +1,7 @@
-"""Locks between processes, of files and folders.
+"""Locks between processes, on files and folders.
 
-The system releases a lock when its holder ends, however it ends.
+Owns taking a lock, waiting for it, and naming its holder. The system releases a lock when its holder ends, even if it
+is killed.
 """
 
 import fcntl
@@ -23,14 +24,14 @@ class LockHeldError(BlockingIOError):
     def __init__(self, path: Path, holder: str) -> None:
         super().__init__(f"{path} is locked by {holder}")
         self.holder = holder
-        """Such as `process 17 on node-3 since 2031-01-01 12:00:00`."""
+        """Who holds the lock, such as `process 17 on node-3 since 2031-01-01 12:00:00`."""
 
 
 @contextmanager
 def hold_lock(path: Path, *, wait_seconds: float = math.inf) -> Iterator[None]:
-    """Holds the lock of a file or a folder.
+    """Holds the lock of a file or a folder, as a context manager.
 
-    The holder may remove the file, also with its folder, before it lets go: who waits then makes both again.
+    The holder may remove the file, or its folder too, before it releases the lock; the next holder makes both again.
 
     Example:
         >>> import tempfile
@@ -42,11 +43,11 @@ def hold_lock(path: Path, *, wait_seconds: float = math.inf) -> Iterator[None]:
         packhorse.storage.locks.LockHeldError: ... is locked by process ... on ... since ...
 
     Args:
-        path: of a folder, or of a file that holds nothing else; a missing file is made, with its folder.
+        path: path of a folder, or of a file that is only a lock; a missing file is made, with its folder.
         wait_seconds: how long to wait for another holder.
 
     Raises:
-        LockHeldError: another process still holds it.
+        LockHeldError: another process still holds the lock.
         OSError: the file cannot be made, or the file system has no locks.
     """
     ends = time.monotonic() + wait_seconds
@@ -61,7 +62,7 @@ def hold_lock(path: Path, *, wait_seconds: float = math.inf) -> Iterator[None]:
                         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
                     yield
                     return
-                continue
+                continue  # locked a file that its last holder has removed: open the path again
             if time.monotonic() >= ends:
                 raise LockHeldError(path, _holder(descriptor, path))
         finally:
@@ -79,8 +80,8 @@ def try_lock(file: int | IO[bytes] | IO[str], *, shared: bool = False) -> bool:
         True
 
     Args:
-        file: or its descriptor.
-        shared: several may hold such a lock, and none an exclusive one meanwhile.
+        file: the open file, or its descriptor.
+        shared: whether the lock may be held by several at a time; it then only excludes holders of unshared locks.
 
     Raises:
         OSError: the file system has no locks.
@@ -93,6 +94,7 @@ def try_lock(file: int | IO[bytes] | IO[str], *, shared: bool = False) -> bool:
 
 
 def _opened(path: Path) -> int:
+    """Opens a folder, or a file, which is made with its folders if it is missing; returns the descriptor."""
     if path.is_dir():
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     while True:
@@ -104,7 +106,7 @@ def _opened(path: Path) -> int:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether a path still leads to an open file, which may have been removed between opening and locking."""
+    """Returns whether a path still leads to the open file, which may have been removed between opening and locking."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -112,5 +114,6 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _holder(descriptor: int, path: Path) -> str:
+    """Returns what the holder wrote into the file; "another process" if there is nothing, as for folders."""
     written = b"" if path.is_dir() else os.read(descriptor, 200)
     return written.decode(errors="replace") or "another process"

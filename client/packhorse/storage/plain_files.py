@@ -1,8 +1,7 @@
-"""Reading files that users name, whatever stands there: a pipe, a device, or a folder whose file system hangs.
+"""Reading files that users name without waiting for ever, even if the name is a pipe, or its file system hangs.
 
-Owns that nobody waits for such a file: only plain files are opened, and in a server what asks the file system gives up
-in time.
-Leaves what a file says to its reader, and noticing that it changed to `caches`.
+Owns two safeguards: only plain files are opened, and a server gives up if a file system does not answer in time. Leaves
+what a file says to its reader, and noticing that it changed to `caches`.
 """
 
 import errno
@@ -27,25 +26,26 @@ _KINDS = (
 )
 
 _UNANSWERED: "dict[str, Future[object]]" = {}
-"""What was asked and had no answer in time, by its key. A forked child has its own, which is empty."""
+"""Key of a question → its answer, for questions that had no answer in time and still have a thread that waits."""
 
-os.register_at_fork(after_in_child=_UNANSWERED.clear)
+os.register_at_fork(after_in_child=_UNANSWERED.clear)  # the threads that would end these are not in the child
 
 _never_waits = False
+"""Whether `look_at` gives up in time; see `never_wait_for_files`."""
 
 
 def never_wait_for_files() -> None:
-    """Lets every look at a file in this process give up in time, for processes that others wait for: servers.
+    """Makes every `look_at` in this process give up in time. Servers call it, because clients wait for them.
 
-    Elsewhere, in a command or a training process, a look is a plain call: nobody else waits, and a thread for each look
-    would take longer than opening a dataset.
+    Without it, in a command or a training process, `look_at` is a plain call: nobody else waits, and a thread for each
+    look would take longer than opening a dataset.
     """
     global _never_waits
     _never_waits = True
 
 
 def open_plain(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Opens a plain file for reading, and nothing else: opening a pipe would wait for a writer, or a device do harm.
+    """Opens a plain file for reading, and refuses anything else: opening a pipe would wait for a writer.
 
     Example:
         >>> os.mkfifo("pipe")
@@ -58,7 +58,8 @@ def open_plain(path: str | os.PathLike[str]) -> io.BufferedReader:
         OSError: it cannot be opened, or is something else; `strerror` says which.
     """
     check_plain(path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may have become a pipe meanwhile
+    # O_NONBLOCK and a second check, because the file may have become a pipe since the first one.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check_kind(os.fstat(descriptor), path)
         return os.fdopen(descriptor, "rb")
@@ -68,7 +69,7 @@ def open_plain(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def check_plain(path: str | os.PathLike[str]) -> None:
-    """Refuses what is no plain file, for libraries that open files by themselves.
+    """Refuses anything but a plain file, before a library opens the file by itself.
 
     Example:
         >>> check_plain(".")
@@ -77,13 +78,13 @@ def check_plain(path: str | os.PathLike[str]) -> None:
         IsADirectoryError: [Errno 21] Is a directory: '.'
 
     Raises:
-        OSError: it is something else, or not there; `strerror` says which.
+        OSError: it is something else, or missing; `strerror` says which.
     """
     _check_kind(os.stat(path), path)
 
 
 def read_plain(path: str | os.PathLike[str], most_bytes: int = -1) -> bytes:
-    """Returns the content of a small plain file, within ANSWER_SECONDS.
+    """Returns the content of a small plain file; in a server within ANSWER_SECONDS, see `look_at`.
 
     Example:
         >>> size = Path("note.txt").write_text("a text")
@@ -91,11 +92,11 @@ def read_plain(path: str | os.PathLike[str], most_bytes: int = -1) -> bytes:
         (b'a text', b'a ')
 
     Args:
-        path: of the file.
-        most_bytes: no more is read; below 0 for all.
+        path: path of the file.
+        most_bytes: how many bytes are read at most; below 0 for all.
 
     Raises:
-        OSError: as of `open_plain`, or the file system does not answer.
+        OSError: see `open_plain`; or the file system does not answer.
     """
 
     def read() -> bytes:
@@ -109,14 +110,14 @@ def read_text(path: str | os.PathLike[str]) -> str:
     """Returns the text of a small plain file; see `read_plain`.
 
     Raises:
-        OSError: as of `read_plain`.
+        OSError: see `read_plain`.
         UnicodeDecodeError: it is not text in UTF-8.
     """
     return read_plain(path).decode()
 
 
 def look_at(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS) -> _Answer:
-    """Returns what `ask` returns or raises; in a process that never waits for files, `within` some seconds.
+    """Calls `ask` and returns its result; in a process that called `never_wait_for_files`, through `within`.
 
     Example:
         >>> look_at(".", lambda: os.path.isdir("."))
@@ -134,10 +135,10 @@ def look_at(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECOND
 
 
 def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS) -> _Answer:
-    """Returns what `ask` returns or raises, which runs in a thread of its own that is left behind if it takes too long.
+    """Calls `ask` in a new thread, and returns what it returns or raises what it raises, within some seconds.
 
-    A thread that waits for a file system that hangs cannot be ended. So while one waits, nothing else is asked under
-    its key.
+    A thread that waits for a hanging file system cannot be ended, so it is left behind. Until it ends, every further
+    call with the same key fails at once: a path costs one thread, however often somebody asks.
 
     Example:
         >>> within(".", lambda: os.path.isdir("."))
@@ -172,10 +173,12 @@ def within(key: str, ask: Callable[[], _Answer], seconds: float = ANSWER_SECONDS
 
 
 def _no_answer(key: str) -> TimeoutError:
+    """Returns the error of a file system that does not answer."""
     return TimeoutError(errno.ETIMEDOUT, "its file system does not answer", key)
 
 
 def _check_kind(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    """Raises an OSError, with the path, unless `status` is a plain file's."""
     if stat.S_ISREG(status.st_mode):
         return
     if stat.S_ISDIR(status.st_mode):

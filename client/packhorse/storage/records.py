@@ -1,6 +1,6 @@
 """Records of a job and of its finished tasks, by which interrupted work resumes.
 
-Owns their form and their checksum. Leaves files that users keep to `replacing`.
+Owns their form and their checksum. Leaves files that must survive a crash to `replacing`.
 """
 
 import json
@@ -18,10 +18,14 @@ _Result = TypeVar("_Result")
 
 
 _MOST_NAMED = 4
+"""Most files that a message names for each kind of difference."""
 
 
 def write_record(path: Path, content: Any) -> None:
-    """Writes JSON with a checksum, whole or not at all; not durably, since the checksum tells after a crash."""
+    """Writes JSON with a checksum, whole or not at all.
+
+    The file is not synced: after a crash of the machine the checksum shows whether it is intact.
+    """
     body = json.dumps(content).encode()
     partial = path.with_name(f"{path.name}.partial")
     partial.write_bytes(xxhash.xxh3_64_hexdigest(body).encode() + b"\n" + body)
@@ -29,7 +33,7 @@ def write_record(path: Path, content: Any) -> None:
 
 
 def read_record(path: Path) -> Any | None:
-    """Reads what `write_record` wrote; None if it is missing or damaged."""
+    """Returns the content that `write_record` wrote; None if the file is missing or damaged."""
     try:
         checksum, _, body = path.read_bytes().partition(b"\n")
     except FileNotFoundError:
@@ -39,7 +43,7 @@ def read_record(path: Path) -> Any | None:
 
 @dataclass(frozen=True, slots=True)
 class Records(Generic[_Result]):
-    """The results of finished tasks, a file each, by which interrupted work resumes.
+    """The results of finished tasks, one file for each task, by which interrupted work resumes.
 
     Example:
         >>> import tempfile
@@ -51,14 +55,14 @@ class Records(Generic[_Result]):
     """
 
     folder: Path
-    """Made with the first record; its parent is there."""
+    """Folder of the files; made with the first record, in a folder that exists."""
     save: Callable[[_Result], Any]
-    """Turns a result into what JSON can hold."""
+    """Function that turns a result into what JSON can hold."""
     load: Callable[[Any], _Result]
-    """Turns it back."""
+    """Function that turns this back into a result."""
 
     def add(self, task: int, result: _Result) -> None:
-        """Records that a task is finished."""
+        """Records that task number `task` is finished, with its result."""
         self.folder.mkdir(exist_ok=True)
         write_record(self._path(task), self.save(result))
 
@@ -72,7 +76,7 @@ class Records(Generic[_Result]):
         return None if content is None else self.load(content)
 
     def all(self) -> list[_Result]:
-        """Returns the results of all finished tasks, in order."""
+        """Returns the results of all finished tasks, in the order of their numbers (which are below 10^6)."""
         names = sorted(path.name for path in self.folder.glob("[0-9]*[0-9]"))
         return [result for name in names if (result := self.of(int(name))) is not None]
 
@@ -93,16 +97,20 @@ class JobRecord:
     options: Mapping[str, Any]
     """Parameter → value, as JSON can hold it."""
     files: Mapping[str, list[int | str]]
-    """Path or URL → what tells one state of it from another, such as size and time of change; in order."""
+    """Path or URL of each input file, in order → what identifies its state, such as size and time of change."""
     release: str = version("packhorse")
-    """Of Packhorse: another may cut tasks otherwise."""
+    """Release of Packhorse; another release may divide the work into other tasks."""
 
     def write(self, path: Path) -> None:
-        """Records with what the work begins."""
+        """Records the job, when its work begins."""
         write_record(path, asdict(self))
 
     def is_begun(self, path: Path, way_out: str) -> bool:
-        """Whether the job was recorded at the path; a ValueError, which ends with the way out, if another one was."""
+        """Returns whether this job is recorded at the path; False if no job is.
+
+        Raises:
+            ValueError: another job is recorded there; the message lists the differences and ends with `way_out`.
+        """
         begun = read_record(path)
         if begun is not None and (differences := self.differences(begun)):
             raise ValueError(
@@ -113,7 +121,7 @@ class JobRecord:
         return begun is not None
 
     def differences(self, begun: Mapping[str, Any]) -> list[str]:
-        """Returns a sentence for each difference from what `read_record` read of the record with which work began."""
+        """Returns a sentence for each difference between this job and `begun`, the record that another call wrote."""
         if begun.get("release") != self.release:
             return [f"it was begun by release {begun.get('release')}, and this is {self.release}"]
         options, files = begun["options"], begun["files"]

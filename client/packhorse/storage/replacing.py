@@ -1,6 +1,6 @@
 """Files that appear whole or not at all: written under another name, then renamed.
 
-Owns one file, and several that belong together; removes what killed processes left. Leaves whole folders to
+Owns this for one file and for several that belong together; removes what killed processes left. Leaves whole folders to
 `packhorse.dataset`, and records of unfinished jobs to `records`.
 """
 
@@ -18,25 +18,25 @@ from packhorse.parameters import parameter
 from packhorse.storage.locks import try_lock
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
-"""What a URL begins with, also one that was made a path, which has one slash."""
+"""Begin of a URL. `pathlib` turns its two slashes into one, so one is enough."""
 _LOG = logging.getLogger(__name__)
 
 
 class AtomicFiles:
-    """Several files that are published together, as a context manager. After an exception, there is no file.
+    """Several files that are published together, as a context manager. After an exception, none of them is written.
 
-    Each is written under a temporary name in its own folder, and locked as long as it has that name. On success all are
-    synced and renamed in the given order, so the last file says that the others are there. Nobody locks the temporary
-    files of a killed process; the next process that writes to the same path removes them.
+    Each file is written under a temporary name in its folder, and is locked meanwhile. On success all are synced and
+    renamed in the given order, so the last file proves that the others are there. The temporary files of a killed
+    process have no lock any more; the next process that writes to the same path removes them.
 
     Args:
-        paths: of the files, the most telling one last. Their folders are made.
+        paths: paths of the files; the last one should be the one that refers to the others. Their folders are made.
         overwrite: whether to replace existing files.
 
     Raises:
-        FileExistsError: one is already there and overwrite is False.
-        IsADirectoryError: one is a folder.
-        ValueError: one is a URL.
+        FileExistsError: a file is already there and overwrite is False.
+        IsADirectoryError: a path is a folder.
+        ValueError: a path is a URL.
     """
 
     def __init__(self, paths: Sequence[Path], *, overwrite: bool = False) -> None:
@@ -68,8 +68,8 @@ class AtomicFiles:
             self.discard()
 
     def publish(self) -> None:
-        """Syncs and renames the files; after a failure the old files are there, and nothing temporary."""
-        several = len(self._paths) > 1  # one file is replaced by its rename, and is never missing
+        """Syncs and renames the files; after a failure the old files are back, and no temporary file is left."""
+        several = len(self._paths) > 1  # a single file is replaced by one rename, so it is never missing
         aside: list[tuple[Path, Path]] = []
         renamed: list[Path] = []
         try:
@@ -109,7 +109,7 @@ class AtomicFiles:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Removes what killed processes left of a file."""
+    """Removes temporary files of a path that killed processes left."""
     for name in glob.glob(f".{glob.escape(path.name)}.*.partial", root_dir=path.parent):
         with suppress(OSError), path.with_name(name).open("rb") as file:
             if try_lock(file):  # nobody writes to it any more
@@ -128,7 +128,7 @@ def refuse_url(output: str | os.PathLike[str], name: str = "the output") -> None
 
     Args:
         output: where to write.
-        name: of the parameter, for the message.
+        name: the parameter's name, for the message.
 
     Raises:
         ValueError: the output is a URL.
@@ -160,7 +160,7 @@ def refuse_existing(paths: Sequence[Path], *, overwrite: bool) -> None:
 
 
 def sync(path: Path) -> None:
-    """Makes a file or a folder durable: what any process of this machine wrote to it outlives a crash.
+    """Makes a file or a folder durable: what processes of this machine have written to it survives a crash.
 
     Example:
         >>> sync(Path("datasets/corpus/manifest.json"))
@@ -173,7 +173,7 @@ def sync(path: Path) -> None:
 
 
 def replace_bytes(path: Path, data: bytes) -> None:
-    """Replaces a file at once, durably, or makes it; readers see the old content or the new. Its permissions stay.
+    """Writes a file whole and durably: readers see the old content or the new. An old file's permissions stay.
 
     Example:
         >>> replace_bytes(Path("note.txt"), b"the new text")

@@ -1,7 +1,7 @@
 """Token sources: from a sequence's id to its tokens, in every kind of storage. For clients and servers alike.
 
-Only re-exports. `base` says what a source is; each format has a file for disks and stores alike, and `choose` tells
-which one is meant.
+Only re-exports. `base` defines what a source is. Each format has a module, for disks and stores alike, and `choose`
+finds the source for a path, a URL or an object.
 """
 
 from packhorse.tokens._node_cache import StoreCache

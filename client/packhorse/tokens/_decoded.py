@@ -1,6 +1,6 @@
-"""Decoded row groups on the node's disk, which all its processes map: one of them decodes each.
+"""Decoded row groups on the node's disk: one process of the node decodes each, and all processes map it.
 
-Owns how a decoded column lies in a block; leaves blocks, their checksums and their limit to `_node_cache`.
+Owns the layout of a decoded column in a block; leaves blocks, their checksums and their limit to `_node_cache`.
 """
 
 import hashlib
@@ -13,20 +13,21 @@ from packhorse.tokens._list_columns import ListColumn, Located, refuse_null
 from packhorse.tokens._node_cache import StoreCache
 
 _OPEN_BYTES = 1 << 20
-"""What a mapped column counts as, whatever its size: each holds a file open, and often a process may open 1,024."""
+"""Size that a cache counts for a mapped column: open files limit these (often 1,024 in a process), not bytes."""
 
 
 class FlatColumn:
     """A decoded row group, mapped. Legend: R rows.
 
-    Its bytes: R int64; NumPy's name of the type, 8 bytes; where rows begin and the last ends, in tokens, int64 [R + 1];
-    which rows are null, bool [R]; all tokens.
+    Its bytes are: R, int64; NumPy's name of the tokens' type, in 8 bytes; where rows begin and the last ends, in
+    tokens, int64 [R + 1]; which rows are null, bool [R]; all tokens.
     """
 
     nbytes = _OPEN_BYTES
+    """Size for the cache that holds it."""
 
     def __init__(self, block: memoryview, *, where: str, column: str) -> None:
-        """Takes a block, and what messages name."""
+        """Takes a block's bytes; `where` and `column` name the data in messages."""
         self._num_rows = int.from_bytes(block[:8], "little")
         self.dtype = np.dtype(bytes(block[8:16]).rstrip().decode())
         nulls = 16 + 8 * (self._num_rows + 1)
@@ -57,22 +58,22 @@ class FlatColumn:
 
 
 class DecodedCache:
-    """Decoded columns of files, each row group a block of the node's cache. It pickles by its folder."""
+    """Decoded columns of files; each row group is a block of the node's cache. It pickles by its folder."""
 
     def __init__(self, store: StoreCache) -> None:
-        """Makes the folder; an OSError where it cannot be made."""
+        """Makes the cache's folder; an OSError if it cannot be made."""
         self._cache = store.open()
         self._patience_seconds = store.options.attempt_seconds
 
     def column(self, version: str, where: str, column: str, group: int, decode: Callable[[], ListColumn]) -> FlatColumn:
-        """Returns a column of a row group, decoded now unless any process of the node has done it.
+        """Returns a column of a row group, which is decoded now unless a process of the node has already done so.
 
         Args:
-            version: of the file: another one for every change of any file.
+            version: identifies the file in its present state; every file and every change has another one.
             where: the file, for messages.
-            column: its name.
+            column: name of the column.
             group: number of the row group in the file.
-            decode: decodes it.
+            decode: decodes the column of the row group.
         """
         key = hashlib.sha256(f"decoded\n{version}\n{column}".encode()).hexdigest()[:32]
         block = self._cache.block(

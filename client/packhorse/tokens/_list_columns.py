@@ -1,4 +1,7 @@
-"""Lists of Arrow data as NumPy sees them: what Arrow's list layouts mean, and refusing columns of other types."""
+"""Lists of Arrow data as NumPy arrays: what Arrow's list layouts mean, and refusing columns of other types.
+
+Leaves which column holds tokens, and which row an id is in, to `_tables`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from packhorse.parameters import parameter
 from packhorse.tokens.base import TokenSourceError
 
 ARROW = "client,arrow"
-"""What installs pyarrow, which only some sources need."""
+"""Extras of packhorse that install pyarrow, which only some sources need."""
 
 
 Located = tuple[list[memoryview], NDArray[np.int64], NDArray[np.int64]]
@@ -26,14 +29,14 @@ buffers, int64 [S], int64 [S]. Sequences of one chunk share its buffer.
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Consecutive rows. Legend: R rows."""
+    """Consecutive rows that lie in one buffer. Legend: R rows."""
 
     offsets: Sequence[int]
-    """Where each begins in `values`, in tokens, and where the last ends: [R + 1], ascending."""
+    """Where each row begins in `values`, in tokens, and where the last ends: [R + 1], ascending."""
     values: memoryview
-    """All tokens end to end, as bytes."""
+    """Tokens end to end, as bytes."""
     is_null: NDArray[np.bool_] | None
-    """Rows that are null or hold a null: bool [R]; None without any."""
+    """Which rows are null or hold a null: bool [R]; None if no row is."""
 
 
 class ListColumn:
@@ -42,9 +45,14 @@ class ListColumn:
     def __init__(
         self, arrays: Iterable[Any], *, dtype: np.dtype[Any], where: str, column: str, nbytes: int = 0
     ) -> None:
-        """Takes Arrow list arrays of one type, and the `nbytes` of memory that they keep, 0 where it is mapped.
+        """Takes Arrow's list arrays.
 
-        `where` and `column` name the data in messages.
+        Args:
+            arrays: list arrays of one type.
+            dtype: type of a token.
+            where: the data, for messages.
+            column: name of the column, for messages.
+            nbytes: bytes of memory that the arrays keep; 0 if they are mapped.
         """
         sizes: list[int] = []
         self._chunks: list[_Chunk] = []
@@ -63,7 +71,11 @@ class ListColumn:
         return int(self._row_ends[-1]) if len(self._row_ends) else 0
 
     def end_to_end(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.integer]]:
-        """Returns where rows begin and the last ends, int64 [N + 1]; which are null, bool [N]; and all tokens."""
+        """Copies the column into one piece.
+
+        Returns:
+            Where rows begin and the last ends, in tokens, int64 [N + 1]; which rows are null, bool [N]; all tokens.
+        """
         lengths, are_null, tokens = [np.zeros(1, np.int64)], [np.zeros(0, np.bool_)], [np.empty(0, self.dtype)]
         for chunk in self._chunks:
             offsets = np.asarray(chunk.offsets, np.int64)
@@ -74,16 +86,17 @@ class ListColumn:
         return np.cumsum(np.concatenate(lengths)), np.concatenate(are_null), np.concatenate(tokens)
 
     def locate(self, rows: NDArray[np.int64], ids: NDArray[np.int64]) -> Located:
-        """Finds the sequences in rows int64 [S], whose `ids` are for messages.
+        """Finds the sequences in some rows, int64 [S]; `ids` are the sequences' ids, for messages.
 
         Raises:
-            TokenSourceError: one is null, or holds a null.
+            TokenSourceError: a row is null, or holds a null.
         """
-        numbers = np.searchsorted(self._row_ends, rows, side="right")
-        begins = self._row_ends[numbers - 1]
+        numbers = np.searchsorted(self._row_ends, rows, side="right")  # of chunks
+        begins = self._row_ends[numbers - 1]  # first row of each row's chunk
         begins[numbers == 0] = 0
         buffers, firsts, stops = [], [], []
-        # One by one: shuffled sequences rarely share a chunk, and an array operation costs more than four of these.
+        # One by one: shuffled sequences rarely share a chunk, and an operation on a small array takes longer than four
+        # passes of this loop.
         for i, (number, row) in enumerate(zip(numbers.tolist(), (rows - begins).tolist(), strict=True)):
             chunk = self._chunks[number]
             if chunk.is_null is not None and chunk.is_null[row]:
@@ -96,7 +109,7 @@ class ListColumn:
 
 
 def refuse_null(sequence_id: Any, column: str, where: str) -> NoReturn:
-    """Raises the TokenSourceError of a row without tokens."""
+    """Raises the TokenSourceError of a row that is null, or holds a null."""
     raise TokenSourceError(
         f"sequence {sequence_id}: column {column!r} of {where} is null there, or holds a null; leave the row out, or "
         "fill it"
@@ -104,7 +117,7 @@ def refuse_null(sequence_id: Any, column: str, where: str) -> NoReturn:
 
 
 def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:
-    """Returns the type of a token; a TokenSourceError where the column is missing or holds no lists of integers."""
+    """Returns the type of a token; a TokenSourceError if the column is missing or does not hold lists of integers."""
     kind = _type_of(schema, column, where)
     if not is_token_list(kind):
         raise TokenSourceError(f"{where}: column {column!r} holds {kind}, but tokens are lists of integers")
@@ -112,7 +125,7 @@ def token_dtype_of(schema: Any, column: str, where: str) -> np.dtype[Any]:
 
 
 def check_id_type(schema: Any, column: str, where: str) -> None:
-    """Refuses an id column that is missing or holds no integers, with a TokenSourceError."""
+    """Raises a TokenSourceError if an id column is missing or does not hold integers."""
     kind = _type_of(schema, column, where)
     if not require("pyarrow", ARROW).types.is_integer(kind):
         raise TokenSourceError(
@@ -122,8 +135,14 @@ def check_id_type(schema: Any, column: str, where: str) -> None:
 
 
 def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
-    """Views of a list array's memory; the array may be a slice of a larger one."""
-    values = array.values  # all that the list array refers to, whatever its own slice is
+    """Returns views of a list array's memory; the array may be a slice of a larger one.
+
+    Args:
+        array: the list array.
+        itemsize: bytes of a token.
+        is_fixed: whether all lists have the same size, so that Arrow stores no offsets.
+    """
+    values = array.values  # the values of the larger array too: offsets refer to these
     buffer = values.buffers()[1]
     data = memoryview(b"" if buffer is None else buffer).cast("B")[values.offset * itemsize :]
     offsets: Sequence[int]
@@ -134,6 +153,7 @@ def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
         offsets = memoryview(values_of(array.offsets))
     is_null = nulls_of(array) if array.null_count else None
     if values.null_count:
+        # A row holds a null if there are more nulls before its end than before its begin.
         nulls_before = np.zeros(len(values) + 1, dtype=np.int64)
         np.cumsum(nulls_of(values), out=nulls_before[1:])
         at = np.asarray(offsets)
@@ -143,6 +163,7 @@ def _view(array: Any, itemsize: int, *, is_fixed: bool) -> _Chunk:
 
 
 def _type_of(schema: Any, column: str, where: str) -> Any:
+    """Returns the Arrow type of a column; a TokenSourceError if it is missing or there twice."""
     try:
         return column_type(schema, column, where)
     except ValueError as error:

@@ -1,7 +1,8 @@
-"""Blocks that all processes of a node share on its disk: parts of a store's objects, or what was decoded of them.
+"""Blocks that all processes of a node share on its disk: parts of a store's objects, or columns decoded from them.
 
-Owns that a block is whole or not there, that what changed on disk is noticed, that all blocks together stay about
-within their limit, and that one process fetches what several want. Leaves asking the store to `formats.object_store`.
+Owns four promises: a block is there whole or not at all; a block that was altered on disk is noticed; all blocks
+together stay about within their limit; a block that several processes need is fetched by one of them. Also owns
+fetching blocks ahead, in threads. Leaves asking the store to `formats.object_store`.
 """
 
 import logging
@@ -35,21 +36,25 @@ DEFAULT_BLOCK_BYTES = 1 << 20
 DEFAULT_READ_AHEAD_BYTES = 1 << 26
 
 _COPIED_BYTES = 1 << 24
+"""Bytes of one request when a whole object is copied."""
 _KEPT_BLOCKS = 256
 """Blocks that a process holds open."""
 _SUFFIX = ".block"
 _SUM_BYTES = 8
+"""Bytes of the checksum at the end of a block's file."""
 _LOCKS = 64
+"""Lock files; blocks share them, so two blocks rarely wait for each other."""
 _KEPT_SHARE = 0.9
 """Share of the limit that stays when old blocks are removed, so that not every new block removes one."""
 _LOOKS_PER_LIMIT = 32
+"""How often a process checks the limit while it writes as many bytes as the limit allows."""
 _ABANDONED_SECONDS = 3600.0
-"""A temporary file that nobody has written to for this long is a killed process's."""
+"""Age after which a temporary file that nobody writes to must be a killed process's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCache:
-    """What sources keep on the node's disk for all its processes: blocks of object stores, and decoded columns.
+    """Options of the cache on the node's disk, which all its processes share: blocks of objects, and decoded columns.
 
     Example:
         >>> StoreCache(cache_folder="token-cache", block_bytes=1 << 18).cache_bytes >> 30
@@ -83,7 +88,7 @@ class StoreCache:
 
 
 class CachedObject:
-    """An object that is read in blocks; it pickles by URL. Threads share it."""
+    """An object in a store that is read in blocks, through the node's disk. It pickles by URL; threads may share it."""
 
     def __init__(self, url: str, store: StoreCache) -> None:
         """Asks for the object's size and version.
@@ -115,7 +120,7 @@ class CachedObject:
         return self.object.size_bytes
 
     def copied(self) -> "KeptFile":
-        """Copies the whole object to the cache's folder, once for the node; the copy stays as long as it is open."""
+        """Copies the whole object to the cache's folder, once for the node; the copy stays while the result exists."""
 
         def fetch(path: Path) -> None:
             with path.open("wb") as file:
@@ -127,7 +132,7 @@ class CachedObject:
         return self._cache.whole(self.object.key, name, fetch, patience_seconds=patience)
 
     def file(self) -> RangeFile:
-        """Opens it as a file."""
+        """Returns the object as a file whose bytes come through the cache."""
         return RangeFile(self.read, self.size_bytes)
 
 
@@ -137,8 +142,8 @@ class BlockCache:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         """Makes the folder, on a local disk; an OSError if it cannot be made.
 
-        `max_bytes` limits all in it together, to within a few percent for each process. Files that are kept whole
-        count too, and stay while they are in use.
+        `max_bytes` limits all files in it together; each process may exceed it by a few percent. Files that are kept
+        whole count too, but are not removed while they are in use.
         """
         self.folder = folder
         self.max_bytes = max_bytes
@@ -151,9 +156,9 @@ class BlockCache:
             ) from None
 
     def block(self, key: str, number: int, fetch: Callable[[], bytes], *, patience_seconds: float) -> memoryview:
-        """Returns block `number` of the object `key`, from disk where it is there, else fetched and kept.
+        """Returns block `number` of the object `key` from disk; if it is not there, fetches and keeps it.
 
-        After `patience_seconds` it is fetched although another process may still be fetching it.
+        If another process is fetching the block, this one waits up to `patience_seconds` and then fetches it too.
         """
         path = self.folder / key / f"{number:010}{_SUFFIX}"
         found = _read(path)
@@ -168,7 +173,7 @@ class BlockCache:
         return memoryview(data)
 
     def whole(self, key: str, name: str, fetch: Callable[[Path], None], *, patience_seconds: float) -> "KeptFile":
-        """Returns an object that is kept as one file, from disk or written by `fetch`.
+        """Returns an object that is kept as one file; if it is not on disk, `fetch` writes it to a path.
 
         The file stays as long as any process holds the result. `patience_seconds` is as for `block`.
         """
@@ -186,7 +191,7 @@ class BlockCache:
         return kept
 
     def _keep(self, path: Path, data: bytes) -> None:
-        """Writes a block; where the disk is full, the block is not kept."""
+        """Writes a block; if it cannot be written, as on a full disk, logs that and does not keep it."""
         try:
             with _appearing(path) as partial, partial.open("wb") as file:
                 file.write(data)
@@ -196,24 +201,27 @@ class BlockCache:
             _LOG.warning("%s: a block is not kept: %s", self.folder, error)
 
     def _count(self, size_bytes: int) -> None:
-        """Counts bytes that were written, and sometimes checks the limit."""
+        """Counts bytes that this process wrote, and checks the limit once in a while."""
         self._written_bytes += size_bytes
         if self._written_bytes * _LOOKS_PER_LIMIT >= self.max_bytes:
             self._written_bytes = 0
             self._evict()
 
     def _evict(self) -> None:
-        """Removes the files opened least recently, where there is too much; files in use stay."""
-        # Where another process holds the lock, it removes blocks already.
+        """If files exceed the limit, removes those opened least recently, except files in use.
+
+        Also removes temporary files that killed processes left.
+        """
+        # If another process holds the lock, it is removing blocks already.
         with suppress(LockHeldError), hold_lock(self.folder / "locks" / "evict", wait_seconds=0):
-            blocks: list[tuple[int, int, str]] = []
+            blocks: list[tuple[int, int, str]] = []  # (time of last use in ns, bytes, path)
             for folder in (entry for entry in os.scandir(self.folder) if entry.is_dir() and entry.name != "locks"):
                 for entry in os.scandir(folder):
                     with suppress(FileNotFoundError):
                         status = entry.stat()
                         if not entry.name.startswith("."):
                             blocks.append((status.st_mtime_ns, status.st_size, entry.path))
-                        elif time.time() - status.st_mtime > _ABANDONED_SECONDS:  # else it is being written
+                        elif time.time() - status.st_mtime > _ABANDONED_SECONDS:  # a younger one may be written now
                             os.unlink(entry.path)
             left = sum(size for _, size, _ in blocks)
             if left <= self.max_bytes:
@@ -221,12 +229,12 @@ class BlockCache:
             for _, size, path in sorted(blocks):
                 if left <= self.max_bytes * _KEPT_SHARE:
                     break
-                if _removed(Path(path)):  # whoever has it mapped keeps it
+                if _removed(Path(path)):  # a process that has it mapped can still read it
                     left -= size
 
     @contextmanager
     def _alone(self, key: str, number: int, patience_seconds: float) -> Iterator[None]:
-        """Keeps other processes from fetching the same, but not for ever: this one may stop while it fetches."""
+        """Holds the lock of a block; after `patience_seconds` goes on without it, since the holder may be stuck."""
         stripe = xxhash.xxh32_intdigest(f"{key} {number}".encode()) % _LOCKS
         with ExitStack() as held:
             with suppress(LockHeldError):
@@ -241,7 +249,7 @@ class KeptFile:
         """Opens the file; a FileNotFoundError if it is missing, or being removed."""
         self.path = path
         self._file = path.open("rb")
-        while not try_lock(self._file, shared=True):  # it is being removed
+        while not try_lock(self._file, shared=True):  # another process is about to remove it
             time.sleep(0.001)
         if not os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
             raise FileNotFoundError(f"{path} was removed")
@@ -251,7 +259,7 @@ class KeptFile:
 
 
 def _removed(path: Path) -> bool:
-    """Removes a block, or a file that is not in use; returns whether it is gone."""
+    """Removes a block, or a file kept whole unless it is in use; returns whether it is gone."""
     with suppress(FileNotFoundError):
         if path.name.endswith(_SUFFIX):
             path.unlink()
@@ -265,7 +273,7 @@ def _removed(path: Path) -> bool:
 
 @contextmanager
 def _appearing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path that is renamed at the end; not synced, since a lost file is fetched again."""
+    """Yields a temporary path, and renames it to `path` at the end; without a sync: a lost file is fetched again."""
     path.parent.mkdir(exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -276,7 +284,7 @@ def _appearing(path: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> memoryview | None:
-    """Maps a block; None if it is missing, or does not match its checksum and was removed."""
+    """Maps a block; returns None if it is missing, or if its checksum is wrong, and then removes it."""
     try:
         with path.open("rb") as file:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -299,12 +307,14 @@ def _sum_of(data: bytes | memoryview) -> bytes:
 
 
 class _Sized(Protocol):
+    """An item whose size is known."""
+
     @property
     def nbytes(self) -> int: ...
 
 
 class FetchAhead(Generic[_Key, _Item]):
-    """Items that a process fetches before it needs them. Threads share it; it begins empty in every process.
+    """Items that a process fetches before it needs them. Threads may share it; in a forked process it begins empty.
 
     Example:
         >>> squares = FetchAhead(lambda number: np.int64(number**2), ahead=2, keep_bytes=1 << 20)
@@ -317,10 +327,10 @@ class FetchAhead(Generic[_Key, _Item]):
         """Begins with no item.
 
         Args:
-            fetch: returns an item, in any thread.
+            fetch: returns the item of a key; called in any thread.
             ahead: how many items are fetched ahead; 0 for none.
             keep_bytes: size of the fetched items that are kept; the last one always is.
-            threads: how many fetch, at most.
+            threads: most threads that fetch.
         """
         self._fetch = fetch
         self.ahead = ahead
@@ -329,10 +339,11 @@ class FetchAhead(Generic[_Key, _Item]):
         self._begin()
 
     def _begin(self) -> None:
+        """Makes the state that belongs to this process: items, expectations, threads and their lock."""
         self._process = os.getpid()
         self._open = BoundedCache[_Key, _Item](self._keep_bytes, size_of=operator.attrgetter("nbytes"))
-        self._coming: OrderedDict[_Key, Future[_Item]] = OrderedDict()
-        self._expected: list[_Key] = []
+        self._coming: OrderedDict[_Key, Future[_Item]] = OrderedDict()  # handed to the threads
+        self._expected: list[_Key] = []  # not yet handed to the threads, the next one last
         self._wanted: queue.SimpleQueue[tuple[_Key, Future[_Item]]] = queue.SimpleQueue()
         self._num_threads = 0
         self._lock = threading.Lock()
@@ -345,7 +356,7 @@ class FetchAhead(Generic[_Key, _Item]):
         self._begin()
 
     def expect(self, keys: Sequence[_Key]) -> None:
-        """Begins to fetch items that are needed soon, in order, instead of those of the call before."""
+        """Begins to fetch items that are needed soon, in order, and drops what only an earlier call expected."""
         if self._process != os.getpid():  # threads and locks do not survive a fork
             self._begin()
         wanted = set(keys)
@@ -356,7 +367,7 @@ class FetchAhead(Generic[_Key, _Item]):
         self._fetch_ahead()
 
     def get(self, key: _Key) -> _Item:
-        """Returns an item; raises what fetching it raised."""
+        """Returns an item, after waiting for it or fetching it; raises what fetching raised."""
         if self._process != os.getpid():
             self._begin()
         item = self._open.find(key)
@@ -379,11 +390,12 @@ class FetchAhead(Generic[_Key, _Item]):
                 self._coming[key] = future
                 self._wanted.put((key, future))
                 if self._num_threads < self._most_threads:
-                    # Not a pool of the standard library: at its end a process would wait for the threads.
+                    # Not a ThreadPoolExecutor: a process that ends would wait for its threads.
                     self._num_threads += 1
                     threading.Thread(target=self._serve, name="packhorse-read-ahead", daemon=True).start()
 
     def _serve(self) -> None:
+        """Fetches the items that are handed to the threads; runs in a thread, for ever."""
         while True:
             key, future = self._wanted.get()
             if not future.set_running_or_notify_cancel():
@@ -395,7 +407,7 @@ class FetchAhead(Generic[_Key, _Item]):
 
 
 class ReadAhead:
-    """Ranges of bytes of numbered objects, in blocks that are fetched ahead."""
+    """Ranges of bytes of several numbered objects, read in blocks that are fetched ahead."""
 
     def __init__(self, open_object: Callable[[int], CachedObject], store: StoreCache) -> None:
         self._open_object = open_object
@@ -403,7 +415,13 @@ class ReadAhead:
         self._blocks = FetchAhead(self._block, ahead=store.read_ahead_bytes // size, keep_bytes=_KEPT_BLOCKS * size)
 
     def expect(self, numbers: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Begins to fetch the blocks of some ranges, in order: objects and bytes [begin, end), int64 [S] each."""
+        """Begins to fetch the blocks of S ranges, in order.
+
+        Args:
+            numbers: object of each range: int64 [S].
+            begins: first byte of each range: int64 [S].
+            ends: exclusive end of each range, in bytes: int64 [S].
+        """
         firsts = begins // self._block_bytes
         several = np.where(ends > begins, -(-ends // self._block_bytes) - firsts, 0)
         blocks = np.arange(several.sum()) + np.repeat(firsts - several.cumsum() + several, several)
@@ -411,7 +429,7 @@ class ReadAhead:
         self._blocks.expect(list(dict.fromkeys(keys)))
 
     def read(self, number: int, begin: int, end: int) -> memoryview:
-        """Returns bytes [begin, end) of an object: a view where they are in one block."""
+        """Returns bytes [begin, end) of an object; a view if they are in one block."""
         first = begin // self._block_bytes
         offset = first * self._block_bytes
         if begin < end <= offset + self._block_bytes:
@@ -424,7 +442,7 @@ class ReadAhead:
 
 
 def _joined(block: Callable[[int], memoryview], begin: int, end: int, block_bytes: int) -> memoryview | bytes:
-    """Returns bytes [begin, end) of blocks: a view where they are in one."""
+    """Returns bytes [begin, end) of an object from its blocks, `block(number)`; a view if they are in one block."""
     first = begin // block_bytes
     parts = [block(number) for number in range(first, -(-end // block_bytes))] if begin < end else [memoryview(b"")]
     parts[-1] = parts[-1][: end - (first + len(parts) - 1) * block_bytes]

@@ -1,6 +1,6 @@
-"""Tables of sequences: which column holds tokens, and which row an id is in.
+"""`TableSource`: sources of a table's rows, with choosing the column of tokens and finding the row of an id.
 
-Leaves lists of Arrow data to `_list_columns`, and where the data comes from to `arrow`, `parquet` and `mds`.
+Leaves lists of Arrow data to `_list_columns`, and opening tables to `arrow`, `parquet` and `mds`.
 """
 
 import copy
@@ -17,7 +17,7 @@ from packhorse.tokens.base import TokenSource, TokenSourceError
 
 
 def choose_column(schema: Any, column: str | None, where: str) -> str:
-    """Returns `column`, or the only list column of integers, or the only such one with a usual name.
+    """Returns `column` or, if it is None, the column of integer lists: the only one, or the only one with a usual name.
 
     Raises:
         TokenSourceError: several columns could hold the tokens, or none.
@@ -33,7 +33,12 @@ def choose_column(schema: Any, column: str | None, where: str) -> str:
 
 
 def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: str) -> str:
-    """Returns the column of tokens, one of `fitting`; `columns` are all, with their types.
+    """Returns the column of tokens, if it is evident.
+
+    Args:
+        columns: name → type of every column, for the message.
+        fitting: the columns that could hold tokens.
+        where: the data, for the message.
 
     Raises:
         TokenSourceError: several columns could hold the tokens, or none.
@@ -49,10 +54,10 @@ def choose_by_name(columns: Mapping[str, str], fitting: Sequence[str], where: st
 
 
 def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDArray[np.int64]:
-    """Returns the Arrow arrays of an id column as int64 [num_rows].
+    """Returns the ids in the Arrow arrays of an id column: int64 [num_rows].
 
     Raises:
-        TokenSourceError: there is a null, or an id that int64 cannot hold.
+        TokenSourceError: an id is null, or does not fit int64.
     """
     ids = np.empty(num_rows, dtype=np.int64)
     row = 0
@@ -71,7 +76,7 @@ def ids_of(arrays: Iterable[Any], num_rows: int, column: str, where: str) -> NDA
 
 
 def refuse_row_numbers(where: str, id_column: str, why: str, way_out: str) -> NoReturn:
-    """Raises the TokenSourceError of a source of rows, for a dataset whose ids come from a column."""
+    """Raises the TokenSourceError for a source that only knows row numbers, if the dataset's ids come from a column."""
     raise TokenSourceError(
         f"the dataset's ids come from the column {id_column!r} of its input, but {where} {why}; row "
         f"numbers would give other sequences' tokens. {way_out}, or prepare the dataset without "
@@ -82,11 +87,12 @@ def refuse_row_numbers(where: str, id_column: str, why: str, way_out: str) -> No
 class RowLookup:
     """Which row holds an id. Legend: N rows.
 
-    Keeps the sorted ids, and their rows where the column is not sorted: 8 to 16 bytes a row. Forks share it.
+    If ids come from a column, it holds them sorted and, if the column was not sorted, their rows: 8 to 16 bytes a row.
+    Forks share it.
     """
 
     def __init__(self, where: str, num_rows: int, ids: NDArray[np.int64] | None = None) -> None:
-        """Takes the ids of all rows, int64 [N], or None if a row's number is its id; sorts them where need be.
+        """Takes the ids of all rows, int64 [N], and sorts them if needed; None if a row's number is its id.
 
         Raises:
             TokenSourceError: two rows have the same id.
@@ -107,7 +113,7 @@ class RowLookup:
         self._sorted_ids = ids
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the rows of ids: int64 [S]; a TokenSourceError if one is missing."""
+        """Returns the row of each id: int64 [S]; a TokenSourceError if an id is missing."""
         if self._sorted_ids is None:
             is_missing = (ids < 0) | (ids >= self._num_rows)
             rows = ids
@@ -129,16 +135,16 @@ class RowLookup:
 
 
 _MASK_COLUMNS = ("loss_mask", "assistant_masks", "assistant_mask", "completion_mask", "labels")
-"""What tables call the mask of their tokens."""
+"""Usual names of a column that is a loss mask."""
 
 
 class TableSource(TokenSource):
     """A source of a table's rows, which may have a column of ids."""
 
     _id_column: str | None
-    """Where ids are; None if a row's number is its sequence's id."""
+    """Column of ids; None if a row's number is its sequence's id."""
     _lookup: RowLookup | None
-    """Made when first needed."""
+    """The rows of ids; made when first needed."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -149,14 +155,14 @@ class TableSource(TokenSource):
         return {**state, "_lookup": None}
 
     def sign_of_mask(self) -> str:
-        """Names a column that is a mask of the tokens; see `TokenSource.sign_of_mask`."""
+        """Returns that the table has a column whose name is usual for a mask; see `TokenSource.sign_of_mask`."""
         name = next(filter(self._has_column, _MASK_COLUMNS), None)
         return "" if name is None else f"it has a column {name!r}"
 
     def for_ids(self, id_column: str) -> Self:
-        """Returns a source that looks ids up in their column, where the data has it; see `TokenSource.for_ids`.
+        """Returns a source that looks ids up in their column; see `TokenSource.for_ids`.
 
-        One that was made with an `id_column` stays as it is.
+        A source that was made with an `id_column` is returned as it is.
         """
         if not id_column or self._id_column is not None:
             return self
@@ -169,12 +175,12 @@ class TableSource(TokenSource):
         return by_column
 
     def origin(self, sequence_id: int) -> str:
-        """The row, numbered over all of the data."""
+        """Returns the row, numbered over all of the data."""
         (row,) = self._rows(np.array([sequence_id])).tolist()
         return f"row {row} of {self.where}"
 
     def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the rows of ids: int64 [S]; a TokenSourceError if one is missing."""
+        """Returns the row of each id: int64 [S]; a TokenSourceError if an id is missing."""
         if self._lookup is None:
             held = None if self._id_column is None else self._ids_in(self._id_column)
             self._lookup = RowLookup(self.where, len(self), held)
@@ -182,12 +188,12 @@ class TableSource(TokenSource):
 
     @abstractmethod
     def _has_column(self, name: str) -> bool:
-        """Whether all of the data has the column."""
+        """Returns whether every file of the table has the column."""
 
     @abstractmethod
     def _check_id_column(self, name: str) -> None:
-        """Refuses a column that does not hold integers; a TokenSourceError."""
+        """Raises a TokenSourceError if a column does not hold integers."""
 
     @abstractmethod
     def _ids_in(self, column: str) -> NDArray[np.int64]:
-        """Returns the ids of all rows, as a column holds them: int64 [N]."""
+        """Returns the ids of all rows, in their order, from a column: int64 [N]."""

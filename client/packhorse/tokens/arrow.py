@@ -1,7 +1,7 @@
 """Arrow files and Hugging Face datasets as sources: on a disk memory-mapped, in a store decoded batch by batch.
 
-Owns opening them; leaves the layout of lists to `_tables`, copying to `base`, and which record batches
-of a store are wanted to `parquet`.
+Owns opening them; leaves the layout of lists to `_list_columns`, looking ids up to `_tables`, copying tokens to `base`,
+and choosing which record batches of a store to decode to `parquet`.
 """
 
 import os
@@ -29,8 +29,8 @@ from packhorse.tokens.parquet import DEFAULT_KEPT_BYTES, RowGroupSource
 class ArrowSource(TableSource, MappedSource):
     """Tokens of a list column of Arrow data, memory-mapped; ids are row numbers, or come from an id column.
 
-    Rows are numbered over all files in order. Forks share the maps; a source of files pickles as their paths, one of a
-    `datasets.Dataset` as that does.
+    Rows are numbered over all files in order. Forks share the maps. A source of files pickles as their paths, and a
+    source of a `datasets.Dataset` pickles as the dataset does.
 
     Example:
         >>> import pyarrow as pa
@@ -48,14 +48,14 @@ class ArrowSource(TableSource, MappedSource):
             data: an Arrow IPC file (of the file or the stream format), a folder of `*.arrow`, a glob pattern, a folder
                 that `Dataset.save_to_disk` wrote, or a list of files in the order that numbers their rows; or a
                 `datasets.Dataset`, also a selected or shuffled one.
-            column: of tokens, lists of integers. None for the only such column, or the only one named `input_ids` or
-                `tokens`.
-            id_column: of ids, distinct integers. None if an id is a row number.
+            column: column of tokens, lists of integers. None for the only such column, or the only one of them named
+                `input_ids` or `tokens`.
+            id_column: column of ids, distinct integers. None if an id is a row number.
 
         Raises:
             FileNotFoundError: there is no such file.
             ImportError: pyarrow is not installed.
-            ValueError: a file is no Arrow IPC file.
+            ValueError: a file is not an Arrow IPC file.
             TokenSourceError: a column is missing, ambiguous or of another type; a file is compressed.
         """
         self._tables: _HeldTable | _MappedFiles = (
@@ -85,7 +85,7 @@ class ArrowSource(TableSource, MappedSource):
 
     @property
     def mapped_files(self) -> Sequence[str]:
-        """The files of a path; none of data that Python holds."""
+        """The mapped files; empty for a `datasets.Dataset`."""
         return self._tables.paths
 
     def _has_column(self, name: str) -> bool:
@@ -106,7 +106,7 @@ class ArrowSource(TableSource, MappedSource):
         return ids if selection is None else ids[selection]
 
     def _open(self) -> tuple[ListColumn, NDArray[np.integer] | None]:
-        """The column, and the rows of it that count, in order; None for all."""
+        """Returns the column of tokens, and its selected rows in order: integers [N], or None for all rows."""
         if self._opened is None:
             arrays = self._tables.arrays(self._column)
             column = ListColumn(arrays, dtype=self._dtype, where=self._tables.where, column=self._column)
@@ -115,22 +115,23 @@ class ArrowSource(TableSource, MappedSource):
 
 
 def is_held_dataset(data: Any) -> bool:
-    """Whether it is a `datasets.Dataset`; does not import the package."""
+    """Returns whether an object is a `datasets.Dataset`, without importing the package."""
     package = sys.modules.get("datasets")
     return package is not None and isinstance(data, package.Dataset)
 
 
 class _HeldTable:
-    """The Arrow data of a `datasets.Dataset`."""
+    """The Arrow data of a `datasets.Dataset`; has the same methods as `_MappedFiles`."""
 
     paths: Sequence[str] = ()
-    """None of its own."""
+    """Mapped files: none, since the dataset maps its own."""
 
     def __init__(self, dataset: Any) -> None:
         self.where = f"the dataset {dataset.info.dataset_name or ''}".rstrip()
         self._dataset = dataset
 
     def schema(self) -> Any:
+        """Returns the Arrow schema."""
         return self._dataset.data.schema
 
     def arrays(self, column: str) -> Iterator[Any]:
@@ -138,8 +139,8 @@ class _HeldTable:
         yield from self._dataset.data.column(column).chunks
 
     def selection(self) -> NDArray[np.integer] | None:
-        """Which rows count, in order: integers [N]; None for all."""
-        # The rows of select() and shuffle(); the package gives them otherwise only with a copy of all tokens.
+        """Returns the rows that select() and shuffle() left, in order: integers [N]; None for all."""
+        # The package's public methods would give these rows only with a copy of all tokens.
         indices = self._dataset._indices
         if indices is None:
             return None
@@ -148,7 +149,7 @@ class _HeldTable:
 
 
 class _MappedFiles:
-    """Arrow IPC files of one schema; pickles as paths and refuses others at the same paths."""
+    """Arrow IPC files of one schema. Pickles as paths; refuses a file that has been replaced since."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
@@ -157,10 +158,11 @@ class _MappedFiles:
 
     @property
     def paths(self) -> Sequence[str]:
-        """Where they are."""
+        """Paths of the files."""
         return [str(path) for path in self._paths]
 
     def schema(self) -> Any:
+        """Returns the Arrow schema of all files; a TokenSourceError if it is not the same."""
         schema = _open_file(self._paths[0])[1].schema
         for path in self._paths[1:]:
             other = _open_file(path)[1].schema
@@ -171,6 +173,7 @@ class _MappedFiles:
         return schema
 
     def arrays(self, column: str) -> Iterator[Any]:
+        """Yields a column of each record batch in order; a TokenSourceError if a file is compressed."""
         for path, stamp in zip(self._paths, self._stamps, strict=True):
             stamp.check(path)
             whole, reader = _open_file(path)
@@ -184,7 +187,7 @@ class _MappedFiles:
                 yield array
 
     def selection(self) -> None:
-        return None
+        return None  # all rows count
 
 
 def _arrow_files(data: Any) -> list[Path]:
@@ -201,13 +204,13 @@ def _arrow_files(data: Any) -> list[Path]:
 
 
 def _open_file(path: Path) -> tuple[Any, Any]:
-    """Maps a file: its bytes, and a reader of all columns, since reading some of them would copy."""
+    """Maps a file: returns its bytes and a reader of all columns, because a reader of some columns would copy."""
     require("pyarrow", ARROW)
     return open_arrow(path)
 
 
 def _is_inside(array: Any, whole: Any) -> bool:
-    """Whether a list array's values are in the map."""
+    """Returns whether a list array's values lie in the mapped bytes; those of a compressed file do not."""
     values = array.buffers()[-1]
     return values is None or not values.size or 0 <= values.address - whole.address < whole.size
 
@@ -215,8 +218,8 @@ def _is_inside(array: Any, whole: Any) -> bool:
 class RemoteArrowSource(RowGroupSource):
     """Tokens of a list column of Arrow files in an object store; ids are row numbers, or come from an id column.
 
-    Record batches are read through a cache on the node's disk, ahead for coming batches. From the file format only the
-    column is read, from the stream format (which `datasets` saves) every column. Files may be compressed.
+    Record batches are read ahead, through a cache on the node's disk. From files of the file format only the column is
+    read, from those of the stream format (which `datasets` saves) every column. Files may be compressed.
 
     Example:
         >>> import pathlib, tempfile
@@ -244,15 +247,15 @@ class RemoteArrowSource(RowGroupSource):
         Args:
             data: the URL of an Arrow file, of a folder of `*.arrow`, of a folder that `Dataset.save_to_disk` wrote, or
                 a pattern; or a list of URLs of files, in the order that numbers rows.
-            column: of tokens, as for `ArrowSource`.
-            id_column: of ids, as for `ArrowSource`.
+            column: column of tokens, as for `ArrowSource`.
+            id_column: column of ids, as for `ArrowSource`.
             kept_bytes: size of the decoded record batches that each process keeps; one always stays.
             store: how the store is read; None for the defaults.
 
         Raises:
             FileNotFoundError: nothing is there.
             ImportError: pyarrow, or fsspec's file system for the URL, is not installed.
-            ValueError: a file is no Arrow IPC file.
+            ValueError: a file is not an Arrow IPC file.
             TokenSourceError: a column is missing, ambiguous or of another type.
             TokenStoreError: the store does not answer.
         """
@@ -269,7 +272,7 @@ class RemoteArrowSource(RowGroupSource):
 
 
 class _StoredFile:
-    """An object of record batches; see `GroupedFile`."""
+    """An Arrow file in a store, whose row groups are its record batches; see `GroupedFile`."""
 
     def __init__(self, url: str, store: StoreCache) -> None:
         self._object = CachedObject(url, store)
@@ -279,19 +282,20 @@ class _StoredFile:
         self.version = self._object.object.key
 
     def look(self) -> tuple[Any, list[int]]:
-        """See `GroupedFile`."""
+        """Returns the schema and the rows of each record batch; see `GroupedFile.look`."""
         reader = self._reader()
         schema = reader.schema
-        if not hasattr(reader, "get_batch"):  # a stream, as `datasets` writes: frames are read past the cache
+        if not hasattr(reader, "get_batch"):  # a stream, as `datasets` writes: metadata is read without the cache
             self._streamed = streamed_batches(self._object.object.read, self.size_bytes, self.where)
             return schema, [batch.num_rows for batch in self._streamed]
         is_nested = require("pyarrow", ARROW).types.is_nested
+        # Rows are counted with one column that is not nested, if there is one, which reads the fewest bytes.
         narrow = [number for number, field in enumerate(schema) if not is_nested(field.type)]
         counted = self._reader(narrow[:1] or None)
         return schema, [counted.get_batch(number).num_rows for number in range(counted.num_record_batches)]
 
     def read(self, group: int, column: str) -> Any:
-        """See `GroupedFile`."""
+        """Returns one column of a record batch; see `GroupedFile.read`."""
         schema = self._reader().schema
         if self._streamed is None:
             return self._reader([schema.names.index(column)]).get_batch(group)
@@ -300,5 +304,6 @@ class _StoredFile:
         return ipc.read_record_batch(pa.py_buffer(message), schema).select([column])
 
     def _reader(self, columns: Sequence[int] | None = None) -> Any:
+        """Returns a reader of the record batches, whose bytes come through the cache."""
         require("pyarrow", ARROW)
         return read_arrow(self._object.file(), self.where, columns=columns)

@@ -1,7 +1,7 @@
-"""`TokenSource`: the contract of a token source, and two faster ways to implement it than by `read`.
+"""`TokenSource`: the contract of a token source, and two base classes that are faster than one with only `read`.
 
-`MappedSource` gathers tokens that lie end to end in memory, and `FetchSource` holds what it decoded for one batch.
-Owns their checks and messages; leaves where tokens lie to the other files of this package.
+`MappedSource` is for tokens that lie end to end in memory; `FetchSource` is for sequences that must be decoded, and
+holds those of one batch. Owns their checks and messages; leaves where tokens lie to the other modules of this package.
 """
 
 import pickle
@@ -21,10 +21,10 @@ class TokenSourceError(ValueError):
 
 
 class Gather(Protocol):
-    """Writes some of the sequences that `gather_from` was called for."""
+    """The function that `gather_from` returns: it writes some of the sequences for which that was called."""
 
     def __call__(self, first: int, last: int, out: NDArray[np.integer], out_starts: NDArray[np.int64], /) -> None:
-        """Writes sequences [first, last) as `TokenSource.gather` does."""
+        """Writes sequences [first, last); `out` and `out_starts` are as in `TokenSource.gather`."""
 
 
 class TokenSource(ABC):
@@ -60,7 +60,7 @@ class TokenSource(ABC):
 
     @property
     def where(self) -> str:
-        """What it reads, for error messages: often a path."""
+        """What the source reads, for error messages: often a path."""
         return type(self).__name__
 
     @property
@@ -88,47 +88,47 @@ class TokenSource(ABC):
 
     @property
     def token_dtype(self) -> np.dtype[Any] | None:
-        """The type in which tokens are held; None if it is not known before they are read."""
+        """The type in which tokens are stored; None if it is not known before they are read."""
         return None
 
     @property
     def mapped_files(self) -> Sequence[str]:
-        """The files that are mapped into memory and never looked at again: whoever serves them must."""
+        """The files that are mapped into memory. The source does not notice when they change; a server has to look."""
         return ()
 
     def copy(self) -> "TokenSource":
-        """Returns the same source as another process or thread opens it, with nothing held in memory in common."""
+        """Returns an independent copy that shares no memory with this source, for another thread or process."""
         copied: TokenSource = pickle.loads(pickle.dumps(self))
         return copied
 
     @property
     def may_be_out_of_range(self) -> bool:
-        """Whether its data type has values that are not token ids: below 0, or 2^31 and more."""
+        """Whether the stored type has values that are no token ids: below 0, or 2^31 and more."""
         return True
 
     def loss_mask_beside(self) -> "TokenSource | None":
         """Returns the loss mask that lies beside the tokens under its usual name; None if there is none.
 
         Raises:
-            TokenSourceError: half of a mask is there, or nobody may look.
-            ValueError: it is damaged.
+            TokenSourceError: only one of the mask's two files is there, or permissions hide whether they are.
+            ValueError: the mask is damaged.
         """
         return None
 
     def sign_of_mask(self) -> str:
-        """Returns what says that some of the tokens are not to be predicted, though no mask is beside them."""
+        """Returns a sign, for a warning, that the tokens should have a mask although none lies beside them; or ""."""
         return ""
 
     def for_ids(self, id_column: str) -> "TokenSource":
-        """Returns this source, or a similar one, for the ids of a dataset.
+        """Returns this source, or a similar one, that takes the ids of a dataset.
 
-        A source of rows looks ids up in their column. A subclass of your own takes ids as they are.
+        A source of a table returns one that looks ids up in the column. By default a source takes ids as they are.
 
         Args:
             id_column: the column of the dataset's input that ids come from; empty if an id is a row number.
 
         Raises:
-            TokenSourceError: ids come from a column, and this source knows row numbers only.
+            TokenSourceError: ids come from a column, and this source only knows row numbers.
         """
         return self
 
@@ -169,10 +169,10 @@ class TokenSource(ABC):
 
         Args:
             ids: int64 [S].
-            lengths: number of tokens to write of each, as planned: integers [S].
+            lengths: number of tokens to write of each sequence, as planned: integers [S].
             out: flat buffer of a type that holds every token; only [out_starts[i], out_starts[i] + lengths[i]) are
                 written.
-            out_starts: where each begins in `out`: int64 [S].
+            out_starts: where each sequence begins in `out`: int64 [S].
             first_tokens: where each piece begins in its sequence: int64 [S]. None for whole sequences; only then their
                 lengths are compared with the plan.
             truncate: whether a sequence may be longer than planned; its first tokens are taken.
@@ -218,14 +218,16 @@ class TokenSource(ABC):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> Gather:
-        """Begins to fetch these sequences, and returns a function that writes a few of them at a time.
+        """Begins to fetch a block's sequences, and returns a function that writes those of one batch at a time.
 
         Arguments are those of `gather`.
         """
-        with suppress(TokenSourceError):  # raised again for the batch that has the sequence, not for those before it
+        # An error is suppressed here and raised again by the batch that has the sequence, after those before it.
+        with suppress(TokenSourceError):
             self._expect(ids)
 
         def gather(first: int, last: int, out: NDArray[np.integer], out_starts: NDArray[np.int64]) -> None:
+            """Gathers sequences [first, last)."""
             some = slice(first, last)
             self.gather(
                 ids[some],
@@ -239,25 +241,25 @@ class TokenSource(ABC):
         return gather
 
     def _expect(self, ids: NDArray[np.int64]) -> None:  # noqa: B027 - most sources have nothing to fetch
-        """Begins to fetch sequences that are asked for soon, in their order."""
+        """Begins to fetch sequences that will be asked for soon, in the order of `ids`."""
 
 
 class Ranges(NamedTuple):
     """Where sequences are in memory. Legend: S sequences."""
 
     buffers: Iterable[memoryview]
-    """The bytes that hold each: at least S."""
+    """The buffer that holds each sequence: S of them, or more, such as one that is repeated endlessly."""
     firsts: NDArray[np.int64]
-    """Where each begins there, in bytes: int64 [S]."""
+    """Where each sequence begins in its buffer, in bytes: int64 [S]."""
     lengths: NDArray[np.int64]
-    """Number of tokens: int64 [S]."""
+    """Number of tokens of each sequence: int64 [S]."""
 
 
 class MappedSource(TokenSource):
-    """A source of tokens of one type, in memory that forks share."""
+    """A source of tokens of one type that lie in memory, usually in mapped files, which forked processes share."""
 
     _dtype: np.dtype[Any]
-    """Of every token."""
+    """Type of every token."""
 
     @abstractmethod
     def _locate(self, ids: NDArray[np.int64]) -> Ranges:
@@ -270,12 +272,12 @@ class MappedSource(TokenSource):
 
     @property
     def token_dtype(self) -> np.dtype[Any]:
-        """Of every token; see `TokenSource.token_dtype`."""
+        """Type of every token; see `TokenSource.token_dtype`."""
         return self._dtype
 
     @property
     def may_be_out_of_range(self) -> bool:
-        """Whether the type is signed or wide; see `TokenSource.may_be_out_of_range`."""
+        """Whether the type is signed or wider than 16 bits; see `TokenSource.may_be_out_of_range`."""
         return self._dtype.kind != "u" or self._dtype.itemsize > 2
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
@@ -312,10 +314,10 @@ class MappedSource(TokenSource):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> Gather:
-        """Finds all sequences now; see `TokenSource.gather_from`."""
+        """Finds all sequences now, and copies them batch by batch; see `TokenSource.gather_from`."""
         try:
             slices = self._slices(ids, lengths, first_tokens, truncate=truncate)
-        except TokenSourceError:  # to be raised for the batch that has the sequence, not for those before it
+        except TokenSourceError:  # raised again by the batch that has the sequence, after those before it
             return super().gather_from(ids, lengths, first_tokens=first_tokens, truncate=truncate)
 
         def gather(first: int, last: int, out: NDArray[np.integer], out_starts: NDArray[np.int64]) -> None:
@@ -346,7 +348,10 @@ class MappedSource(TokenSource):
         *,
         truncate: bool,
     ) -> list[memoryview]:
-        """Returns the bytes of each sequence: views [S]."""
+        """Returns the bytes of each sequence, or piece: S views; refuses lengths other than planned.
+
+        Arguments are those of `gather`.
+        """
         buffers, firsts, held = self._locate(ids)
         wanted = lengths.astype(np.int64, copy=False)
         wanted_end = wanted if first_tokens is None else first_tokens + wanted
@@ -371,23 +376,27 @@ class MappedSource(TokenSource):
         out: NDArray[np.integer],
         out_starts: NDArray[np.int64],
     ) -> None:
-        # Joined as bytes first, then converted a contiguous range at a time: a slice of memory costs half of an
-        # array's, and a conversion for each sequence costs more than its tokens. Twice as fast at 64 sequences of 256.
+        """Copies the bytes of sequences to where each begins in `out`."""
+        # Slices are joined as bytes, and then converted to the type of `out` in as few steps as possible: slicing
+        # memory takes half the time of slicing an array, and a conversion for each sequence takes longer than copying
+        # its tokens. Twice as fast for 64 sequences of 256 tokens.
         write_end_to_end(np.frombuffer(b"".join(slices), self._dtype), lengths, out, out_starts)
 
 
 class FetchSource(TokenSource):
     """A source that reads or decodes whole sequences, preferably many together.
 
-    `lengths` holds the sequences that it fetched for the `gather` that follows.
+    To tell lengths it must fetch the sequences, so `lengths` holds them in memory until the next `gather`.
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, NDArray[np.integer]] = {}
+        self._held: dict[int, NDArray[np.integer]] = {}  # id → tokens, from `lengths` to the next `gather`
 
     @abstractmethod
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
-        """Returns whole sequences in the order of ids: views of maps, else copies, which keep nothing else in memory.
+        """Returns whole sequences in the order of ids.
+
+        They are views of mapped files, or copies: a view of other memory would keep all of it.
 
         Raises:
             TokenSourceError: an id is missing, or its tokens are not integers.
@@ -434,12 +443,12 @@ def as_integers(sequence_id: int, item: Any, *, takes_bool: bool = False) -> NDA
     """Returns a tensor, array or list of tokens as integers [n].
 
     Args:
-        sequence_id: for messages.
+        sequence_id: the sequence's id, for messages.
         item: the tokens.
         takes_bool: whether True and False become 1 and 0, as in loss masks.
 
     Raises:
-        TokenSourceError: they are not 1-D, or not integers.
+        TokenSourceError: the tokens are not 1-D, or not integers.
     """
     is_tensor = hasattr(item, "detach") and hasattr(item, "cpu")  # without importing torch: servers read tokens too
     tokens = item.detach().cpu().numpy() if is_tensor else np.asarray(item)
@@ -459,7 +468,10 @@ def as_integers(sequence_id: int, item: Any, *, takes_bool: bool = False) -> NDA
 
 
 def refuse_length(sequence_id: int, planned: int, held: int, *, start: int, is_whole: bool) -> NoReturn:
-    """Raises the TokenSourceError of a sequence, or of a piece from `start` on, that is not as long as planned."""
+    """Raises the TokenSourceError of a sequence, or of a piece that begins at `start`, that is not as long as planned.
+
+    `held` is the length of the whole sequence in the source, `planned` the number of tokens that the plan needs of it.
+    """
     wanted = f"{planned} tokens" if start == 0 else f"{planned} tokens from token {start} on"
     way_out = "use the token file that the dataset was prepared from"
     if is_whole and held > planned:
@@ -475,8 +487,12 @@ def refuse_truncated() -> NoReturn:
 def write_end_to_end(
     tokens: NDArray[np.integer], lengths: NDArray[np.integer], out: NDArray[np.integer], out_starts: NDArray[np.int64]
 ) -> None:
-    """Writes sequences that are end to end in `tokens` to their rooms; neighbours in `out` are copied together."""
+    """Copies sequences that lie end to end in `tokens` to where each begins in `out`.
+
+    Sequences that lie end to end in `out` too are copied together.
+    """
     out_ends = out_starts + lengths
+    # A range of `out` ends, and another begins, wherever a sequence does not begin at the end of the one before it.
     breaks = (out_starts[1:] != out_ends[:-1]).nonzero()[0]
     begins = [*out_starts[:1].tolist(), *out_starts[breaks + 1].tolist()]
     ends = [*out_ends[breaks].tolist(), *out_ends[-1:].tolist()]

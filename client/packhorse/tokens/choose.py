@@ -1,7 +1,7 @@
-"""`as_token_source`: the source for what a user passes; and any object that answers `indexable[id]`, as a source.
+"""`as_token_source`: the source for what a user passes: a path, a URL, a dataset, or an object that is indexed by id.
 
-Owns recognising paths, URLs and objects, and finding the tokens in an item; leaves copying to `base`, and
-opening files to the source of each format.
+Owns recognising these, and `IndexableSource` for such objects. Leaves copying tokens to `base`, and opening files to
+the source of each format.
 """
 
 import glob
@@ -33,7 +33,7 @@ class IndexableSource(FetchSource):
     """Tokens of any object that answers `indexable[id]`: a list, a dict, a map-style dataset.
 
     An item is a 1-D tensor, array or list of integers or, with `key`, a mapping that holds one under that key. The
-    object must survive fork and spawn itself.
+    object itself must survive fork and pickling, to reach DataLoader workers.
 
     Example:
         >>> IndexableSource([{"input_ids": [1, 2]}, {"input_ids": [3]}], key="input_ids").read(1).tolist()
@@ -46,10 +46,10 @@ class IndexableSource(FetchSource):
         """Wraps the object.
 
         Args:
-            indexable: has `__getitem__`, taking ids.
-            key: where the tokens are in each item, for items that are mappings (`"input_ids"`).
-            by_id: whether `indexable[id]` takes the dataset's ids, also where they come from a column; False where it
-                takes row numbers. None is True for a Mapping.
+            indexable: the object; its `__getitem__` takes ids.
+            key: key of the tokens in each item, if items are mappings (`"input_ids"`).
+            by_id: whether `indexable[id]` takes the dataset's ids even if they come from a column; False if it takes
+                row numbers. None is True for a Mapping and False for other objects.
             takes_bool: whether True and False become 1 and 0, as in loss masks.
 
         Raises:
@@ -77,7 +77,7 @@ class IndexableSource(FetchSource):
         return len(self._indexable) if isinstance(self._indexable, Sized) else None
 
     def for_ids(self, id_column: str) -> "IndexableSource":
-        """Returns itself where it takes ids; see `TokenSource.for_ids`."""
+        """Returns itself; refuses a column's ids if the object takes row numbers; see `TokenSource.for_ids`."""
         if id_column and not self._by_id:
             refuse_row_numbers(
                 self.where,
@@ -94,6 +94,7 @@ class IndexableSource(FetchSource):
         return as_integers(sequence_id, self._item(sequence_id), takes_bool=self._takes_bool)
 
     def _item(self, sequence_id: int) -> Any:
+        """Returns the tokens of one item; a TokenSourceError if there is no such item, or no such key in it."""
         # A list would give its last item for -1.
         if sequence_id < 0 and not isinstance(self._indexable, Mapping):
             raise TokenSourceError(f"no sequence with id {sequence_id}: ids of an indexable source begin at 0")
@@ -118,6 +119,8 @@ class IndexableSource(FetchSource):
 
 
 class _How(TypedDict):
+    """The options of `as_token_source` that the sources of tables take too."""
+
     column: str | None
     id_column: str | None
     store: StoreCache | None
@@ -143,7 +146,7 @@ def as_token_source(
         obj: a `TokenSource`, returned as it is;
             a path of a Megatron pair (`.idx`, `.bin` or their prefix), or of a flat file with `.boundaries` beside it;
             a folder that Hugging Face `datasets` saved, of MDS shards, or of Parquet or Arrow files;
-            a `.parquet` or `.arrow` file, a glob pattern of such, or a list of them;
+            a `.parquet` or `.arrow` file, a glob pattern of such files, or a list of them;
             the URL of any of these in an object store, such as `s3://bucket/corpus.idx` or `s3://bucket/x/*.parquet`;
             a `datasets.Dataset`; a dict from the names of a mixture's components to any of these;
             else anything with `__getitem__(id)`.
@@ -151,9 +154,9 @@ def as_token_source(
             tokens.
         id_column: the column of ids, if ids are not row numbers. With None, a loader later takes the column that the
             dataset's ids come from, if the data has it (`TokenSource.for_ids`).
-        is_loss_mask: whether it is a loss mask, so that True and False become 1 and 0.
-        store: how URLs are read, and whether decoded columns are kept on the node's disk; None for the defaults. Files
-            that can be mapped need none.
+        is_loss_mask: whether `obj` is a loss mask, so that True and False become 1 and 0.
+        store: how URLs are read, and whether decoded columns are kept on the node's disk; None for the defaults.
+            Mapped files do not use it.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -189,6 +192,7 @@ def as_token_source(
 
 
 def _of_url(url: str, how: _How) -> TokenSource:
+    """Chooses the source for one URL: by how it ends, and otherwise by what the store has there."""
     name = without_secrets(url).rstrip("/").rpartition("/")[2]
     suffix = os.path.splitext(name)[1]
     if not is_url(url) and (suffix in (".parquet", *SUFFIXES) or os.path.isdir(as_path(url))):  # file://
@@ -213,7 +217,7 @@ def _of_url(url: str, how: _How) -> TokenSource:
 
 
 def _of_urls(urls: Sequence[str], given: Any, how: _How) -> TokenSource:
-    """Chooses the source by how URLs end."""
+    """Chooses the source for several URLs, by how they end; `given` is the user's argument."""
     suffixes = {os.path.splitext(without_secrets(url))[1] for url in urls}
     if suffixes == {".parquet"}:
         return ParquetSource(given, **how)
@@ -223,6 +227,7 @@ def _of_urls(urls: Sequence[str], given: Any, how: _How) -> TokenSource:
 
 
 def _of_folder(folder: Path, how: _How) -> TokenSource:
+    """Chooses the source for a folder, by the files in it."""
     if (folder / SAVED_STATE).is_file():
         return _mapped_arrow(folder, how)
     if splits := saved_splits(folder):
@@ -240,6 +245,7 @@ def _of_folder(folder: Path, how: _How) -> TokenSource:
 
 
 def _of_files(paths: Sequence[Path], given: Any, how: _How) -> TokenSource:
+    """Chooses the source for paths of files, or a pattern, by how they end; `given` is the user's argument."""
     suffixes = {path.suffix for path in paths}
     if suffixes == {".parquet"}:
         return ParquetSource(given, **how)
@@ -256,16 +262,18 @@ def _of_files(paths: Sequence[Path], given: Any, how: _How) -> TokenSource:
 
 
 def _mapped_arrow(data: Any, how: _How) -> TokenSource:
+    """Returns the source of mapped Arrow data, which needs no `store`."""
     return ArrowSource(data, column=how["column"], id_column=how["id_column"])
 
 
 def _some(paths: Sequence[Path]) -> str:
-    """Names the first paths, shortened: a list of texts looks like one of paths."""
+    """Returns the first two paths for a message, shortened: a user may have given texts, which look like paths."""
     names = [str(path) if len(str(path)) <= 80 else f"{str(path)[:80]}…" for path in paths[:2]]
     return ", ".join(names) + (f" and {len(paths) - 2:,} more" if len(paths) > 2 else "")
 
 
 def _of_token_file(path: Path) -> TokenSource:
+    """Chooses between a Megatron pair and a flat file, by the index that lies beside the tokens."""
     if path.suffix in (".boundaries", ".idx") and not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     if path.suffix == ".boundaries":
@@ -291,6 +299,7 @@ def _of_token_file(path: Path) -> TokenSource:
 
 
 def _without_columns(source: TokenSource, how: _How) -> TokenSource:
+    """Returns a source that has no columns; a TokenSourceError if the user named one."""
     for name, value in (("column", how["column"]), ("id_column", how["id_column"])):
         if value is not None:
             raise TokenSourceError(f"{name} is {value!r}, but {type(source).__name__} has no columns; leave it out")

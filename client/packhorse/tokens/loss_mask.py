@@ -1,7 +1,7 @@
-"""Which loss mask belongs to tokens: the one that is given, or the one that lies beside them.
+"""Which loss mask belongs to tokens: the one that the user gives, or the one that lies beside their file.
 
-Owns that choice, and the check that a mask file is of these tokens. Leaves names to `packhorse.formats.loss_mask`, and
-a mask's values to `packhorse.client.batches`.
+Owns that choice, and the check that a mask file belongs to these tokens. Leaves the names of mask files to
+`packhorse.formats.loss_mask`, and applying a mask to `packhorse.client.batches`.
 """
 
 import warnings
@@ -19,19 +19,20 @@ from packhorse.tokens.mixture import MixtureSource
 from packhorse.tokens.token_files import TokenFileSource
 
 AUTO: Final = "auto"
-"""The mask that lies beside a token file, if there is one."""
+"""Value of `loss_mask` that means: the mask beside the token file, if there is one."""
 
 
 def loss_mask_of(tokens: TokenSource, given: Any = AUTO) -> TokenSource | None:
     """Returns the loss mask of tokens; None if every token is predicted.
 
     Args:
-        tokens: of the same loader.
-        given: `AUTO`, None for no mask, or what `as_token_source` takes. For a mixture also masks by component; the
-            components that are not named have what lies beside them.
+        tokens: the tokens that the mask is for.
+        given: `AUTO`, None for no mask, or what `as_token_source` takes. For a mixture also masks by component; a
+            component that is not named takes the mask beside its tokens.
 
     Raises:
-        TokenSourceError: the mask is of other tokens, or has another form than they; or the tokens are a mask.
+        TokenSourceError: the mask belongs to other tokens; only one of the two is given by component; or the tokens
+            are a mask.
     """
     if isinstance(tokens, MixtureSource):
         return _of_mixture(tokens, given)
@@ -47,14 +48,14 @@ def loss_mask_of(tokens: TokenSource, given: Any = AUTO) -> TokenSource | None:
     if isinstance(mask, MixtureSource):
         return mask.as_mask_of(tokens)  # says what is wrong
     if beside and isinstance(mask, TokenFileSource) and isinstance(tokens, TokenFileSource):
-        _check_sequences(tokens, mask)  # nobody chose it; of a mask that is given, each batch's sequences are checked
+        _check_sequences(tokens, mask)  # nobody chose this mask; one that is given is only checked batch by batch
     if mask is None:
         _warn_of_missing_mask(tokens)
     return mask
 
 
 def _of_mixture(tokens: MixtureSource, given: Any) -> TokenSource | None:
-    """The masks of the components that have one, and ones for the others."""
+    """Returns a mixture's mask: each component's mask, or ones for a component without; None if none has a mask."""
     masks: Mapping[str, Any]
     if given is None:
         masks = dict.fromkeys(tokens.sources)
@@ -77,7 +78,7 @@ def _of_mixture(tokens: MixtureSource, given: Any) -> TokenSource | None:
 
 
 def _warn_of_every_token(tokens: TokenSource) -> None:
-    """Says once that prompts are trained on too, if a mask lies beside the tokens."""
+    """Warns once that loss_mask=None trains on prompts too, if a mask lies beside the tokens."""
     mask = None
     with suppress(OSError, ValueError):  # nobody asked for the mask, so nothing fails because of it
         mask = tokens.loss_mask_beside()
@@ -90,7 +91,7 @@ def _warn_of_every_token(tokens: TokenSource) -> None:
 
 
 def _warn_of_missing_mask(tokens: TokenSource) -> None:
-    """Says once that prompts are trained on too, if something says that the tokens have a mask."""
+    """Warns once that prompts are trained on too, if there is a sign that the tokens should have a mask."""
     sign = ""
     with suppress(OSError, ValueError):  # nobody asked for the mask, so nothing fails because of it
         sign = tokens.sign_of_mask()
@@ -103,7 +104,7 @@ def _warn_of_missing_mask(tokens: TokenSource) -> None:
 
 
 def _check_sequences(tokens: TokenFileSource, mask: TokenFileSource) -> None:
-    """Refuses a mask file of other tokens, as one that an earlier run left behind."""
+    """Checks that a mask file has the same lengths as the tokens; an earlier run may have left another one."""
     way_out = "write both again, as `packhorse tokenize` does, or give loss_mask=None to train on every token"
     if len(mask) != len(tokens):
         raise TokenSourceError(

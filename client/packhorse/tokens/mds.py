@@ -1,6 +1,7 @@
 """MDS shards (MosaicML Streaming) as a source: arrays, lists or raw bytes of tokens.
 
-Owns which column holds the tokens, and reading shards of a store in blocks; leaves their layout to `formats.mds`.
+Owns which column holds the tokens, and reading shards of a store in blocks; leaves the layout of shards to
+`formats.mds`.
 """
 
 import json
@@ -18,6 +19,7 @@ from packhorse.tokens._tables import RowLookup, TableSource, choose_by_name
 from packhorse.tokens.base import FetchSource, TokenSourceError, as_integers
 
 _MOST_OPEN_SHARDS = 1024
+"""Shards of a store whose offsets are held in memory."""
 
 
 class MdsSource(TableSource, FetchSource):
@@ -43,19 +45,19 @@ class MdsSource(TableSource, FetchSource):
         """Reads the index.
 
         Args:
-            path: the folder of shards, or its `index.json`; or the URL of one in a store. Shards of a store are read
-                through a cache on the node's disk, the sequences of coming batches ahead.
-            column: of tokens. None for the only one that can hold them, or the only one of these named `input_ids` or
-                `tokens`.
+            path: the folder of shards, or its `index.json`; or the URL of either in a store. Shards of a store are read
+                ahead, through a cache on the node's disk.
+            column: column of tokens. None for the only one that can hold them, or the only one of these named
+                `input_ids` or `tokens`.
             dtype: type of the integers of a `bytes` column, little-endian by default; None for other columns.
-            id_column: of ids, a distinct integer for each sequence. None if an id is a row number. From a store it
-                is read with all of the shards.
+            id_column: column of ids, a distinct integer for each sequence. None if an id is a row number. To read it
+                from a store, all shards are read whole.
             store: how a URL is read; None for the defaults.
 
         Raises:
             FileNotFoundError: the index or a shard is missing.
             TokenStoreError: the store does not answer.
-            ValueError: the index is not valid, or a shard is only there compressed.
+            ValueError: the index is not valid, or a shard is there only in compressed form.
             TokenSourceError: a column is missing, ambiguous or of another type.
         """
         super().__init__()
@@ -85,7 +87,7 @@ class MdsSource(TableSource, FetchSource):
 
     @property
     def where(self) -> str:
-        """The index of the shards."""
+        """The folder of the shards."""
         return self._shards.where
 
     def _has_column(self, name: str) -> bool:
@@ -112,6 +114,7 @@ class MdsSource(TableSource, FetchSource):
             self._stored.expect(self._rows(ids))
 
     def _decode(self, sequence_id: int, cell: memoryview) -> Any:
+        """Returns the tokens of a cell, a list or an array; a TokenSourceError if the cell is damaged."""
         try:
             if self._encoding == "json":
                 return json.loads(bytes(cell))
@@ -178,10 +181,11 @@ class _StoredShards:
         return self._opened(number)[0]
 
     def _opened(self, number: int) -> tuple[CachedObject, NDArray[np.uint32]]:
-        """A shard, and where its sequences begin and the last ends, in bytes: uint32 [n + 1]."""
+        """Returns a shard, and where its sequences begin and the last ends, in bytes: uint32 [n + 1]."""
         return self._open.get(number, lambda: self._read_frame(number))
 
     def _read_frame(self, number: int) -> tuple[CachedObject, NDArray[np.uint32]]:
+        """Opens a shard and reads the offsets with which it begins; a ValueError if they do not fit the index."""
         url, num_sequences = self._shards.shards[number]
         stored = CachedObject(str(url), self._store)
         frame = np.frombuffer(stored.object.read(0, 4 + 4 * (num_sequences + 1)), "<u4")

@@ -1,6 +1,7 @@
-"""Tokens of a mixture: each sequence comes from the source of its component.
+"""`MixtureSource`: tokens of a mixture, in which each sequence comes from the source of its component.
 
-Owns choosing that source for the sequences of one block; leaves reading tokens to it.
+Owns choosing that source for each sequence of a block, and the loss mask of a component that has none; leaves reading
+tokens to the components' sources.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ from packhorse.types import Component
 class MixtureSource(TokenSource):
     """Sources by the names of a mixture's components: `tokens={"web": …, "code": …}`.
 
-    An id alone names no sequence of a mixture, since two components may have the same id. `of_sequences` returns a
-    source that knows the component of each sequence.
+    An id does not identify a sequence of a mixture, since two components may have the same id. So `of_sequences`
+    returns a source that knows the component of each sequence of a block.
 
     Example:
         >>> from packhorse.tokens import IndexableSource
@@ -32,7 +33,7 @@ class MixtureSource(TokenSource):
 
     def __init__(self, sources: Mapping[str, TokenSource]) -> None:
         self._sources = dict(sources)
-        self._of_components: list[TokenSource] = []
+        self._of_components: list[TokenSource] = []  # by component id; empty until `for_components`
 
     @property
     def sources(self) -> Mapping[str, TokenSource]:
@@ -46,28 +47,32 @@ class MixtureSource(TokenSource):
 
     @property
     def knows_lengths(self) -> bool:
-        """Whether lengths are known without reading tokens, of all sources."""
+        """Whether all sources know lengths without reading tokens."""
         return all(source.knows_lengths for source in self._sources.values())
 
     @property
     def token_dtype(self) -> np.dtype[Any] | None:
-        """One that holds those of all sources; see `TokenSource.token_dtype`."""
+        """A type that holds the tokens of all sources; see `TokenSource.token_dtype`."""
         return _common([source.token_dtype for source in self._sources.values()])
 
     @property
     def may_be_out_of_range(self) -> bool:
-        """Whether the tokens of any component may be."""
+        """Whether the tokens of any component may be out of range."""
         return any(source.may_be_out_of_range for source in self._sources.values())
 
     def for_ids(self, id_column: str) -> NoReturn:
-        """Raises a TokenSourceError: the dataset is not a mixture."""
+        """Raises a TokenSourceError: this is called for a dataset that is not a mixture, and it needs one source."""
         raise TokenSourceError(
             f"tokens are given by component ({', '.join(self._sources)}), but this dataset is not a mixture; give one "
             "source"
         )
 
     def for_components(self, components: Sequence[Component]) -> "MixtureSource":
-        """Returns the source of a mixture with these components; raises TokenSourceError for those without a source."""
+        """Returns the source for a mixture with these components, in the order of their ids.
+
+        Raises:
+            TokenSourceError: a component has no source.
+        """
         missing = [component.name for component in components if component.name not in self._sources]
         if missing:
             raise TokenSourceError(
@@ -80,10 +85,10 @@ class MixtureSource(TokenSource):
         return ready
 
     def as_mask_of(self, tokens: TokenSource) -> "MixtureSource":
-        """Returns this loss mask, with ones for components without a mask.
+        """Returns the loss mask of `tokens`: the masks of this source, and ones for components without a mask.
 
         Raises:
-            TokenSourceError: it has a component without tokens, or tokens are not given by component.
+            TokenSourceError: a mask has no tokens, or tokens are not given by component.
         """
         if not isinstance(tokens, MixtureSource):
             raise TokenSourceError("the loss mask is given by component, but tokens are not; give both by component")
@@ -102,7 +107,7 @@ class MixtureSource(TokenSource):
         return _OfSequences(self._of_components, component_ids)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
-        """Raises a TokenSourceError: an id without its component; see `of_component`."""
+        """Raises a TokenSourceError: an id does not identify a sequence without its component; see `of_component`."""
         raise TokenSourceError(
             f"sequence {sequence_id}: several components may have this id; read from of_component(component_id)"
         )
@@ -113,9 +118,10 @@ class MixtureSource(TokenSource):
 
 
 class _OfSequences(TokenSource):
-    """Tokens of a block's sequences, read in the block's order; `component_ids` are integers [S]."""
+    """Tokens of the S sequences of one block, asked for in the block's order; `component_ids` are integers [S]."""
 
     def __init__(self, sources: Sequence[TokenSource], component_ids: NDArray[np.integer]) -> None:
+        # For each component of the block: (its source, the numbers of its sequences in the block).
         self._parts = [
             (sources[number], np.flatnonzero(component_ids == number)) for number in np.unique(component_ids)
         ]
@@ -127,21 +133,21 @@ class _OfSequences(TokenSource):
 
     @property
     def knows_lengths(self) -> bool:
-        """Whether lengths are known without reading tokens, of all sources."""
+        """Whether all sources know lengths without reading tokens."""
         return all(source.knows_lengths for source, _ in self._parts)
 
     @property
     def token_dtype(self) -> np.dtype[Any] | None:
-        """One that holds those of all sources; see `TokenSource.token_dtype`."""
+        """A type that holds the tokens of all sources; see `TokenSource.token_dtype`."""
         return _common([source.token_dtype for source, _ in self._parts])
 
     @property
     def may_be_out_of_range(self) -> bool:
-        """Whether the tokens of any source may be."""
+        """Whether the tokens of any source may be out of range."""
         return any(source.may_be_out_of_range for source, _ in self._parts)
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NoReturn:
-        """Raises a TokenSourceError: an id without its component."""
+        """Raises a TokenSourceError: an id does not identify a sequence without its component."""
         raise TokenSourceError(f"sequence {sequence_id}: several components may have this id")
 
     def lengths(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -159,7 +165,7 @@ class _OfSequences(TokenSource):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> Gather:
-        """Returns a function that writes the block's sequences some at a time."""
+        """Returns a function that writes the block's sequences, some at a time; see `TokenSource.gather_from`."""
         parts = [
             (
                 where,
@@ -175,6 +181,7 @@ class _OfSequences(TokenSource):
 
         def gather(first: int, last: int, out: NDArray[np.integer], out_starts: NDArray[np.int64]) -> None:
             for where, write in parts:
+                # `where` ascends, so a component's sequences among [first, last) are its [begin, end).
                 begin, end = np.searchsorted(where, (first, last)).tolist()
                 if begin < end:
                     write(begin, end, out, out_starts[where[begin:end] - first])
@@ -190,11 +197,11 @@ class EveryToken(TokenSource):
 
     @property
     def knows_lengths(self) -> bool:
-        """Whether lengths are known without reading tokens."""
+        """Whether the tokens' source knows lengths without reading tokens."""
         return self._tokens.knows_lengths
 
     def for_ids(self, id_column: str) -> "EveryToken":
-        """Returns the mask of the source that takes these ids."""
+        """Returns the mask of the tokens' source for these ids; see `TokenSource.for_ids`."""
         return EveryToken(self._tokens.for_ids(id_column))
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NDArray[np.integer]:
@@ -215,11 +222,12 @@ class EveryToken(TokenSource):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> None:
-        """Writes ones; the tokens' own `gather` checks lengths."""
+        """Writes ones, without checking lengths: gathering the tokens themselves checks them."""
         for start, length in zip(out_starts.tolist(), lengths.tolist(), strict=True):
             out[start : start + length] = 1
 
 
 def _common(dtypes: Sequence[np.dtype[Any] | None]) -> np.dtype[Any] | None:
+    """Returns a type that holds all of these types; None if one is not known, or there is none."""
     known = [dtype for dtype in dtypes if dtype is not None]
     return np.result_type(*known) if len(known) == len(dtypes) > 0 else None

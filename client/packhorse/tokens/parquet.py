@@ -1,7 +1,8 @@
 """Tables that are decoded a row group at a time: Parquet files as a source, on a disk or in a store.
 
-Owns which row group holds a row, which decoded ones are kept, and decoding those of coming sequences ahead, also for
-the record batches that `arrow` reads from stores. Leaves the layout of lists to `_tables`.
+Owns which row group holds a row, which decoded row groups are kept, and which are decoded ahead; `arrow` uses all this
+for the record batches of files in stores. Leaves the layout of lists to `_list_columns`, and looking ids up to
+`_tables`.
 """
 
 import os
@@ -23,21 +24,22 @@ from packhorse.tokens._tables import RowLookup, TableSource, choose_column, ids_
 from packhorse.tokens.base import FetchSource, TokenSourceError
 
 DEFAULT_KEPT_BYTES = 1 << 28
+"""Default size of the decoded row groups that each process keeps."""
 _DECODING_THREADS = 8
-"""Enough to wait for a store; with sixteen, decoding took a third more processor time."""
+"""Threads that decode ahead: enough to wait for a store; with 16, decoding took a third more processor time."""
 
 
 class GroupedFile(Protocol):
-    """A file of row groups; it pickles by path or URL."""
+    """A file whose columns are read one row group at a time; it pickles by path or URL."""
 
     where: str
-    """Its path or URL, for messages."""
+    """Path or URL of the file, for messages."""
     size_bytes: int
     version: str
-    """Another one for every file, and for every change of it."""
+    """Identifies the file in its present state; every file and every change has another one."""
 
     def look(self) -> tuple[Any, list[int]]:
-        """Returns its Arrow schema, and the number of rows of each row group."""
+        """Returns the file's Arrow schema, and the number of rows of each row group."""
         ...
 
     def read(self, group: int, column: str) -> Any:
@@ -46,7 +48,10 @@ class GroupedFile(Protocol):
 
 
 class RowGroupSource(TableSource, FetchSource):
-    """A source of row groups, each decoded when one of its sequences is needed, or will be soon."""
+    """A source of sequences in row groups; a row group is decoded when one of its sequences is needed, or soon will be.
+
+    Row groups are numbered over all files.
+    """
 
     def __init__(
         self,
@@ -58,14 +63,14 @@ class RowGroupSource(TableSource, FetchSource):
         ahead_bytes: int,
         store: StoreCache,
     ) -> None:
-        """Looks at every file, in the order that numbers rows; see `ParquetSource` for the columns.
+        """Looks at every file, in the order that numbers rows.
 
         Args:
-            files: at least one.
-            column: of tokens.
-            id_column: of ids.
+            files: at least one file.
+            column: column of tokens, as for `ParquetSource`.
+            id_column: column of ids, as for `ParquetSource`.
             kept_bytes: size of the decoded row groups that each process keeps; one always stays.
-            ahead_bytes: about how much of the files is decoded ahead.
+            ahead_bytes: about how many bytes of the files are decoded ahead; 0 for none.
             store: whether decoded row groups are kept on the node's disk, and where.
         """
         super().__init__()
@@ -86,7 +91,7 @@ class RowGroupSource(TableSource, FetchSource):
             group_rows += rows
         assert column is not None  # there is at least one file
         self._column = column
-        # Row groups are numbered over all files.
+        # Exclusive ends: of each file in row groups, and of each row group in rows, both counted over all files.
         self._group_ends = np.cumsum(num_groups, dtype=np.int64)
         self._row_ends = np.cumsum(group_rows, dtype=np.int64)
         group_bytes = sum(file.size_bytes for file in files) // max(1, len(group_rows))
@@ -105,7 +110,7 @@ class RowGroupSource(TableSource, FetchSource):
 
     @property
     def token_dtype(self) -> np.dtype[Any]:
-        """That of the last file; see `TokenSource.token_dtype`."""
+        """Type of the last file's tokens; see `TokenSource.token_dtype`."""
         return self._dtype
 
     def _expect(self, ids: NDArray[np.int64]) -> None:
@@ -114,7 +119,7 @@ class RowGroupSource(TableSource, FetchSource):
             self._groups.expect(list(dict.fromkeys(groups.tolist())))
 
     def origin(self, sequence_id: int) -> str:
-        """The row and its file."""
+        """Returns the row within its file, and the file."""
         rows = self._rows(np.array([sequence_id]))
         number = self._file_of(int(self._groups_of(rows)[0]))
         first_group = int(self._group_ends[number - 1]) if number else 0
@@ -129,6 +134,7 @@ class RowGroupSource(TableSource, FetchSource):
             check_id_type(file.look()[0], name, file.where)
 
     def _fetch(self, ids: NDArray[np.int64]) -> list[NDArray[np.integer]]:
+        """Returns whole sequences, read row group by row group; see `FetchSource._fetch`."""
         rows = self._rows(ids)
         groups = self._groups_of(rows)
         fetched: list[NDArray[np.integer]] = [np.empty(0, np.int64)] * len(ids)
@@ -152,6 +158,7 @@ class RowGroupSource(TableSource, FetchSource):
         return ids_of(arrays, len(self), column, self._where)
 
     def _column_of(self, group: int) -> ListColumn | FlatColumn:
+        """Returns a row group's tokens: decoded here, or mapped from the node's disk if decoded columns are kept."""
         if self._decoded is None:
             return self._decode(group)
         number, in_file = self._place_of(group)
@@ -159,18 +166,19 @@ class RowGroupSource(TableSource, FetchSource):
         return self._decoded.column(file.version, file.where, self._column, in_file, lambda: self._decode(group))
 
     def _decode(self, group: int) -> ListColumn:
+        """Reads and decodes a row group's tokens."""
         where = self._files[self._file_of(group)].where
         data = self._read(group, self._column)
         dtype = token_dtype_of(data.schema, self._column, where)
         return ListColumn(_chunks(data), dtype=dtype, where=where, column=self._column, nbytes=data.nbytes)
 
     def _read(self, group: int, column: str) -> Any:
-        """One column of a row group, as Arrow data."""
+        """Returns one column of a row group, as Arrow data."""
         number, in_file = self._place_of(group)
         return self._files[number].read(in_file, column)
 
     def _place_of(self, group: int) -> tuple[int, int]:
-        """Returns the file of a row group, and its number there."""
+        """Returns the number of the file that holds a row group, and the row group's number in that file."""
         number = self._file_of(group)
         return number, group - (int(self._group_ends[number - 1]) if number else 0)
 
@@ -184,13 +192,13 @@ class RowGroupSource(TableSource, FetchSource):
 class ParquetSource(RowGroupSource):
     """Tokens of a list column of Parquet files; ids are row numbers, or come from an id column.
 
-    Parquet cannot be mapped: a row group is decoded when one of its sequences is needed, and the last ones are kept.
-    Shuffled ids of a large dataset decode a row group for almost every sequence, so write small row groups (a few
-    hundred sequences), take a format that can be mapped, or keep what was decoded on the node's disk, where all its
-    processes map it: `store=StoreCache(keeps_decoded=True)`.
+    Parquet cannot be mapped: a row group is decoded when one of its sequences is needed, and those used last are kept.
+    Shuffled ids of a large dataset decode a row group for almost every sequence. So write small row groups (a few
+    hundred sequences), take a format that can be mapped, or keep decoded columns on the node's disk, where all its
+    processes map them: `store=StoreCache(keeps_decoded=True)`.
 
     No file stays open between reads, so forks share none; a pickled source carries no tokens. Objects of a store are
-    read through a cache on the node's disk, the row groups of coming batches ahead.
+    read ahead, through a cache on the node's disk.
 
     Example:
         >>> import pyarrow as pa
@@ -215,9 +223,9 @@ class ParquetSource(RowGroupSource):
             data: a Parquet file, a folder with such files at any depth, a glob pattern, or a file's URL in a store; row
                 numbers continue over all files in sorted order, as in `packhorse prepare`. Or a list of files, in the
                 order of row numbers.
-            column: of tokens, lists of integers. None for the only such column, or the only one named `input_ids` or
-                `tokens`.
-            id_column: of ids, distinct integers. None if an id is a row number.
+            column: column of tokens, lists of integers. None for the only such column, or the only one of them named
+                `input_ids` or `tokens`.
+            id_column: column of ids, distinct integers. None if an id is a row number.
             cache_bytes: size of the decoded row groups that each process keeps; one always stays.
             store: how URLs are read, and whether decoded row groups are kept on the node's disk for all its processes
                 (`keeps_decoded`); None for the defaults.
@@ -225,7 +233,7 @@ class ParquetSource(RowGroupSource):
         Raises:
             FileNotFoundError: there is no such file.
             ImportError: pyarrow, or fsspec's file system for a URL, is not installed.
-            ValueError: a file is no Parquet file, or cache_bytes is negative.
+            ValueError: a file is not a Parquet file, or cache_bytes is negative.
             TokenSourceError: a column is missing, ambiguous or of another type.
             TokenStoreError: the store does not answer.
         """
@@ -249,14 +257,14 @@ class ParquetSource(RowGroupSource):
 
 
 def _named_in(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Returns files and URLs, in the order that numbers rows."""
+    """Returns the paths and URLs that the user's argument names, in the order that numbers rows."""
     if isinstance(data, str | os.PathLike):
         return named_files(as_path(data), ".parquet")
     return [as_path(path) for path in data]
 
 
 class _ParquetFile:
-    """A file on a disk, which refuses another one at the same path, or an object in a store; see `GroupedFile`."""
+    """A Parquet file on a disk, refused if it was replaced since, or an object in a store; see `GroupedFile`."""
 
     def __init__(self, name: str, store: StoreCache) -> None:
         self._name = name
@@ -269,20 +277,20 @@ class _ParquetFile:
             self.version = self._opened.object.key
 
     def look(self) -> tuple[Any, list[int]]:
-        """See `GroupedFile`."""
+        """Returns the schema and the rows of each row group; see `GroupedFile.look`."""
         with self._open() as opened:
             metadata = opened.metadata
             return opened.schema_arrow, [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
     def read(self, group: int, column: str) -> Any:
-        """See `GroupedFile`."""
+        """Returns one column of a row group; see `GroupedFile.read`."""
         with self._open() as opened:
-            # Without threads: a pool that was forked away would never answer.
+            # Without threads: in a forked process, Arrow's pool has none and would never answer.
             return opened.read_row_group(group, columns=[column], use_threads=False)
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        """Opens the file and closes it again; its footer takes a millisecond or less."""
+        """Opens the file for one read and closes it again; reading its footer takes a millisecond or less."""
         arrow, parquet = require("pyarrow", ARROW), require("pyarrow.parquet", ARROW)
         if isinstance(self._opened, FileStamp):
             self._opened.check(self._name)
@@ -297,6 +305,6 @@ class _ParquetFile:
 
 
 def _chunks(data: Any) -> list[Any]:
-    """The arrays of the only column of a table or a record batch."""
+    """Returns the arrays of the only column of a table (several chunks) or a record batch (one)."""
     column = data.column(0)
     return list(column.chunks) if hasattr(column, "chunks") else [column]

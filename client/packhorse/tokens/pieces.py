@@ -1,7 +1,8 @@
-"""Pieces: how many of its own tokens each sequence of a plan puts into its room.
+"""`PieceRule`: how many of its own tokens each sequence, or piece of one, puts into its room.
 
-Owns the rule, which servers that send tokens and clients that read them apply alike. Leaves rooms to
-`packhorse.topology`, and reading the tokens to the sources.
+A room may be larger than its sequence (`extra_tokens`, `align`), and a sequence longer than its room (truncated or
+split). Owns the rule, which servers that send tokens and clients that read them apply alike. Leaves the size of rooms
+to `packhorse.topology`, and reading the tokens to the sources.
 """
 
 from collections.abc import Iterable
@@ -15,11 +16,11 @@ from packhorse.tokens.base import TokenSourceError, refuse_length
 from packhorse.topology import RoomRule
 
 _NEVER = 2**62
-"""More tokens than any sequence has."""
+"""Stands for "not cut" among lengths: more tokens than any sequence has."""
 
 
 class Plan(Protocol):
-    """The facts of a plan that the rule needs. A StreamHeader, a DatasetInfo and their messages have them."""
+    """The facts of a plan that the rule needs; a StreamHeader, a DatasetInfo and their messages have these fields."""
 
     @property
     def max_seq_len(self) -> int:
@@ -28,7 +29,7 @@ class Plan(Protocol):
 
     @property
     def align(self) -> int:
-        """A room is a multiple of this many tokens."""
+        """Number of tokens of which every room is a multiple."""
         ...
 
     @property
@@ -54,7 +55,7 @@ class Plan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PieceRule:
-    """What a plan says of its sequences' own tokens.
+    """From a room, and a sequence's length in the source, to how many of its own tokens the room holds.
 
     Example:
         >>> rule = PieceRule(RoomRule(max_seq_len=8, align=4), longest=8)
@@ -66,13 +67,13 @@ class PieceRule:
     rooms: RoomRule
     """How a room follows from a length."""
     longest: int | None = None
-    """Length in tokens to which longer sequences were truncated at their end, or split; None if none was."""
+    """Most own tokens of a room, if longer sequences were truncated at their end, or split; None if they were not."""
     longest_of_components: tuple[int | None, ...] = ()
-    """The same for each component of a mixture; empty without a mixture."""
+    """`longest` of each component of a mixture; empty without a mixture."""
 
     @classmethod
     def of(cls, plan: "Plan") -> "PieceRule":
-        """Returns the rule of a dataset or mixture, by its facts or a stream's header."""
+        """Returns the rule of a dataset or a mixture, from its facts or from a stream's header."""
         rooms = RoomRule(plan.max_seq_len, plan.align, plan.extra_tokens)
         components = tuple(
             RoomRule(each.max_seq_len, plan.align, plan.extra_tokens).longest
@@ -84,7 +85,7 @@ class PieceRule:
         return cls(rooms, longest, components)
 
     def are_whole(self, first_tokens: NDArray[np.int64] | None) -> bool:
-        """Whether every sequence comes whole and fills its room, so that its length need not be asked for."""
+        """Returns whether every sequence is whole and fills its room, so that nobody need ask for its length."""
         longest = self.longest_of_components or (self.longest,)
         return self.rooms.is_plain and first_tokens is None and all(each is None for each in longest)
 
@@ -98,16 +99,16 @@ class PieceRule:
     ) -> NDArray[np.int64]:
         """Returns how many of its own tokens each sequence, or piece, puts into its room: int64 [S], at least 1.
 
-        If sequences were cut, the rest of a sequence from its piece's first token on either has the longest length and
-        fills a whole room, or needs exactly the planned room. A source whose sequence continues after its last planned
-        piece is not noticed here, but by the piece that follows.
+        This is what is left of the sequence from the piece's first token on, or `longest` if more is left. Its room
+        must be the planned one. A sequence that is longer in the source than it was planned is not noticed if its room
+        is the same nevertheless.
 
         Args:
             ids: the sequences' ids: int64 [S].
             planned: each room in tokens: int64 [S].
             held: length of each whole sequence in the source, in tokens: int64 [S].
             first_tokens: first token of each piece: int64 [S]; None for all 0.
-            component_ids: of a mixture's sequences: integers [S].
+            component_ids: component of each sequence, in a mixture: integers [S].
 
         Raises:
             TokenSourceError: a sequence's length in the source does not need the planned room.
@@ -131,7 +132,7 @@ class PieceRule:
         return own
 
     def _longest(self, component_ids: NDArray[np.integer] | None) -> int | NDArray[np.int64] | None:
-        """Returns the length to which longer sequences were cut: one for all, or one each; None if none was cut."""
+        """Returns `longest`: one number for all sequences, one for each (int64 [S]), or None if none was cut."""
         if component_ids is None or not self.longest_of_components:
             return self.longest
         longest = [_NEVER if each is None else each for each in self.longest_of_components]
@@ -139,14 +140,14 @@ class PieceRule:
 
 
 def cuts_ends(over_length: str, keep: str) -> bool:
-    """Returns whether a sequence may go on after what is in its room, by prepare's options.
+    """Returns whether prepare may have cut off the end of a sequence, so that it continues after its room's tokens.
 
     Example:
         >>> cuts_ends("truncate", "head"), cuts_ends("truncate", "tail"), cuts_ends("split", "head")
         (True, False, True)
 
     Args:
-        over_length: the policy.
-        keep: the end that truncating keeps.
+        over_length: what prepare did with sequences that do not fit a bin: "error", "drop", "truncate" or "split".
+        keep: which end of a truncated sequence stays, "head" or "tail".
     """
     return over_length == "split" or (over_length, keep) == ("truncate", "head")

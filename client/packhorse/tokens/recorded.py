@@ -1,7 +1,8 @@
-"""The tokens that a dataset was prepared from, as its manifest names them, and whether others are the same.
+"""The tokens that a dataset was prepared from: opening them as the manifest names them, and checking that they are it.
 
-Owns which rows decide, and that their loss mask still lies beside them. Leaves reading manifests to its callers, a
-client that has only a folder and a server, and the fingerprint itself to `packhorse.wire`.
+Owns the check, by a fingerprint of up to 64 sequences, and the check that a recorded loss mask still lies beside the
+tokens. Leaves reading manifests to the callers (a server, or a client with a folder), and the fingerprint itself to
+`packhorse.wire`.
 """
 
 import os
@@ -17,30 +18,30 @@ from packhorse.wire import rows_of_fingerprint, tokens_fingerprint
 
 
 def recorded_path(folder: Path, record: Mapping[str, Any]) -> str:
-    """Returns where the tokens are.
+    """Returns the path of the tokens.
 
     Args:
-        folder: the dataset's.
+        folder: the dataset's folder.
         record: the manifest's record of its tokens.
     """
     return os.path.normpath(folder / record["path"])
 
 
 def open_recorded(path: str, record: Mapping[str, Any], num_sequences: int) -> TokenSource:
-    """Opens the tokens, and compares them where that takes no seconds.
+    """Opens the tokens, and checks that they are the recorded ones, unless the check would take seconds.
 
     Args:
-        path: where they are.
+        path: path of the tokens.
         record: the manifest's record of its tokens.
-        num_sequences: that the dataset was prepared from, at least 1.
+        num_sequences: number of sequences that the dataset was prepared from, at least 1.
 
     Raises:
-        FileNotFoundError: they are not there.
-        TokenSourceError: others are there, or the loss mask that lay beside them is gone.
-        ValueError: they cannot be read.
+        FileNotFoundError: there are no tokens.
+        TokenSourceError: the tokens are others, or the loss mask that lay beside them is gone.
+        ValueError: the tokens cannot be read.
     """
     source = as_token_source(path, column=record.get("column"))
-    if source.knows_lengths:  # of others 64 reads take seconds
+    if source.knows_lengths:  # a source that must decode takes seconds for 64 sequences
         check_tokens(source, record["fingerprint"], num_sequences)
     if record.get("has_loss_mask") and source.loss_mask_beside() is None:
         raise TokenSourceError(
@@ -51,15 +52,15 @@ def open_recorded(path: str, record: Mapping[str, Any], num_sequences: int) -> T
 
 
 def check_tokens(source: TokenSource, fingerprint: str, num_sequences: int) -> None:
-    """Refuses other tokens than those that a dataset was prepared from, by a fingerprint of 64 sequences.
+    """Checks that tokens are those that a dataset was prepared from, by a fingerprint of up to 64 sequences.
 
     Args:
-        source: the tokens; it may hold more sequences, as a file does that has grown.
-        fingerprint: of the first `num_sequences`, as `packhorse.wire.tokens_fingerprint` makes it.
-        num_sequences: at least 1.
+        source: the tokens; it may hold more sequences, such as a file that has grown.
+        fingerprint: fingerprint of the first `num_sequences`, as `packhorse.wire.tokens_fingerprint` makes it.
+        num_sequences: number of sequences that the dataset was prepared from, at least 1.
 
     Raises:
-        TokenSourceError: they are others, or fewer.
+        TokenSourceError: the tokens are others, or there are fewer sequences.
     """
     if fingerprint_of(source, num_sequences) != fingerprint:
         raise TokenSourceError(
@@ -72,7 +73,7 @@ def fingerprint_of(source: TokenSource, num_sequences: int) -> str:
     """Returns the fingerprint of the first `num_sequences` rows of a source, at least 1.
 
     Raises:
-        TokenSourceError: one of the 64 that are read is missing, or is no list of tokens.
+        TokenSourceError: a sequence that is read (up to 64 are) is missing, or is not a list of tokens.
     """
     rows = rows_of_fingerprint(num_sequences)
     lengths = source.lengths(rows)

@@ -1,7 +1,7 @@
 """Megatron pairs and flat files as sources: on a disk memory-mapped, in a store read in blocks through the node's disk.
 
-Owns opening them; leaves the files' layouts to `packhorse.formats`, copying to `base`, and blocks to
-`_node_cache`.
+Owns opening them; leaves the files' layouts to `packhorse.formats`, copying tokens into batches to `base`, and blocks
+to `_node_cache`.
 """
 
 import os
@@ -53,7 +53,7 @@ class TokenFileSource(MappedSource):
         return self._where
 
     def for_ids(self, id_column: str) -> Self:
-        """Returns itself where ids are row numbers; see `TokenSource.for_ids`."""
+        """Returns itself if ids are row numbers, and refuses others; see `TokenSource.for_ids`."""
         if id_column:
             refuse_row_numbers(
                 self.where,
@@ -64,7 +64,7 @@ class TokenFileSource(MappedSource):
         return self
 
     def loss_mask_beside(self) -> "TokenFileSource | None":
-        """Returns the mask beside the token file, of either kind; see `TokenSource.loss_mask_beside`."""
+        """Returns the mask beside the token file, of either kind of file; see `TokenSource.loss_mask_beside`."""
         files = mask_files(self._address)
         try:
             values, megatron, flat = (self._is_there(name) for name in files)
@@ -84,7 +84,7 @@ class TokenFileSource(MappedSource):
         return self._opened_beside(files.megatron_index if megatron else files.flat_boundaries)
 
     def sign_of_mask(self) -> str:
-        """Says that the tokens were made of chats or pairs; see `TokenSource.sign_of_mask`."""
+        """Returns that the tokens were made of chats or pairs, if so; see `TokenSource.sign_of_mask`."""
         name = unused_name(self._address)
         return f"{without_secrets(name)} says that they are of chats or pairs" if self._is_there(name) else ""
 
@@ -99,10 +99,10 @@ class TokenFileSource(MappedSource):
 
     @abstractmethod
     def _opened_beside(self, index: str) -> "TokenFileSource":
-        """Opens another token file in the same way."""
+        """Opens another token file in the same way, by its index."""
 
     def origin(self, sequence_id: int) -> str:
-        """The row of the token file."""
+        """Returns the row of the token file."""
         (row,) = self._lookup.rows(np.array([sequence_id])).tolist()
         return f"row {row} of {self.where}"
 
@@ -112,7 +112,7 @@ class TokenFileSource(MappedSource):
 
 
 class _MappedFileSource(TokenFileSource):
-    """A source of a file on disk. Forks share the map; a pickled source carries paths, mapped when first used."""
+    """A source of a file on disk. Forks share the map; a pickled source only holds paths, and maps them when used."""
 
     def __init__(self, tokens: MegatronTokens | FlatTokens) -> None:
         super().__init__(str(tokens.path), tokens.index)
@@ -128,7 +128,7 @@ class _MappedFileSource(TokenFileSource):
 
     @property
     def mapped_files(self) -> Sequence[str]:
-        """Tokens and index."""
+        """The file of tokens and its index."""
         return str(self._tokens.path), str(self._index.path)
 
     def _opened_beside(self, index: str) -> TokenFileSource:
@@ -178,7 +178,7 @@ class FlatSource(_MappedFileSource):
         """Opens the file and its boundaries.
 
         Args:
-            path: the token file; the boundaries lie at the same path with `.boundaries` appended.
+            path: the token file; the boundaries' path is the same with `.boundaries` appended.
             dtype: uint16 or uint32; None finds it from the size of the file and the last boundary.
 
         Raises:
@@ -191,8 +191,8 @@ class FlatSource(_MappedFileSource):
 class RemoteSource(TokenFileSource):
     """Tokens of a Megatron pair or a flat file in an object store; a sequence's id is its index.
 
-    The index is copied to the node's disk as a whole. Tokens are read in blocks, which all processes of the node share
-    in a folder on its disk, and which are fetched ahead of the stream. A store that fails, stalls or gives too little
+    The index is copied to the node's disk as a whole. Tokens are read in blocks, which are fetched ahead of the stream
+    and shared by all processes of the node in a folder on its disk. A store that fails, stalls or gives too few bytes
     is asked again until `options.retry` gives up.
 
     Example:
@@ -216,10 +216,10 @@ class RemoteSource(TokenFileSource):
         """Asks for the files and copies the index, unless it is on the disk already.
 
         Args:
-            url: of an `.idx`, a `.bin` or their common prefix, or of a flat file; any URL that fsspec knows, such as
-                s3://…, gs://… or file:///….
-            cache_folder: on a local disk; None for `~/.cache/packhorse/tokens`.
-            cache_bytes: about how many bytes of blocks it may hold.
+            url: URL of an `.idx`, a `.bin` or their common prefix, or of a flat file, in any scheme that fsspec knows,
+                such as s3://…, gs://… or file:///….
+            cache_folder: folder on a local disk; None for `~/.cache/packhorse/tokens`.
+            cache_bytes: about how many bytes of blocks the folder may hold.
             block_bytes: bytes of one read. With locality windows, larger blocks need fewer requests; without, smaller
                 blocks fetch less unneeded data.
             read_ahead_bytes: about how many bytes each process fetches ahead.
@@ -249,7 +249,7 @@ class RemoteSource(TokenFileSource):
 
     @classmethod
     def through(cls, url: str, store: StoreCache) -> "RemoteSource":
-        """Opens a URL with the options of a StoreCache."""
+        """Returns the source of a URL, with the options of a StoreCache."""
         return cls(
             url,
             cache_folder=store.cache_folder,
@@ -259,14 +259,15 @@ class RemoteSource(TokenFileSource):
             options=store.options,
         )
 
-    gather_from = TokenSource.gather_from  # does not wait for the blocks of later batches
+    # `MappedSource.gather_from` would locate all sequences, and so wait for the blocks of later batches.
+    gather_from = TokenSource.gather_from
 
     @property
     def _address(self) -> str:
         return self._object.url
 
     def _is_there(self, name: str) -> bool:
-        return Store(name, self._store.options).look() is not None  # as the tokens were reached
+        return Store(name, self._store.options).look() is not None  # with the options that reached the tokens
 
     def _opened_beside(self, index: str) -> TokenFileSource:
         return RemoteSource.through(index, self._store)
@@ -286,7 +287,7 @@ class RemoteSource(TokenFileSource):
 
 
 def _opened_index(path: Path, tokens_bytes: int, where: str) -> TokenIndex:
-    """Opens an index that was copied, and checks that it fits its tokens."""
+    """Opens a copied index, and checks that it fits the size of its tokens; `where` is the tokens' URL."""
     if path.suffix == ".idx":
         index = MegatronIndex(path, bin_size_bytes=tokens_bytes)
         index.refuse_sentences()
@@ -295,7 +296,7 @@ def _opened_index(path: Path, tokens_bytes: int, where: str) -> TokenIndex:
 
 
 def _token_urls(url: str, options: StoreOptions) -> tuple[str, str]:
-    """Returns the URLs of the tokens and of their index."""
+    """Returns the URLs of the tokens and of their index; asks the store if the URL does not tell the kind of file."""
     if url.endswith(".boundaries"):
         return url.removesuffix(".boundaries"), url
     if url.endswith(".idx"):

@@ -1,6 +1,6 @@
 """Columns of Arrow data: which one holds tokens, its type, and its values as NumPy arrays.
 
-Leaves files and record batches to `arrow.files`.
+Leaves files and record batches to `arrow.files`, and the layout of lists to `packhorse.tokens`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,13 @@ USUAL_COLUMNS = ("input_ids", "tokens")
 
 
 def evident_column(fitting: Sequence[str]) -> str | None:
-    """Returns the only column of those that could hold tokens, or the only one with a usual name; else None.
+    """Returns the column of tokens if it is evident: the only fitting one, or the only one with a usual name.
+
+    Args:
+        fitting: the columns that could hold tokens.
+
+    Returns:
+        None if no column is evident.
 
     Example:
         >>> evident_column(["labels", "input_ids"]), evident_column(["a", "b"])
@@ -33,7 +39,7 @@ def evident_column(fitting: Sequence[str]) -> str | None:
 
 
 def column_type(schema: Any, column: str, where: str) -> Any:
-    """Returns the Arrow type of a column; a ValueError if it is missing or there twice."""
+    """Returns the Arrow type of a column; a ValueError if no column, or several, have the name."""
     found = schema.get_all_field_indices(column)
     if not found:
         raise ValueError(f"{where} has no column {column!r}; its columns are: {listed(map(repr, schema.names))}")
@@ -43,7 +49,7 @@ def column_type(schema: Any, column: str, where: str) -> Any:
 
 
 def is_token_list(kind: Any) -> bool:
-    """Whether an Arrow type is that of lists of integers, which lie end to end in memory."""
+    """Returns whether an Arrow type is a list of integers, of a layout that keeps lists end to end in memory."""
     types = require("pyarrow", "arrow").types
     is_list = types.is_list(kind) or types.is_large_list(kind) or (types.is_fixed_size_list(kind) and kind.list_size)
     return bool(is_list and types.is_integer(kind.value_type))
@@ -63,7 +69,7 @@ def nulls_of(array: Any) -> NDArray[np.bool_]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Returns names for a message: the first ones where there are many, and "none" without any.
+    """Returns names for a message: the first ones if there are many, "none" if there are none.
 
     Example:
         >>> listed(["a", "b"]), listed(map(str, range(1000)))

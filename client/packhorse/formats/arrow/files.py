@@ -1,7 +1,7 @@
 """Opening Arrow IPC files, and reading their record batches.
 
-pyarrow is imported when a file is opened. Leaves columns to `columns`, which files a path names to `folders`, and
-streams in stores to `streams`.
+pyarrow is imported when a file is opened. Leaves columns to `arrow.columns`, which files a path names to
+`arrow.folders`, and finding the record batches of streams in stores to `arrow.streams`.
 """
 
 import os
@@ -26,7 +26,7 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError: it is no plain file.
+        OSError: it is not a plain file.
         ValueError: it is not an Arrow IPC file.
     """
     import pyarrow as pa
@@ -45,9 +45,12 @@ def open_arrow(path: str | os.PathLike[str], *, columns: Sequence[int] | None = 
 
 
 def read_arrow(file: Any, where: str, *, columns: Sequence[int] | None = None) -> Any:
-    """Returns a reader of the record batches of an open file, such as a `RangeFile`; it reads what is needed.
+    """Returns a reader of the record batches of an open file, such as a `RangeFile`; bytes are read when needed.
 
-    `where` is its path or URL, for messages.
+    Args:
+        file: a binary file at its beginning.
+        where: path or URL of the file, for messages.
+        columns: numbers of the columns to decode; None for all.
 
     Raises:
         ValueError: it is not an Arrow IPC file.
@@ -65,6 +68,7 @@ def read_arrow(file: Any, where: str, *, columns: Sequence[int] | None = None) -
 
 
 def _reader(source: Any, magic: bytes, columns: Sequence[int] | None) -> Any:
+    """Returns a reader of the file format if the file begins with its magic, otherwise of the stream format."""
     from pyarrow import ipc
 
     open_reader = ipc.open_file if magic == _FILE_MAGIC else ipc.open_stream
@@ -73,7 +77,7 @@ def _reader(source: Any, magic: bytes, columns: Sequence[int] | None) -> Any:
 
 
 def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, end: int | None = None) -> Iterator[Any]:
-    """Yields the record batches [first, end) of a reader; None for all from `first`.
+    """Yields the record batches [first, end) of a reader; all from `first` on if `end` is None.
 
     Raises:
         ValueError: the file is damaged.
@@ -81,7 +85,7 @@ def record_batches(reader: Any, path: str | os.PathLike[str], first: int = 0, en
     import pyarrow as pa
 
     try:
-        if hasattr(reader, "get_batch"):  # the file format's; the stream's is an iterator
+        if hasattr(reader, "get_batch"):  # the file format; a reader of the stream format can only be iterated
             for number in range(first, reader.num_record_batches if end is None else end):
                 yield reader.get_batch(number)
             return

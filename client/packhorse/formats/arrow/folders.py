@@ -1,4 +1,7 @@
-"""Which Arrow files a path names, in the order that numbers their rows; folders that `datasets` saves."""
+"""Which Arrow files a path names, in the order that numbers their rows; also in folders that `datasets` saved.
+
+Leaves opening the files to `arrow.files`.
+"""
 
 import json
 import os
@@ -8,10 +11,11 @@ from packhorse.formats.files import find_files, is_file, open_binary
 from packhorse.formats.object_store import find_objects, without_secrets
 
 SUFFIXES = (".arrow", ".ipc", ".feather")
+"""How names of Arrow files end."""
 SAVED_STATE = "state.json"
-"""In a folder of `Dataset.save_to_disk`, beside its Arrow files."""
+"""Name of a file that `Dataset.save_to_disk` writes beside its Arrow files; it lists them."""
 SAVED_SPLITS = "dataset_dict.json"
-"""In a folder of `DatasetDict.save_to_disk`, beside a folder for each split."""
+"""Name of a file that `DatasetDict.save_to_disk` writes beside a folder for each split."""
 
 
 def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
@@ -26,7 +30,7 @@ def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
 
     Raises:
         FileNotFoundError: nothing is there.
-        ValueError: a saved dataset has no files, or rows selected as only an old `datasets` does.
+        ValueError: a saved dataset names no files, or an old release of `datasets` saved it with rows selected.
     """
     folder = Path(source)
     if not (folder / SAVED_STATE).is_file():
@@ -39,7 +43,7 @@ def arrow_files(source: str | os.PathLike[str]) -> list[Path]:
 
 
 def arrow_objects(url: str) -> list[str]:
-    """Finds the Arrow files that one URL names, as `arrow_files` finds those of a path."""
+    """Finds the Arrow files that one URL names; see `arrow_files`."""
     state_url = f"{url.rstrip('/')}/{SAVED_STATE}"
     if without_secrets(url).endswith(SUFFIXES) or not is_file(state_url):
         return find_objects(url, ".arrow")
@@ -56,7 +60,7 @@ def saved_splits(folder: Path) -> list[str]:
 
 
 def _saved_names(text: str, folder: str) -> list[str]:
-    """Returns the Arrow files that a saved dataset's state names."""
+    """Returns the names of the Arrow files that a saved dataset's state lists; `text` is the state's JSON."""
     path = f"{folder}/{SAVED_STATE}"
     try:
         state = json.loads(text)

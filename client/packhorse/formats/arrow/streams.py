@@ -1,37 +1,41 @@
-"""Record batches of an Arrow stream, read one after the other without their file in memory."""
+"""Where the record batches of an Arrow stream lie in its file, found without reading their data.
+
+Leaves opening files of either Arrow format to `arrow.files`.
+"""
 
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
 _FRAME_BYTES = 1 << 12
-"""How much of a message is read to find its size; most metadata fit."""
+"""Bytes of a message that are read first; the metadata of most messages fit in them."""
 _RECORD_BATCH = 3
-"""The type of a message that is a record batch."""
+"""Value of `header_type` in a message that is a record batch, in Arrow's `Message.fbs`."""
 
 
 class StreamedBatch(NamedTuple):
-    """Where a record batch is in a file of the stream format."""
+    """Where a record batch lies in a file of the stream format."""
 
     begin: int
-    """First byte of its message."""
+    """First byte of its message in the file."""
     end: int
-    """One past its last byte."""
+    """One past the last byte of its message."""
     num_rows: int
 
 
 def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: str) -> list[StreamedBatch]:
-    """Finds the record batches of a file of the stream format, from the frames of its messages.
+    """Finds the record batches of a file of the stream format, from the metadata of its messages.
 
-    A message: 0xFFFFFFFF, the size of its metadata as int32, the metadata (a flatbuffer, padded), and its body.
+    A message is 0xFFFFFFFF, the size of its metadata as int32, the metadata (a flatbuffer, padded), and its body. A
+    message without metadata ends the stream.
 
     Args:
         read: returns bytes [begin, end) of the file.
-        size_bytes: of the file.
-        where: its path or URL, for messages.
+        size_bytes: size of the file.
+        where: path or URL of the file, for messages.
 
     Raises:
-        ValueError: it is not such a stream.
+        ValueError: the file is not such a stream.
     """
     found: list[StreamedBatch] = []
     begin = 0
@@ -47,10 +51,11 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
                 frame = read(begin, min(begin + 8 + metadata_bytes, size_bytes))
             message = frame[8:]
             table = struct.unpack_from("<I", message)[0]
+            # Fields of a Message by their slot: 1 is header_type, 2 header (an offset), 3 bodyLength.
             kind, header, body = (_field(message, table, slot, form) for slot, form in ((1, "B"), (2, "I"), (3, "q")))
             end = begin + 8 + metadata_bytes + (body[1] if body else 0)
             if kind and header and kind[1] == _RECORD_BATCH:
-                rows = _field(message, header[0] + header[1], 0, "q")
+                rows = _field(message, header[0] + header[1], 0, "q")  # slot 0 of a RecordBatch is its length
                 found.append(StreamedBatch(begin, end, rows[1] if rows else 0))
             begin = end
     except (struct.error, ValueError) as error:
@@ -59,7 +64,15 @@ def streamed_batches(read: Callable[[int, int], bytes], size_bytes: int, where: 
 
 
 def _field(message: bytes, table: int, slot: int, form: str) -> tuple[int, int] | None:
-    """Returns the offset and the value of a field of a flatbuffer's table; None if it has its default."""
+    """Returns the offset and the value of a field of a flatbuffer's table; None if the field has its default.
+
+    Args:
+        message: the flatbuffer.
+        table: offset of the table. It begins with the distance back to its vtable: uint16 sizes of vtable and table,
+            then the offset of each slot's field in the table, 0 for a default.
+        slot: number of the field.
+        form: type of the field, as `struct` names it.
+    """
     vtable = table - struct.unpack_from("<i", message, table)[0]
     if 4 + 2 * slot >= struct.unpack_from("<H", message, vtable)[0]:
         return None
