@@ -7,7 +7,7 @@
         for batch in loader:
             ...
 
-What most trainers write is imported from here. The rest has rooms of its own:
+Most trainers need only the names of this package. The rest is in its subpackages:
 
 packhorse.client.batches    tensors of a batch, layouts, separators
 packhorse.client.errors     every exception, drawn as a tree
@@ -16,7 +16,7 @@ packhorse.client.presets    keys and label shifts of training stacks
 packhorse.client.sources    token sources: files, object stores, mixtures
 packhorse.client.streams    what a stream or an answer holds
 
-Beside it stand packages that use it:
+These packages use it:
 
 packhorse.export            an epoch's plan as files
 packhorse.losses            weights of tokens, metrics by component, sums by sequence
@@ -48,7 +48,7 @@ logging.getLogger("packhorse").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a name; where torch is missing, the error says which extra brings it."""
+    """Loads a name; if torch is missing, the error says which extra installs it."""
     try:
         return _load(name)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
 """`Client`: the service's methods as Python calls.
 
-Owns what each asks for, and a client's connection, retries and end. Leaves making a client to `connecting`, messages to
-`transport/requests`, resuming to `streams/stream`, and a stream that packs to `streams/pack_stream`.
+Owns the arguments of each call, and the client's connection, retries and end. Leaves making a client to `connecting`,
+messages to `transport/requests`, resuming to `streams/stream`, and a stream that packs to `streams/pack_stream`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ _Response = TypeVar("_Response")
 _Answer = TypeVar("_Answer")
 
 Weight = int | float | str | Decimal
-"""A weight, taken as it is written."""
+"""A component's weight, taken as it is written in decimals: 0.7 is 7/10."""
 
 _IDS_AT_ONCE = 1000
 """Ids that `Client.keys` asks for together; every dataset answers this many."""
@@ -70,8 +70,9 @@ class Client:
     `stream_bins`, `get_bins` and `locate` read prepared datasets; `pack_sequences` and `pack_stream` pack lengths
     without a dataset, all at once or as they arrive.
 
-    The first answer about a dataset binds all later ones: if replicas serve different data under one name, or a folder
-    is replaced, a client never mixes them. Versions that a server keeps go on; connect again to read a newer one.
+    All later answers about a dataset must have the digest of the first one: if replicas serve different data under one
+    name, or a folder is replaced, a client never mixes them. It keeps reading the version that it began with if the
+    server still has it; connect again to read a newer one.
 
     Example:
         >>> from packhorse.client import connect
@@ -114,10 +115,9 @@ class Client:
         return info
 
     def bind(self, dataset: str, digest: str) -> None:
-        """Lets this client read a dataset of this digest only, as its first answer about it does otherwise.
+        """Lets this client read the dataset only with this digest; otherwise the first answer about it decides.
 
-        Calls with `expected_digest` say themselves what they want. A mixture may have more stages than the one of the
-        digest.
+        This does not apply to calls with `expected_digest`. A mixture may get more stages than it had at this digest.
 
         Example:
             >>> from packhorse.client import connect
@@ -129,7 +129,7 @@ class Client:
             packhorse.client.errors.DigestMismatchError: dataset 'corpus' is not the one that answered this client ...
 
         Raises:
-            DigestMismatchError: it is bound to another one.
+            DigestMismatchError: the client is already bound to another digest.
         """
         self._one_dataset.bind(dataset, digest)
 
@@ -144,7 +144,7 @@ class Client:
     ) -> DatasetInfo:
         r"""Appends a stage to a mixture during a run: other weights from a position on.
 
-        A server wants a token whose methods name AppendStage. Repeating a call changes nothing.
+        A server asks for a token whose methods name AppendStage. Repeating a call changes nothing.
 
         Example:
             >>> from packhorse.client import connect
@@ -162,7 +162,7 @@ class Client:
                 before any bin that was handed out.
             weights: component → weight of at least 0, taken as it is written: 0.7 is 7/10. New components are datasets
                 of the server. None with `replace` only removes stages.
-            by: whether weights are shares of "bins" or of "tokens".
+            by: "bins" or "tokens": what the weights are shares of.
             replace: first removes the stages that begin at the position or later.
 
         Returns:
@@ -220,9 +220,9 @@ class Client:
             rank: data-parallel rank, in [0, world_size).
             worker: dataloader worker within the rank, in [0, workers_per_rank).
             topology: the shape of the run, the same for every rank and worker. Step 0 begins at its start_position: to
-                resume, a cursor's position.
+                resume, give a cursor's position.
             skip: positions to leave out; the others are numbered from 0.
-            first_step: earlier steps are left out.
+            first_step: the first step to send; earlier ones are left out.
             expected_digest: refuse a dataset with another digest; empty for any.
             with_tokens: whether blocks bring the tokens of their bins, from a server that was started with `--tokens`.
 
@@ -265,7 +265,7 @@ class Client:
         skip: Skips = NO_SKIPS,
         expected_digest: str = "",
     ) -> BatchStream:
-        """Streams the batches of one (epoch, rank, worker) as NumPy arrays, for JAX and wherever torch is not.
+        """Streams the batches of one (epoch, rank, worker) as NumPy arrays, for JAX and environments without torch.
 
         The server sends the tokens: `packhorse serve --tokens`, or an `embedded:` folder that says where they are.
 
@@ -348,6 +348,7 @@ class Client:
         )
 
         def read(answer: pb.GetBinsResponse) -> BinBlock:
+            """Decodes and checks the answer; with_retries asks again if this raises DamagedAnswerError."""
             context = get_bins_context(request, answer.digest, answer.id_type)
             wanted = np.array(request.positions, dtype=np.int64)
             tokens = sent_with(answer, is_wanted=with_tokens)
@@ -372,8 +373,8 @@ class Client:
     ) -> list[SequenceLocation]:
         """Returns where ids and keys are in an epoch and, with a topology, in which stream.
 
-        Answers come in the order of `ids`, then of `keys`. A split sequence has one for each piece, by ascending start.
-        In a mixture an id or key has answers for each component that has it, and for each time that it comes.
+        Answers come in the order of `ids`, then of `keys`. A split sequence has an answer for each piece, by ascending
+        start. In a mixture an id or key has answers for each component that has it, and for each time that it comes.
 
         Example:
             >>> from packhorse.client import connect
@@ -387,8 +388,8 @@ class Client:
             epoch: 0-based.
             seed: of the run.
             ids: of sequences.
-            keys: of sequences, where the dataset's `id_column` was text.
-            topology: the shape of the run; None leaves step, rank, worker and slot out.
+            keys: of sequences, if the dataset was prepared from an `id_column` of text.
+            topology: the shape of the run; None leaves step, rank, worker and slot out of the answers.
             skip: positions to leave out; the others are numbered from 0.
             expected_digest: refuse a dataset with another digest; empty for any.
         """
@@ -415,7 +416,7 @@ class Client:
         return self._read(LOCATE_SEQUENCES, request, read)
 
     def _bound(self, dataset: str, expected_digest: str) -> str:
-        """The digest that a request must name; none if the caller said what it expects."""
+        """Returns the digest that a request names as the dataset's; empty if the caller gave an `expected_digest`."""
         return "" if expected_digest or not isinstance(dataset, str) else self._one_dataset.digest_of(dataset)
 
     def keys(self, dataset: str, ids: Iterable[int], *, component: str = "") -> list[str]:
@@ -430,10 +431,10 @@ class Client:
         Args:
             dataset: its name.
             ids: of sequences, e.g. those of a batch.
-            component: the component of the ids, where the dataset is a mixture.
+            component: the component of the ids, if the dataset is a mixture.
 
         Returns:
-            A key for each id, in the same order; empty if it has none.
+            A key for each id, in the same order; "" for an id without a key.
         """
         wanted = integers("ids", ids)
         key_of: dict[int, str] = {}
@@ -476,19 +477,19 @@ class Client:
             lengths: int [S], in tokens, each in [1, max_seq_len]; at most 1,000,000.
             max_seq_len: a bin's capacity in tokens.
             num_bins_multiple_of: the number of bins becomes a multiple of this, by splitting the fullest bins, so that
-                `bins[rank::num_bins_multiple_of]` are equally many for every rank, and none is empty. At most 65,536.
+                every rank has equally many, `bins[rank::num_bins_multiple_of]`, and none is empty. At most 65,536.
             packing: the packer, its limits, and how bins are balanced between these ranks.
             separate_by: int [S], in [0, 2^32), at most 1,024 distinct: sequences with different numbers share no bin.
             groups: int [S], in [0, 2^32): sequences with equal numbers share a bin, next to each other in their order;
                 not together with `max_sequences_per_bin`.
-            resources: name of what sequences take of a bin beside tokens → (how much of it each takes, int [S]; the
-                most that a bin holds), as in `{"tiles": (num_tiles, 48)}`. The packer is then best-fit.
-            costs: int [S], what each sequence costs, at least 0; None for what its length says (`packing.cost_linear`).
-                Of no effect without a balance.
+            resources: name of a second budget besides tokens → (each sequence's amount, int [S]; a bin's maximum), as
+                in `{"tiles": (num_tiles, 48)}`. The packer is then best-fit.
+            costs: int [S], each sequence's cost, at least 0; None to compute it from the length and
+                `packing.cost_linear`. Used only with a balance.
             seed: shuffles equal lengths; None keeps their order.
             align: every sequence takes a multiple of this many tokens in its bin.
-            extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS); -1 leaves out the
-                last one.
+            extra_tokens: tokens that every sequence takes besides its own, before rounding (BOS, EOS); -1 leaves out
+                the last token.
 
         Returns:
             Each bin's indices into `lengths`: int64.
@@ -549,20 +550,22 @@ class Client:
             lookahead_sequences: the most sequences that the service holds back to make fuller bins, in [1, 10,000];
                 members of groups count too.
             max_sequences_per_bin: the most sequences in a bin; None for no limit. Not together with groups.
-            num_bins_multiple_of: data-parallel ranks, at most 65,536. Bins come in rounds of a multiple of it, and bin
-                k belongs to rank k mod `num_bins_multiple_of`; a flush splits what is left, so that no rank idles.
+            num_bins_multiple_of: data-parallel ranks, at most 65,536. Bins come in rounds whose size is a multiple of
+                it, and bin k belongs to rank k mod `num_bins_multiple_of`; a flush splits the last bins, so that no
+                rank idles.
             accumulation: steps that make one optimizer step. With a balance a round is accumulation ·
                 num_bins_multiple_of bins, at most 65,536.
             balance: where the ranks wait for each other within a round; see `PackOptions`.
             cost_linear: see `PackOptions`.
             allow_empty: a flush with fewer sequences than bins adds empty bins instead of raising an error.
             align: every sequence takes a multiple of this many tokens in its bin.
-            extra_tokens: tokens that every sequence takes beside its own, before rounding (BOS, EOS); -1 leaves out the
-                last one.
-            resources: name of what sequences take of a bin beside tokens, such as image tiles → the most that a bin
-                holds; `send` then takes `amounts`.
-            max_staleness: how many versions of the policy a sequence may be behind when its bin leaves, or `Staleness`
-                for more; `send` then takes `versions`. What is too old comes back as `evicted` with the answer.
+            extra_tokens: tokens that every sequence takes besides its own, before rounding (BOS, EOS); -1 leaves out
+                the last token.
+            resources: name of a second budget besides tokens, such as image tiles → a bin's maximum; `send` then takes
+                `amounts`.
+            max_staleness: how many versions of the policy a sequence may be behind when its bin is sent, or a
+                `Staleness` for more options; `send` then takes `versions`. Older sequences come back as `evicted` with
+                the answer.
 
         Returns:
             A stream to `send` sequences to and to `flush` at the end; the first of these opens it.
@@ -603,6 +606,7 @@ class Client:
 
     @property
     def _transport(self) -> Transport:
+        """The connection; a PackhorseError after `close`."""
         if self._is_closed:
             raise PackhorseError(f"this client of {self.target} is closed; connect again")
         return self._connection
@@ -613,7 +617,7 @@ class Client:
     def _read(
         self, method: Method[_Request, _Response], request: _Request, read: Callable[[_Response], _Answer]
     ) -> _Answer:
-        """Returns what `read` makes of the answer; an answer that it finds damaged is asked for again."""
+        """Returns `read(answer)`; asks again after a transient failure, or if `read` finds the answer damaged."""
         return with_retries(
             self._retry,
             lambda seconds: read(self._transport.answer(method, request, seconds)),

@@ -1,6 +1,6 @@
-"""Hints for arguments that a function does not have: what users of PyTorch call them, and their names here.
+"""Hints for an unknown keyword argument: `with_hints` adds to the TypeError what to give instead.
 
-Leaves the options themselves to `client.options`.
+Owns the table from PyTorch's names to ours. Leaves the options themselves to `client.options`.
 """
 
 from collections.abc import Callable
@@ -41,15 +41,19 @@ _OF_DATALOADER = {
     "max_seq_len": "`packhorse prepare` has set it",
     "skip": "give dataset=Run(dataset, skip=…)",
 }
-"""An argument as users of PyTorch know it → what to give here."""
+"""An argument that users of PyTorch try, or one that belongs in an options object → the hint."""
 
 
 def with_hints(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Lets a function answer an argument that it does not have with a hint, in its TypeError."""
+    """Wraps a function: for a keyword argument that it does not have, its TypeError says what to give instead.
+
+    The hint is the table's; else the function's argument with the most similar name; else all its arguments.
+    """
     known = signature(function).parameters
 
     @wraps(function)
     def call(*args: _Arguments.args, **words: _Arguments.kwargs) -> _Result:
+        """Calls the function, after checking the names of the keyword arguments."""
         for word in words:
             if word not in known:
                 near = get_close_matches(word, known, n=1)

@@ -1,7 +1,7 @@
 """`connect` and `Server`: from a target to a client.
 
-Owns which transport a target gets, and how a process asks before it forks its workers. Leaves addresses to
-`transport/access`, and what a client does to `api`.
+Owns the choice of a transport for each kind of target, and `ask_in_child`, by which a process asks a server without
+using gRPC before it forks its workers. Leaves addresses to `transport/access`, and the client's methods to `api`.
 """
 
 import os
@@ -35,7 +35,7 @@ Target = str | MemoryDatasets | Callable[[], Client]
 _Answer = TypeVar("_Answer")
 
 _CHILD_SECONDS = 60.0
-"""Time that a child process may take beyond its client's deadline."""
+"""Time that a child process may take beyond its client's deadline, to start and to send the answer back."""
 
 
 def connect(
@@ -89,7 +89,7 @@ def open_client(
     policy: RetryPolicy,
     credentials: "grpc.ChannelCredentials | None" = None,
 ) -> Client:
-    """Returns what `connect` returns."""
+    """Returns a client, as `connect` does, of arguments that are already an Access and a RetryPolicy."""
     given = [*access.given, *(["credentials"] if credentials is not None else [])]
     if given and not (isinstance(target, str) and not target.startswith(PREFIX)):
         raise ValueError(f"{given[0]} is for a server, and {shortened(target)} has none; leave it out")
@@ -109,7 +109,9 @@ def open_client(
 
 @dataclass(frozen=True)
 class Server:
-    """How the main process and each dataloader worker reach servers. It is pickled for workers.
+    """How the main process and each dataloader worker reach servers: a target, and how to connect to it.
+
+    It connects to nothing, so it can be pickled and sent to workers; `open` makes a client in each process.
 
     Example:
         >>> Server("trainer-7:50051,trainer-8:50051", timeout_seconds=600).name
@@ -159,6 +161,7 @@ class Server:
         return getattr(target, "__qualname__", type(target).__qualname__) if callable(target) else str(target)
 
     def __getstate__(self) -> dict[str, Any]:
+        """Refuses a function that cannot be pickled, with a message that says what to do."""
         if callable(self.target) and not isinstance(self.target, MemoryDatasets):
             try:
                 pickle.dumps(self.target)
@@ -176,7 +179,7 @@ class Server:
         return open_client(self.target, self.access or NO_ACCESS, policy_of(self.timeout_seconds, self.retry))
 
     def ask(self, question: Callable[[], _Answer]) -> _Answer:
-        """Returns what `question` returns; asks servers in a child process, so that this one may fork its workers."""
+        """Returns the result of `question`; asks servers in a child process, so that this process may fork workers."""
         if isinstance(self.target, MemoryDatasets) or str(self.target).startswith(PREFIX):
             return question()
         policy = policy_of(self.timeout_seconds, self.retry)
@@ -184,17 +187,19 @@ class Server:
 
 
 def as_server(target: Target | Server) -> Server:
-    """Returns a Server as it is, and one for a bare target."""
+    """Returns a Server unchanged; makes one of a bare target."""
     return target if isinstance(target, Server) else Server(target)
 
 
 def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = 180.0) -> _Answer:
-    """Returns what `question` returns, asked in a forked child while this process has not used gRPC itself.
+    """Returns the result of `question`, which runs in a forked child, so that this process does not use gRPC.
 
-    Where it has, where there is no fork, and where JAX runs, whose threads no fork survives, this process asks.
+    Forks of a process that has used gRPC may hang; a DataLoader forks its workers. `question` runs in this process if
+    the process has used gRPC already, if the platform has no fork, or if JAX is loaded, whose threads do not survive
+    a fork.
 
     Args:
-        question: its answer can be pickled. It changes nothing in this process.
+        question: a function whose result can be pickled, and which changes nothing in this process.
         timeout_seconds: how long the child may take.
 
     Raises:
@@ -225,7 +230,7 @@ def ask_in_child(question: Callable[[], _Answer], *, timeout_seconds: float = 18
 
 
 def _answer(question: Callable[[], Any], sender: Connection) -> NoReturn:
-    """Sends the answer or the exception, and ends the child without its parent's clean-up."""
+    """Runs in the child: sends (True, answer) or (False, exception), then ends without the parent's clean-up."""
     try:
         try:
             outcome = (True, question())
@@ -237,6 +242,7 @@ def _answer(question: Callable[[], Any], sender: Connection) -> NoReturn:
 
 
 def _picklable(error: BaseException) -> BaseException:
+    """Returns the exception, or a RuntimeError with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # whatever its class's own pickling raises

@@ -1,16 +1,16 @@
-"""The linear cost of a token in a model, next to which attention's square is weighed: `cost_linear_of`."""
+"""`cost_linear_of`: a model's cost of a token without attention, in units of attention's cost of a pair of tokens."""
 
 from typing import Any
 
 NO_QUADRATIC_PART = 1 << 31
-"""`cost_linear` of a model without full attention: so large that L² does not count beside it."""
+"""`cost_linear` of a model without full attention: so large that L² is negligible next to cost_linear · L."""
 
 
 def cost_linear_of(model_or_config: Any) -> int:
     """Returns `cost_linear` of a transformers model or its config.
 
     A sequence of L tokens costs cost_linear · L + L². The unit is one attended pair: a query and a key, in the layers
-    with full attention. So cost_linear is the FLOPs that a token takes beside attention over the FLOPs of a pair:
+    with full attention. So cost_linear is the FLOPs that a token takes without attention, divided by those of a pair:
 
         2 · P + 4 · S · w · H · d          P: weights that a token is multiplied with, in all layers and the output
         -------------------------          H, d: attention heads and their size; F: layers with full attention
@@ -19,8 +19,8 @@ def cost_linear_of(model_or_config: Any) -> int:
     A linear layer takes 2 FLOPs for each weight and token; a pair takes 2·d for its score and 2·d for its value, in
     every head (Kaplan et al. 2020, arXiv 2001.08361, table 1; Narayanan et al. 2021, arXiv 2104.04473, appendix). A
     sliding-window layer has L · min(L, w) pairs, linear in L for sequences longer than w. All L² pairs count, although
-    a causal kernel leaves half out: measure your own bins where that matters. A plain transformer has about
-    6 · hidden_size, e.g. 24,576 at 4,096.
+    a causal kernel leaves half of them out: if that matters, measure your own bins. For a plain transformer the result
+    is about 6 · hidden_size, e.g. 24,576 for a hidden size of 4,096.
 
     Example:
         >>> from types import SimpleNamespace
@@ -54,7 +54,10 @@ def cost_linear_of(model_or_config: Any) -> int:
 
 
 def _attention_weights(config: Any, hidden: int, heads: int, kv_heads: int, head_size: int) -> int:
-    """Counts weights of one layer's projections, of low rank if the config says so (multi-head latent attention)."""
+    """Returns the number of weights in one layer's attention: queries, keys, values and output.
+
+    If the config has `kv_lora_rank`, the projections are of low rank (multi-head latent attention).
+    """
     query_rank, kv_rank = _optional(config, "q_lora_rank"), _optional(config, "kv_lora_rank")
     if kv_rank is None:
         return hidden * head_size * (2 * heads + 2 * kv_heads)
@@ -65,7 +68,7 @@ def _attention_weights(config: Any, hidden: int, heads: int, kv_heads: int, head
 
 
 def _feed_forward_weights(config: Any, hidden: int, layers: int) -> int:
-    """Weights of all layers' feed-forward parts that a token visits."""
+    """Returns the number of feed-forward weights in all layers; of a mixture of experts, those that a token visits."""
     dense_size = _optional(config, "intermediate_size", "n_inner", "ffn_dim", "d_ff") or 4 * hidden
     dense = hidden * dense_size * _matrices(config)
     experts = _optional(config, "num_local_experts", "num_experts", "n_routed_experts")
@@ -81,7 +84,7 @@ def _feed_forward_weights(config: Any, hidden: int, layers: int) -> int:
 
 
 def _matrices(config: Any) -> int:
-    """Three in a gated feed-forward part, two in a plain one."""
+    """Returns the number of weight matrices in a feed-forward part: three if it is gated, two if it is plain."""
     name = str(_optional(config, "hidden_act", "activation_function", "hidden_activation") or "")
     gated = name in ("silu", "swish", "swiglu", "geglu") or "gated" in name
     return 3 if gated or _optional(config, "hidden_activation") else 2
@@ -97,7 +100,7 @@ def _value_size(config: Any, head_size: int) -> int:
 
 
 def _sliding_layers(config: Any, layers: int) -> tuple[int, int]:
-    """(layers with a sliding window, tokens in it)."""
+    """Returns (number of layers with a sliding window, tokens in the window)."""
     window = _optional(config, "sliding_window")
     if not window or getattr(config, "use_sliding_window", True) is False:
         return 0, 0
@@ -107,10 +110,12 @@ def _sliding_layers(config: Any, layers: int) -> tuple[int, int]:
 
 
 def _optional(config: Any, *names: str) -> Any:
+    """Returns the first of these fields that the config has; None if it has none of them."""
     return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
 
 
 def _field(config: Any, *names: str) -> int:
+    """Returns the first of these fields that the config has; a ValueError if it has none of them."""
     value = _optional(config, *names)
     if value is None:
         raise ValueError(

@@ -1,24 +1,26 @@
 """Every exception of the client, and the one table from a service's reason to its exception.
 
+Leaves gRPC's own errors to `transport/grpc_errors`, and trying again to `transport/retries`.
+
 PackhorseError
 ├── InvalidRequestError (a ValueError)   a field is missing or out of range
 ├── DatasetNotFoundError (a LookupError) no dataset of that name
-├── DatasetCorruptError                  its files do not match their checksums
+├── DatasetCorruptError                  the dataset's files do not match their checksums
 ├── DigestMismatchError                  another dataset than the run began with
-├── PositionPassedError                  a mixture was to change where bins have already been sent
+├── PositionPassedError                  a mixture was to change at a position whose bins have been sent
 ├── TokensNotServedError                 the server does not send the tokens of this dataset
 ├── NotImplementedByServerError          the server has no such method
-├── VersionMismatchError                 client and server are too far apart; says which to upgrade
-├── AccessDeniedError                    the server refuses who asks, or this client the server
-│   └── UnauthenticatedError             no token came, or one that is unknown or expired
-├── RequestTooLargeError                 more than one message may carry
-├── ServerFaultError                     the server's own fault; its log has the incident
+├── VersionMismatchError                 client and server write bins differently; says which to upgrade
+├── AccessDeniedError                    the server refuses this client, or this client refuses the server
+│   └── UnauthenticatedError             the token is missing, unknown or expired
+├── RequestTooLargeError                 the answer would be larger than a message may be
+├── ServerFaultError                     a fault of the server; its log has the incident
 ├── StreamInterruptedError               retries did not help; says where to resume
-└── TransientError                       may be tried again, and is
+└── TransientError                       passes; the client tries again
     ├── ServerUnavailableError           no server answers, or the connection broke
-    ├── ServerShuttingDownError          it drains; another replica continues
-    ├── TooManyStreamsError              it has its fill of streams
-    ├── TooManyRequestsError             it has its fill of requests of this kind
+    ├── ServerShuttingDownError          the server ends its streams; another replica continues
+    ├── TooManyStreamsError              the server has as many streams as it allows
+    ├── TooManyRequestsError             the server's queue for this kind of request is full
     └── DamagedAnswerError               bytes changed on the way: the answer does not fit the request
 """
 
@@ -34,8 +36,8 @@ class PackhorseError(Exception):
     """Base of all errors of the service and its client.
 
     Args:
-        message: what a person reads.
-        metadata: facts about the error, by name.
+        message: the text for people.
+        metadata: facts about the error for programs, by name.
         retry_after_seconds: when the server asks to come back; None if it does not say.
     """
 
@@ -79,9 +81,9 @@ class NotImplementedByServerError(PackhorseError):
 
 
 class VersionMismatchError(PackhorseError):
-    """Client and server know different forms of bins; the text says which of them to upgrade.
+    """Client and server know different versions of the wire format of bins; the text says which of them to upgrade.
 
-    `metadata["client_version"]` and `metadata["server_version"]` are the forms' numbers.
+    `metadata["client_version"]` and `metadata["server_version"]` are the versions' numbers.
     """
 
 
@@ -119,11 +121,11 @@ class ServerUnavailableError(TransientError):
 
 
 class ServerShuttingDownError(TransientError):
-    """The server drains its streams."""
+    """The server is shutting down: it ends its streams, and another replica may continue them."""
 
 
 class TooManyStreamsError(TransientError):
-    """The server has the most streams that it allows."""
+    """The server has as many open streams as it allows."""
 
 
 class TooManyRequestsError(TransientError):
@@ -138,7 +140,7 @@ class StreamInterruptedError(PackhorseError):
     """A stream broke and could not be reopened in time.
 
     Args:
-        message: what a person reads.
+        message: the text for people.
         position: the position to resume at (`start_position`).
         step: the step that was to come next.
     """
@@ -149,12 +151,15 @@ class StreamInterruptedError(PackhorseError):
         self.step = step
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles with the keywords, as workers send errors to their parents."""
+        """Pickles the keyword arguments too: a worker sends its error to its parent."""
         return partial(type(self), position=self.position, step=self.step), self.args
 
 
 def named_field(message: str, metadata: Mapping[str, str]) -> str:
-    """Returns a server's message, in which the field that it is about is a parameter if the message begins with it."""
+    """Returns a server's message; if it begins with the name of the field at fault, that name becomes a `parameter`.
+
+    The command line then prints the field as its flag: see `packhorse.parameters`.
+    """
     field = metadata.get("field", "")
     return parameter(field) + message.removeprefix(field) if field and message.startswith(field) else message
 
@@ -176,4 +181,4 @@ EXCEPTION_OF_REASON: dict[int, type[PackhorseError]] = {
     pb.ERROR_REASON_TOKENS_NOT_SERVED: TokensNotServedError,
     pb.ERROR_REASON_INTERNAL: ServerFaultError,
 }
-"""Every reason's exception."""
+"""A service's reason → the client's exception. Every reason is here."""

@@ -57,11 +57,12 @@ BalanceName = Literal["none", "micro-step", "optimizer-step"]
 """The names of `Balance`, for type checkers."""
 
 Skip = Skips | str | Mapping[int, Skips | str]
+"""Positions to skip in every epoch, or epoch → positions to skip in that epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A dataset, the seed of its order, and the positions to skip.
+    """Which bins a client reads: a dataset, the seed of its order, the first epoch, and the positions to skip.
 
     Example:
         >>> run = Run("corpus", seed=1, skip={3: "1200:1300"})
@@ -97,13 +98,18 @@ class Run:
         object.__setattr__(self, "skip", skip)
 
     def skips(self, epoch: int) -> Skips:
-        """Returns what one epoch leaves out."""
+        """Returns the positions that one epoch leaves out."""
         skips = self.skip.get(epoch, NO_SKIPS) if isinstance(self.skip, Mapping) else self.skip
         assert isinstance(skips, Skips)
         return skips
 
     def check_skips(self, epoch: int, header: StreamHeader) -> None:
-        """Refuses a range beyond the epoch's end, and a skip of every bin, by a ValueError."""
+        """Raises a ValueError for a range beyond the epoch's end, or if every bin is skipped.
+
+        Args:
+            epoch: the epoch of the stream.
+            header: the stream's header, which says what the server has left out.
+        """
         wanted, left_out = self.skips(epoch).ranges, header.skipped.ranges
         whole = header.num_bins + header.skipped.num_skipped
         for first, end in wanted:
@@ -126,6 +132,7 @@ class Run:
 
 
 def _skips(given: Skips | str) -> Skips:
+    """Returns Skips unchanged, and parses a text such as "1200:1300"."""
     if isinstance(given, Skips):
         return given
     if not isinstance(given, str):
@@ -151,7 +158,7 @@ class LoaderOptions:
     num_workers: int = 2
     """Worker processes; 0 makes batches in a thread of this process."""
     device: "torch.device | str | None" = None
-    """The tensors' device; None for the current CUDA device where there is one, else the CPU."""
+    """The tensors' device; None for the current CUDA device if there is one, else the CPU."""
     prefetch_factor: int = 4
     """Batches that each worker makes ahead."""
     depth: int = 2
@@ -162,11 +169,11 @@ class LoaderOptions:
     """
     peers: "ProcessGroup | DeviceMesh | None" = None
     """Ranks that get the same batches, because they share a model: a process group, or a mesh's dimension such as
-    `mesh["tp"]`. The first of them reads, and sends its batches to the others. None if each reads for itself.
+    `mesh["tp"]`. The first rank reads, and sends its batches to the others. None if each rank reads for itself.
     """
     multiprocessing_context: BaseContext | str | None = None
-    """How workers are started; None for a safe choice. Take "forkserver" if this process uses gRPC through another
-    package.
+    """How workers are started, e.g. "forkserver", which you need if this process uses gRPC through another package.
+    None for a safe choice.
     """
 
     def __post_init__(self) -> None:
@@ -178,14 +185,16 @@ class LoaderOptions:
 
 
 def with_words(options: _Options, **words: Any) -> _Options:
-    """Returns options with a function's own arguments put into their fields; None is an argument that is not given.
+    """Returns options in which a function's own arguments replace the fields of the same names.
+
+    An argument that is None was not given, and changes nothing.
 
     Example:
         >>> with_words(Topology(world_size=8), balance="micro-step").balance
         <Balance.MICRO_STEP: 'micro-step'>
 
     Raises:
-        ValueError: an argument is given, and so is the object's field: it is not the default.
+        ValueError: something is given twice: as an argument, and in a field, which then differs from its default.
     """
     default = {each.name: each.default for each in fields(options)}
     changes = {name: word for name, word in words.items() if word is not None}
@@ -197,7 +206,7 @@ def with_words(options: _Options, **words: Any) -> _Options:
 
 
 def as_run(dataset: str | Run, seed: int | None = None) -> Run:
-    """Returns a Run as it is, and one for a bare name with a seed; a ValueError if both give a seed."""
+    """Returns a Run with the seed, made of a bare name if need be; a ValueError if both the Run and `seed` give one."""
     return with_words(dataset if isinstance(dataset, Run) else Run(dataset), seed=seed)
 
 
@@ -210,7 +219,7 @@ class PackOptions:
         <Balance.MICRO_STEP: 'micro-step'>
 
     Raises:
-        InvalidRequestError: a field is out of range; names it.
+        InvalidRequestError: a field is out of range; the error names the field.
     """
 
     algorithm: str = "best-fit"
@@ -218,16 +227,16 @@ class PackOptions:
     max_sequences_per_bin: int | None = None
     """The most sequences, or pairs, in a bin; None for no limit."""
     balance: Balance | str = Balance.NONE
-    """Where ranks wait for each other. "micro-step": at every step, so the bins of a step cost the same.
-    "optimizer-step": once in the whole call, so each rank's bins cost the same in sum. With either, the packer decides
-    how many bins there are, and costs decide what is in each; one more round is added if ranks would wait long.
+    """Where ranks wait for each other. "micro-step": at every step, so the bins of a step get equal costs.
+    "optimizer-step": once in the whole call, so ranks get equal costs in sum. With either, the packer decides how many
+    bins there are, and costs decide what is in each; one more round is added if ranks would wait long.
     """
     cost_linear: int = DEFAULT_COST_LINEAR
     """Cost of a token without attention: a sequence of L tokens costs cost_linear · L + L². `cost_linear_of` computes
     it for a model.
     """
     allow_empty: bool = False
-    """Whether bins stay empty if there are fewer sequences than bins; otherwise that is an error."""
+    """Whether bins may stay empty if there are fewer sequences than bins; otherwise that is an error."""
 
     def __post_init__(self) -> None:
         # The service knows the packers and the largest numbers.
@@ -240,23 +249,23 @@ class PackOptions:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How old rollouts may be that a `PackStream` packs.
+    """How old the rollouts that a `PackStream` packs may be, and what happens to older ones.
 
     Example:
         >>> Staleness(2, evict="group").max_versions
         2
 
     Raises:
-        InvalidRequestError: a field is out of range; names it.
+        InvalidRequestError: a field is out of range; the error names the field.
     """
 
     max_versions: int | None = None
-    """How many versions of the policy a sequence may be behind the newest when its bin leaves; None for any number."""
+    """How many versions of the policy a sequence may be behind the newest when its bin is sent; None for any number."""
     _: KW_ONLY
     evict: Literal["sequence", "group"] = "sequence"
-    """What comes back with a sequence that is too old: it by itself, or its whole group."""
+    """What comes back if a sequence is too old: only that sequence, or its whole group."""
     separate_versions: bool = False
-    """Whether sequences of different versions share no bin. The oldest version's bins then leave first."""
+    """Whether sequences of different versions share no bin. The oldest version's bins are then sent first."""
 
     def __post_init__(self) -> None:
         if self.max_versions is not None and (

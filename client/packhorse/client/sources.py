@@ -1,6 +1,7 @@
 """Token sources, under the name that trainers import: files, object stores, mixtures, and your own.
 
-Only re-exports; the sources are in `packhorse.tokens`, which servers read too.
+This module only re-exports. The sources are in `packhorse.tokens`, which servers use too; a store's options and error
+are in `packhorse.formats.object_store`.
 """
 
 from packhorse.formats.object_store import StoreOptions, TokenStoreError

@@ -1,4 +1,4 @@
-"""Batches: where sequences lie in rows, and the tensors that follow.
+"""Batches: where sequences lie in rows, and the tensors made from that.
 
 The names are listed in `__init__.pyi`; each is loaded when it is first asked for.
 """

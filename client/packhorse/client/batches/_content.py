@@ -1,7 +1,10 @@
-"""The contents of a batch's tensors: tokens, position ids, and the values of each sequence.
+"""The contents of a batch's tensors: writes tokens, separators, the loss mask and position ids into arrays.
 
-Owns writing them, and the checks that a token source fits the plan; leaves labels to `_labels`, reading tokens to
-`packhorse.tokens`, where sequences lie to `layout`, and the order of these steps to `batch`.
+Owns `Content`, the sequences of a batch before they are written, and the checks of what a token source returns. Leaves
+labels to `_labels`, reading tokens to `packhorse.tokens`, where sequences lie to `layout`, and the order of these steps
+to `batch`.
+
+Legend: n sequences, T tokens of all rows end to end.
 """
 
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from packhorse.tokens.base import Gather
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Content:
-    """What goes into the rooms of n sequences."""
+    """The sequences, or pieces of sequences, that fill the rooms of some rows, and how to write them."""
 
     ids: NDArray[np.int64]
     """Ids of the sequences: int64 [n]."""
@@ -30,23 +33,23 @@ class Content:
     lengths: NDArray[np.int64]
     """Tokens of the sequences, separators included: int64 [n]."""
     tokens: Gather
-    """Writes their tokens."""
+    """Function that writes the sequences' tokens."""
     mask: Gather | None
-    """Writes their loss mask; None if every token is predicted."""
+    """Function that writes the sequences' loss mask; None if every token is predicted."""
     first: int = 0
-    """Index of the first sequence among those of `tokens` and `mask`."""
+    """Index that the first sequence has for `tokens` and `mask`, which may know earlier sequences too."""
     first_tokens: NDArray[np.int64] | None = None
-    """First token of each piece in its sequence: int64 [n]; None if all begin at token 0."""
+    """Number of each piece's first token in its sequence: int64 [n]; None if all begin at token 0."""
     held: NDArray[np.int64] | None = None
     """Tokens of the whole sequences in the source: int64 [n]; None if each comes whole."""
     has_bos: NDArray[np.bool_] | None = None
-    """Which begin with a separator: bool [n]; None for none."""
+    """Whether each sequence begins with a separator: bool [n]; None if none does."""
     has_eos: NDArray[np.bool_] | None = None
-    """Which end with a separator: bool [n]; None for none."""
+    """Whether each sequence ends with a separator: bool [n]; None if none does."""
     component_ids: NDArray[np.int32] | None = None
-    """The mixture's component of each sequence: int32 [n]; None for a single dataset."""
+    """Index of each sequence's component in the mixture: int32 [n]; None for a single dataset."""
     redactions: NDArray[np.int64] | None = None
-    """What is redacted in each, as in a block: int64 [n]; None if nothing is."""
+    """Redaction of each sequence, as in `BinBlock.redactions`: int64 [n]; None if there are none."""
 
     def slice(self, first: int, last: int) -> "Content":
         """Returns the sequences [first, last), as views."""
@@ -70,7 +73,13 @@ class Content:
         )
 
     def write_tokens(self, out: NDArray[np.int64], starts: NDArray[np.int64], separators: Separators) -> None:
-        """Writes tokens and separators of each sequence from its start on."""
+        """Writes the tokens and separators of each sequence, from its start on.
+
+        Args:
+            out: receives them: int64 [T].
+            starts: index in `out` of each sequence's first token: int64 [n].
+            separators: the tokens before and after a sequence.
+        """
         self._write(self.tokens, out, starts)
         for i in self.redacted():
             assert self.redactions is not None
@@ -82,9 +91,18 @@ class Content:
             out[self._eos_indices(starts)] = separators.eos_token_id
 
     def write_mask(self, loss_mask: TokenSource, out: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
-        """Writes the loss mask of each sequence; an end separator is predicted if the token before it is."""
+        """Writes the loss mask of each sequence; an end separator is predicted if the token before it is.
+
+        Args:
+            loss_mask: the source of the mask, whose lengths are compared with the tokens'.
+            out: receives 1 for a token to predict and 0 for others: int64 [T].
+            starts: index in `out` of each sequence's first token: int64 [n].
+
+        Raises:
+            TokenSourceError: the mask has another length than the tokens.
+        """
         assert self.mask is not None
-        if self.held is not None and not isinstance(loss_mask, FromServer):  # the server compared these
+        if self.held is not None and not isinstance(loss_mask, FromServer):  # the server has compared its own
             masked = loss_mask.of_sequences(self.component_ids).lengths(self.ids)
             if (masked != self.held).any():
                 i = int((masked != self.held).argmax())
@@ -100,11 +118,11 @@ class Content:
             out[last] = out[last - 1]
 
     def redacted(self) -> list[int]:
-        """Indices of the redacted sequences, whose tokens are not predicted."""
+        """Returns the indices of the redacted sequences, whose tokens are not predicted."""
         return [] if self.redactions is None else np.flatnonzero(self.redactions != AS_IT_IS).tolist()
 
     def is_cut(self, i: int) -> bool:
-        """Whether only a part of a sequence is there."""
+        """Whether only a part of sequence i is in its room."""
         if self.held is None:
             return False
         num_added = sum(int(has[i]) for has in (self.has_bos, self.has_eos) if has is not None)
@@ -118,16 +136,16 @@ class Content:
 
 
 def write_position_ids(position_ids: NDArray[np.int64], layout: PackLayout) -> None:
-    """Writes 0, 1, 2, … within each extent of a layout of T tokens: int64 [T]."""
+    """Writes 0, 1, 2, … within each extent of a layout (a room, or the rest of a row): int64 [T]."""
     np.subtract(_integers(len(position_ids)), layout.extent_starts.repeat(layout.extent_lengths), out=position_ids)
 
 
 def continue_positions(
     position_ids: NDArray[np.int64], layout: PackLayout, first_tokens: NDArray[np.int64], num_before: int
 ) -> None:
-    """Adds each piece's first token in its sequence, int64 [n], to its positions.
+    """Lets the positions of each piece begin at the number of its first token in the sequence, int64 [n]; in place.
 
-    A separator before the whole sequence has position 0, so later pieces move by `num_before` more.
+    A sequence has `num_before` separators before it, 0 or 1, whose positions come first, so later pieces add that too.
     """
     is_later = first_tokens > 0
     ranges = zip(layout.starts[is_later].tolist(), layout.rooms[is_later].tolist(), strict=True)
@@ -136,17 +154,23 @@ def continue_positions(
 
 
 def follow_prefixes(position_ids: NDArray[np.int64], layout: PackLayout) -> None:
-    """Lets the positions of sequences that see a prefix continue where it ends: int64 [T]."""
+    """Lets positions, int64 [T], of a sequence that sees a prefix continue where the prefix ends, in place."""
     for sequence in np.flatnonzero(layout.prefixes >= 0).tolist():
         start = int(layout.starts[sequence])
         position_ids[start : start + int(layout.rooms[sequence])] += layout.lengths[layout.prefixes[sequence]]
 
 
 def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[np.int64], source: TokenSource) -> None:
-    """Refuses tokens of all rows end to end, int64 [T], that no model has; `ids` are the sequences', int64 [n].
+    """Checks that every token is in the range of a token id.
+
+    Args:
+        input_ids: the tokens of all rows end to end: int64 [T].
+        layout: where the sequences lie, to name the one at fault.
+        ids: ids of the sequences: int64 [n].
+        source: the source of the tokens.
 
     Raises:
-        TokenSourceError: a token is outside [0, 2^31); names its sequence.
+        TokenSourceError: a token is outside [0, 2^31); the text names its sequence.
     """
     if not source.may_be_out_of_range:
         return
@@ -160,10 +184,16 @@ def check_tokens(input_ids: NDArray[np.int64], layout: PackLayout, ids: NDArray[
 
 
 def check_loss_mask(values: NDArray[np.int64], layout: PackLayout, ids: NDArray[np.int64], source: TokenSource) -> None:
-    """Refuses a loss mask of all rows end to end, int64 [T], that is not 0 or 1, as when a token file is given for it.
+    """Checks that a loss mask holds only 0 and 1; it does not if e.g. a token file was given as the mask.
+
+    Args:
+        values: the mask of all rows end to end: int64 [T].
+        layout: where the sequences lie, to name the one at fault.
+        ids: ids of the sequences: int64 [n].
+        source: the source of the mask.
 
     Raises:
-        TokenSourceError: a value is neither; names its sequence.
+        TokenSourceError: a value is neither 0 nor 1; the text names its sequence.
     """
     if values.min(initial=0) < 0 or values.max(initial=0) > 1:
         at = int(((values < 0) | (values > 1)).argmax())
@@ -174,7 +204,7 @@ def check_loss_mask(values: NDArray[np.int64], layout: PackLayout, ids: NDArray[
 
 
 def _integers(count: int) -> NDArray[np.int64]:
-    """Returns 0, 1, 2, …, int64 [count], in memory that all batches share; do not write to it."""
+    """Returns 0, 1, 2, …, int64 [count], a view of memory that all batches share; do not write to it."""
     return _integers_below(1 << count.bit_length())[:count]
 
 
@@ -184,5 +214,5 @@ def _integers_below(end: int) -> NDArray[np.int64]:
 
 
 def _id_at(index: int, layout: PackLayout, ids: NDArray[np.int64]) -> int:
-    """Returns the id of the sequence at an index in T."""
+    """Returns the id of the sequence whose token is at an index among the T tokens."""
     return int(ids[np.searchsorted(layout.starts, index, side="right") - 1])

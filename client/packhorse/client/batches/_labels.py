@@ -1,4 +1,4 @@
-"""Labels of next tokens."""
+"""Labels for next-token prediction: `write_causal_labels`. Leaves tokens and the loss mask to `_content`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,10 @@ def write_causal_labels(
     n tokens has at most n - 1 targets, and shifting twice would train on the token after the next.
 
     Args:
-        labels: receives them, -100 on what is left out: int64 [T].
-        input_ids: int64 [T].
+        labels: receives the labels, -100 for tokens that are left out: int64 [T].
+        input_ids: the tokens: int64 [T].
         layout: where sequences and padding lie.
-        is_predicted: tokens that the loss mask chooses: bool [T]; None for all.
+        is_predicted: whether the loss mask chooses each token: bool [T]; None for all tokens.
         shift: whether `labels[t]` is the token after `t`.
     """
     labels[:] = input_ids if is_predicted is None else np.where(is_predicted, input_ids, IGNORE_INDEX)

@@ -1,7 +1,10 @@
-"""Assembly of bins into the tensors that a training step takes, and of a mixture's joined bins into shorter rows.
+"""Assembly of bins into the tensors of a training step: `BatchAssembler`.
 
-Owns the order of the steps from bins to a batch; leaves a batch's keys and memory to `packed_batch`, positions to
-`layout`, what is written there to `_content`, images to `media`, and attention masks to `masks`.
+Owns the order of the steps from bins to a batch, and `in_rows`, which divides a mixture's joined bins into shorter rows
+first. Leaves a batch's keys to `packed_batch` and its memory to `buffers`, where sequences lie to `layout`, writing
+tokens to `_content`, images to `media`, and attention masks to `masks`.
+
+Legend: N bins, B rows, n sequences, T tokens of all rows end to end.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,17 +38,18 @@ from packhorse.tokens.pieces import PieceRule
 from packhorse.topology import LEAST_EXTRA_TOKENS, ContextRule, RoomRule
 
 _BATCHES_AT_ONCE = 16
-"""Enough that array operations on offsets cost next to nothing for each batch, and few enough for little delay."""
+"""Batches whose layouts are computed together: enough to make a batch's share of the work negligible, and few enough
+that the first batch need not wait long."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixedComponent:
-    """One of the components that a batch's sequences may be of."""
+    """A component of the mixture that a batch's sequences come from."""
 
     name: str
-    """As the mixture names it."""
+    """The component's name in the mixture."""
     longest: int | None = None
-    """Tokens to which its longer sequences were truncated or split; None if none was cut."""
+    """Tokens to which the component's longer sequences were truncated or split; None if none was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +72,26 @@ class BatchAssembler(RowFormat):
     truncate: bool = False
     """Whether sequences that do not fit a bin were truncated at their end or split."""
     align: int = 1
-    """What the dataset was planned with: a sequence's room is a multiple of this many tokens."""
+    """The dataset's `align`: a sequence's room is a multiple of this many tokens."""
     extra_tokens: int = 0
-    """What the dataset was planned with: tokens kept free in each room. If they are one less than separators add, the
-    last token of each sequence is left out: it stands only in `labels`, which must be shifted.
+    """The dataset's `extra_tokens`: tokens kept free in each room. If they are one less than separators add, the last
+    token of each sequence is left out of `input_ids`: it is only in `labels`, which must be shifted.
     """
     components: tuple[MixedComponent, ...] = ()
     """The components of a mixture; `truncate` is then ignored."""
     context_rule: ContextRule | None = None
-    """What the dataset was planned with: how several ranks share a bin."""
+    """The dataset's rule by which several ranks share a bin; None if each bin is one rank's."""
     shares_prefixes: bool = False
-    """What the dataset was planned with: whether a sequence begins at its `first_tokens`, because another of its group
-    has what is before. It is assembled whole, and folded.
+    """Whether the dataset was planned with shared prefixes: a sequence's room has only its tokens from `first_tokens`
+    on, because another sequence of its group has the tokens before. Whole sequences are assembled, and then folded
+    into a tree.
     """
     pin_memory: bool = False
     """Whether tensors are in page-locked memory. This needs CUDA in this process; do not set it in dataloader workers.
     """
 
     def __post_init__(self) -> None:
+        """Checks every field, also against the dataset's plan: `align` to `shares_prefixes`."""
         RowFormat.__post_init__(self)
         if self.max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {self.max_seq_len}")
@@ -122,7 +128,7 @@ class BatchAssembler(RowFormat):
 
     @property
     def _pieces(self) -> PieceRule:
-        """What the plan says of sequences' own tokens."""
+        """The rule by which the plan cut sequences: how many tokens of its own each has in its room."""
         rooms = RoomRule(self.max_seq_len, self.align, self.extra_tokens)
         if self.components:
             return PieceRule(rooms, longest_of_components=tuple(each.longest for each in self.components))
@@ -130,10 +136,11 @@ class BatchAssembler(RowFormat):
 
     @property
     def _leaves_out_last(self) -> bool:
-        """Whether the last token of each sequence is only a label."""
+        """Whether the last token of each sequence is only a label, and not an input."""
         return self.separators.leaves_out_last(self.extra_tokens)
 
     def _check_without_last(self) -> None:
+        """Refuses options that need each sequence's last token as an input."""
         for name in ("shared_prefix", "media"):
             if getattr(self, name):
                 raise ValueError(
@@ -156,10 +163,10 @@ class BatchAssembler(RowFormat):
 
         Args:
             block: the bins; those without sequences become rows of padding.
-            source: has every id of the block.
-            loss_mask: has the same ids with the same lengths: 1 for tokens to predict, 0 for others. None for all.
-            buffers: memory for the tensors, which overwrites the batch that was assembled into it before. None for
-                fresh memory.
+            source: token source that has every id of the block.
+            loss_mask: source with the same ids and lengths: 1 for tokens to predict, 0 for others. None to predict all.
+            buffers: memory for the tensors; the batch that was assembled into it before is overwritten. None for new
+                memory.
 
         Returns:
             Tensors on the CPU, which share no memory with the layout, the block or the source.
@@ -195,7 +202,7 @@ class BatchAssembler(RowFormat):
 
         Args:
             block: the bins of some steps.
-            source: has every id of the block.
+            source: token source that has every id of the block.
             batch_size: bins in a batch, at least 1.
             loss_mask: as for `assemble`.
 
@@ -211,7 +218,7 @@ class BatchAssembler(RowFormat):
                 yield self.assemble(bins, source, loss_mask=loss_mask)
             return
         block = self._labelled(block)
-        # Lengths are asked for one batch at a time where the source must read tokens to know them.
+        # If the source must read tokens to know a sequence's length, lengths are requested for one batch at a time.
         is_known = self._is_plain(block) or _of_block(source, block).knows_lengths
         group_size = batch_size * (_BATCHES_AT_ONCE if is_known else 1)
         for first in range(0, len(block), group_size):
@@ -228,12 +235,13 @@ class BatchAssembler(RowFormat):
                 begin, row = end, end_row
 
     def _before_folding(self, block: BinBlock) -> "tuple[BatchAssembler, BinBlock]":
-        """Returns what assembles the rows that are folded to trees, and these: whole sequences."""
+        """Returns an assembler of plain rows and a block of whole sequences, whose batch is then folded to trees."""
         if block.first_tokens is not None and self.shares_prefixes:
             lengths = (block.lengths + block.first_tokens).astype(np.int32)
             block = replace(block, lengths=lengths, first_tokens=None)
         if self.shared_prefix == "tree":  # a redaction must leave what other sequences share
             block = replace(block, redactions=None)
+        # The longest row of whole sequences, which may exceed max_seq_len: running sums, taken at the bins' ends.
         most = int(np.diff(np.concatenate(([0], np.cumsum(block.lengths)))[block.bin_ends], prepend=0).max(initial=0))
         rows = replace(
             self,
@@ -247,7 +255,12 @@ class BatchAssembler(RowFormat):
         return rows, block
 
     def _folded(self, batch: PackedBatch, block: BinBlock) -> PackedBatch:
-        """Folds rows of whole sequences to trees, given the bins as they were sent; a preset folds by itself."""
+        """Folds rows of whole sequences to trees, if `shared_prefix` is "tree"; otherwise a preset does so later.
+
+        Args:
+            batch: the rows.
+            block: the bins as they were sent, with their redactions.
+        """
         if self.shared_prefix != "tree":
             return batch
         folded: PackedBatch = from_shelf("fold_batch")(
@@ -268,7 +281,16 @@ class BatchAssembler(RowFormat):
         loss_mask: TokenSource | None,
         buffers: BatchBuffers | None = None,
     ) -> PackedBatch:
-        """Writes one batch, whose rows are still bins of these components."""
+        """Writes one batch.
+
+        Args:
+            content: the batch's sequences.
+            layout: where they lie in rows; flattened here if need be.
+            component_ids: index of every row's component: int32 [B]; None without a mixture.
+            source: the token source, for the texts of errors.
+            loss_mask: the source of the loss mask; None to predict all tokens.
+            buffers: memory for the tensors; None for new memory.
+        """
         of_mixture = self._of_mixture(layout, component_ids)
         if self.flatten:
             layout = layout.flattened(self.total_multiple_of)
@@ -289,7 +311,7 @@ class BatchAssembler(RowFormat):
         else:
             images = self._write_tokens(input_ids, labels, layout, content, source, loss_mask, names)
 
-        cu_seqlens, max_seqlen = layout.cu_seqlens.copy(), layout.max_seqlen  # a trainer may write to the batch's
+        cu_seqlens, max_seqlen = layout.cu_seqlens.copy(), layout.max_seqlen  # a copy, which a trainer may write to
         if self.flatten and not layout.num_sequences:
             cu_seqlens, max_seqlen = np.array([0, num_tokens], dtype=np.int32), num_tokens
         batch = PackedBatch(
@@ -323,7 +345,10 @@ class BatchAssembler(RowFormat):
         loss_mask: TokenSource | None,
         names: list[str] | None = None,
     ) -> Images | None:
-        """Writes tokens and labels, int64 [T]; `names` are the sequences' components. Returns the images, if any."""
+        """Writes tokens and labels, int64 [T], and returns the images; None without media.
+
+        `names` has the name of each sequence's component, or is None without a mixture.
+        """
         content.write_tokens(input_ids, layout.starts, self.separators)
         is_predicted = _predicted(content, layout, loss_mask, labels)
         for start, end in layout.padding_ranges:
@@ -345,7 +370,11 @@ class BatchAssembler(RowFormat):
         source: TokenSource,
         loss_mask: TokenSource | None,
     ) -> None:
-        """Writes tokens and shifted labels where tokens are fed, bool [T]: those of whole sequences, less the last."""
+        """Writes tokens and shifted labels of a batch whose rooms have no place for each sequence's last token.
+
+        The sequences are written whole into one row, with shifted labels. Then the last token of each is dropped, with
+        its label, and the others are copied to the indices of the batch where `is_fed`, bool [T], is true.
+        """
         whole = PackLayout.of_rows(content.lengths, np.array([len(content.ids)]), int(content.lengths.sum()))
         tokens, targets = np.empty((2, whole.num_tokens), dtype=np.int64)
         self._write_tokens(tokens, targets, whole, content, source, loss_mask)
@@ -356,6 +385,7 @@ class BatchAssembler(RowFormat):
         input_ids[is_fed], labels[is_fed] = tokens[is_kept], targets[is_kept]
 
     def _write_positions(self, position_ids: NDArray[np.int64], layout: PackLayout, content: Content) -> None:
+        """Writes position ids, int64 [T], which continue from a sequence's earlier piece, or its prefix, if wanted."""
         write_position_ids(position_ids, layout)
         if self.continue_positions and content.first_tokens is not None:
             num_before = int(self.separators.bos_token_id is not None)
@@ -363,7 +393,7 @@ class BatchAssembler(RowFormat):
         follow_prefixes(position_ids, layout)
 
     def _of_mixture(self, layout: PackLayout, component_ids: NDArray[np.int32] | None) -> dict[str, Any]:
-        """Returns the keys of a mixture's batch, given the components of its rows; none without a mixture."""
+        """Returns the keys that only a mixture's batch has; `component_ids` has every row's component, int32 [B]."""
         if component_ids is None:
             return {}
         of_sequences = component_ids.repeat(np.diff(layout.row_ends, prepend=0))
@@ -382,17 +412,17 @@ class BatchAssembler(RowFormat):
         return [names[component] for component in of_mixture["component_ids"].tolist()]
 
     def _labelled(self, block: BinBlock) -> BinBlock:
-        """Returns the block with component ids: -1 for empty bins that the remainder policy added."""
+        """Returns a mixture's block with component ids; one without has only empty bins, whose component is -1."""
         if not self.components or block.component_ids is not None:
             return block
         return replace(block, component_ids=np.full(len(block), -1, dtype=np.int32))
 
     def _is_plain(self, block: BinBlock) -> bool:
-        """Whether each sequence comes whole and fills its room, so that its length need not be asked for."""
+        """Whether each sequence comes whole and fills its room, so that the source's lengths are not needed."""
         return self._pieces.are_whole(block.first_tokens) and not self._leaves_out_last
 
     def _content(self, block: BinBlock, source: TokenSource, loss_mask: TokenSource | None) -> Content:
-        """Determines what goes into each room."""
+        """Returns the tokens and separators that go into each room of a block, ready to be written."""
         ids, planned, firsts = block.ids, block.lengths.astype(np.int64), block.first_tokens
         component_ids = block.component_of_sequences()
         source = _of_block(source, block)
@@ -430,6 +460,7 @@ class BatchAssembler(RowFormat):
         )
 
     def _layout(self, block: BinBlock, content: Content) -> PackLayout:
+        """Returns the layout of a block's bins as rows; a ValueError names a bin that holds too many tokens."""
         try:
             return PackLayout.of_rows(
                 content.rooms,
@@ -448,7 +479,7 @@ class BatchAssembler(RowFormat):
 
 
 def _of_block(source: TokenSource, block: BinBlock) -> TokenSource:
-    """Returns the source of a block's sequences, in its order."""
+    """Returns the source of a block's tokens: the tokens that came with it, or `source` for its components."""
     if not isinstance(source, FromServer):
         return source.of_sequences(block.component_of_sequences())
     if block.tokens is None and not len(block.ids):
@@ -461,7 +492,7 @@ def _of_block(source: TokenSource, block: BinBlock) -> TokenSource:
 def _predicted(
     content: Content, layout: PackLayout, loss_mask: TokenSource | None, scratch: NDArray[np.int64]
 ) -> NDArray[np.bool_] | None:
-    """Returns which tokens are left to predict: bool [T]; None for all. Overwrites `scratch`, int64 [T]."""
+    """Returns whether each token is to be predicted: bool [T]; None for all. Overwrites `scratch`, int64 [T]."""
     is_predicted = None
     if loss_mask is not None and content.mask is not None:
         for start, end in layout.padding_ranges:
@@ -477,10 +508,10 @@ def _predicted(
 
 
 def in_rows(block: BinBlock, rows_per_bin: NDArray[np.int64], batch_size: int) -> Iterator[tuple[int, BinBlock]]:
-    """Yields the rows of successive batches that have equally long rows, and into how many rows each bin is divided.
+    """Divides a mixture's joined bins into rows; yields (rows in each bin, block of rows) for some batches at a time.
 
-    A batch's rows are as short as all of its components allow: where it has bins of k and of l rows, each bin becomes
-    gcd(k, l) rows.
+    All rows of a batch have one length, which is as short as its components allow: if it has bins of k and bins of l
+    joined bins, each becomes gcd(k, l) rows. Successive batches with the same number come together.
 
     Example:
         >>> ids, lengths, rows = np.array([7, 8, 9]), np.array([4, 3, 4]), np.array([0, 1, 1], dtype=np.uint16)
@@ -496,13 +527,14 @@ def in_rows(block: BinBlock, rows_per_bin: NDArray[np.int64], batch_size: int) -
         [(2, [1, 2, 2, 3])]
 
     Args:
-        block: of a mixture's bins.
-        rows_per_bin: of every component: int64 [C].
+        block: bins of a mixture.
+        rows_per_bin: short bins in each joined bin of every component: int64 [C].
         batch_size: bins in a batch, at least 1.
     """
     if not len(block):
         return
-    of_bins = np.zeros(len(block), dtype=np.int64)  # 0 for bins without a component, which any number of rows suits
+    # 0 for empty bins without a component: any number of rows suits them, and gcd(0, k) is k.
+    of_bins = np.zeros(len(block), dtype=np.int64)
     if block.component_ids is not None:
         of_bins = np.where(block.component_ids < 0, 0, rows_per_bin[block.component_ids])
     of_batches = np.maximum(np.gcd.reduceat(of_bins, np.arange(0, len(block), batch_size)), 1)
@@ -514,9 +546,12 @@ def in_rows(block: BinBlock, rows_per_bin: NDArray[np.int64], batch_size: int) -
 
 
 def _divided(block: BinBlock, of_bins: NDArray[np.int64], num_rows: int) -> BinBlock:
-    """Returns a block in which each bin is divided into `num_rows` rows, some possibly empty.
+    """Returns a block in which each bin is divided into `num_rows` bins, some of them perhaps empty.
 
-    `of_bins` is the number of joined bins in each, a multiple of `num_rows`: int64 [N].
+    Args:
+        block: the bins.
+        of_bins: short bins that were joined in each of them, a multiple of `num_rows`: int64 [N].
+        num_rows: rows to make of each.
     """
     if num_rows == 1 or block.rows is None or block.component_ids is None:
         return block

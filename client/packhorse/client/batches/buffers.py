@@ -1,4 +1,7 @@
-"""The memory of a batch's large tensors: one piece for all, so that a batch is sent and pinned at once."""
+"""The memory of a batch's large tensors: one allocation for each dtype, which may be pinned and reused.
+
+Leaves the other keys of a batch, and sending it to another process, to `packed_batch`.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 _NUM_WIDE = 4
-"""Tensors of int64 in `BatchTensors`."""
+"""Number of int64 tensors in `BatchTensors`."""
 
 
 class BatchTensors(NamedTuple):
@@ -19,19 +22,19 @@ class BatchTensors(NamedTuple):
     """
 
     input_ids: torch.Tensor
-    """int64 [B, L]."""
+    """Tokens: int64 [B, L]."""
     labels: torch.Tensor
-    """int64 [B, L]."""
+    """Targets: int64 [B, L]."""
     position_ids: torch.Tensor
-    """int64 [B, L]."""
+    """Positions: int64 [B, L]."""
     attention_mask: torch.Tensor
-    """int64 [B, L]."""
+    """1 on tokens, 0 on padding: int64 [B, L]."""
     sequence_ids: torch.Tensor
-    """int32 [B, L]."""
+    """Numbers of the sequences in each row: int32 [B, L]."""
 
 
 class BatchBuffers:
-    """Memory that each batch reuses, for trainers that know when they no longer need the last one.
+    """Memory that each batch reuses, for trainers that know when they no longer need the previous batch.
 
     Example:
         >>> buffers = BatchBuffers(num_tokens=8)
@@ -61,7 +64,7 @@ class BatchBuffers:
         """Returns the tensors of a batch of B rows of L tokens, over the same memory each time.
 
         Returns:
-            The tensors, and in their order the same memory as NumPy arrays, each [B · L].
+            The tensors; and, in the same order, NumPy arrays [B · L] over the same memory.
 
         Raises:
             ValueError: the batch does not fit.

@@ -1,7 +1,8 @@
-"""The layout of a batch: the offsets of its sequences, from which every mask is made.
+"""The layout of a batch: where its sequences lie in rows. Every mask is made from it.
 
-Owns offsets in host memory, what follows only from them (`cu_seqlens`, `sequence_ids`), and their form in files;
-leaves tokens to `_content` and inputs of attention kernels to `masks`.
+Owns offsets in host memory, everything that follows only from them (`cu_seqlens`, `sequence_ids`), and the form in
+which dataclasses of arrays are pickled (`reduced`). Leaves tokens to `_content`, and inputs of attention kernels to
+`masks`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 _Kind = TypeVar("_Kind")
 
 IGNORE_INDEX = -100
-"""The label that PyTorch's cross-entropy leaves out."""
+"""The label that PyTorch's cross-entropy ignores by default."""
 
 
 class OverfullRowError(ValueError):
-    """A row would hold more tokens than it has."""
+    """The sequences of a row have more tokens than the row."""
 
     def __init__(self, row: int, filled: int, row_tokens: int) -> None:
         super().__init__(f"row {row} holds {filled} tokens, more than its {row_tokens}")
@@ -34,9 +35,9 @@ class PackLayout:
 
     Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end, n sequences.
 
-    Each sequence has a room: its own tokens and, where the plan has `align` or `extra_tokens`, padding after them.
-    Rooms follow one another from a row's beginning, and padding fills the rest. Do not write to the arrays. Layouts
-    travel from dataloader workers by pickle.
+    Each sequence has a room: its own tokens and, if the plan has `align` or `extra_tokens`, perhaps padding after them.
+    Rooms follow one another from a row's beginning, and padding fills the rest of the row. An extent is a room or the
+    rest of a row; so extents cover all T tokens. Do not write to the arrays.
 
     Example:
         >>> layout = PackLayout.of_rows(rooms=[2, 1, 3], row_ends=[2, 3], row_tokens=4)  # rows of 2 + 1 and 3 tokens
@@ -49,7 +50,7 @@ class PackLayout:
     row_tokens: int
     """L."""
     starts: NDArray[np.int64]
-    """Index in T of every sequence's first token: int64 [n], ascending."""
+    """Index among the T tokens of every sequence's first token: int64 [n], ascending."""
     lengths: NDArray[np.int64]
     """Tokens of every sequence: int64 [n]."""
     rooms: NDArray[np.int64]
@@ -58,9 +59,9 @@ class PackLayout:
     """Exclusive end of every row in `starts`, `lengths` and `rooms`: int64 [B]; row 0 holds sequences [0, row_ends[0]).
     """
     extent_starts: NDArray[np.int64]
-    """Index in T of every extent: each row's rooms, then the rest of the row: int64 [n + B]."""
+    """Index among the T tokens of every extent: a row's rooms, then its rest, row after row: int64 [n + B]."""
     extent_lengths: NDArray[np.int64]
-    """Tokens of every extent, 0 if a row has no rest: int64 [n + B]."""
+    """Tokens of every extent, 0 for the rest of a full row: int64 [n + B]."""
     group_ids: NDArray[np.int64] | None = None
     """The group of every sequence, -1 for a sequence without one: int64 [n]; None without groups. A group's sequences
     are next to each other in one row, in their order."""
@@ -83,8 +84,8 @@ class PackLayout:
         Args:
             rooms: tokens of every room, row after row: integers [n].
             row_ends: exclusive end of every row in `rooms`, ascending to n: integers [B].
-            row_tokens: L.
-            lengths: tokens of every sequence, at most its room: integers [n]; None where rooms are full.
+            row_tokens: tokens in a row, L.
+            lengths: tokens of every sequence, at most its room: integers [n]; None if every room is full.
             group_ids: the group of every sequence: int64 [n]; None without groups.
             shared_prefix: whether each group's first sequence is a prefix that the others see.
 
@@ -94,7 +95,7 @@ class PackLayout:
         rooms = np.asarray(rooms, dtype=np.int64)
         row_ends = np.asarray(row_ends, dtype=np.int64)
         num_rows = len(row_ends)
-        rests = row_ends + np.arange(num_rows)  # the extent that is left of each row
+        rests = row_ends + np.arange(num_rows)  # index among the extents of each row's rest
         is_room = np.ones(len(rooms) + num_rows, dtype=np.bool_)
         is_room[rests] = False
         extent_lengths = np.zeros(len(is_room), dtype=np.int64)
@@ -121,13 +122,13 @@ class PackLayout:
 
     @classmethod
     def of_cu_seqlens(cls, cu_seqlens: NDArray[np.integer] | torch.Tensor) -> Self:
-        """Reads offsets of sequences that fill one row, without padding.
+        """Returns the layout of sequences that fill one row without padding, given their offsets.
 
         Args:
-            cu_seqlens: ascending from 0: integers [n + 1], in host memory.
+            cu_seqlens: offsets, ascending from 0: integers [n + 1], in host memory.
 
         Raises:
-            ValueError: they are not ascending from 0, or are on a device, which reading them would stall.
+            ValueError: they are not ascending from 0, or are on a device, which would have to wait while they are read.
         """
         if isinstance(cu_seqlens, torch.Tensor):
             if cu_seqlens.device.type != "cpu":
@@ -142,7 +143,7 @@ class PackLayout:
         return cls.of_rows(np.diff(offsets), np.array([len(offsets) - 1]), int(offsets[-1]))
 
     def flattened(self, total_multiple_of: int = 1) -> "PackLayout":
-        """Returns the same sequences end to end in one row, with no more padding than makes it a multiple.
+        """Returns the same sequences end to end in one row; padding only makes its length a multiple.
 
         Without any sequence the row is only padding, since no kernel takes an empty row.
 
@@ -169,7 +170,7 @@ class PackLayout:
         return flat
 
     def split(self, num_rows: int) -> "list[PackLayout]":
-        """Cuts it into layouts of `num_rows` rows each; the last one has the rows that are left.
+        """Cuts the layout into layouts of `num_rows` rows each; the last one has the rows that are left.
 
         Arrays are computed once and sliced, so many layouts cost little more than one.
 
@@ -181,10 +182,11 @@ class PackLayout:
         Args:
             num_rows: rows of each layout, at least 1.
         """
+        # Of each part: its first row and first sequence (and the end of the last part), its sequences and its rows.
         rows = np.append(np.arange(0, self.num_rows, num_rows), self.num_rows)
         sequences = np.concatenate(([0], self.row_ends))[rows]
         counts, row_counts = np.diff(sequences), np.diff(rows)
-        num_before = rows[:-1] * self.row_tokens
+        num_before = rows[:-1] * self.row_tokens  # tokens before each part
         starts = self.starts - num_before.repeat(counts)
         extent_starts = self.extent_starts - num_before.repeat(counts + row_counts)
         row_ends = self.row_ends - sequences[:-1].repeat(row_counts)
@@ -223,22 +225,22 @@ class PackLayout:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences in all rows."""
+        """Number of sequences in all rows, n."""
         return len(self.lengths)
 
     @cached_property
     def num_tokens(self) -> int:
-        """Tokens of all sequences."""
+        """Number of tokens of all sequences, without padding."""
         return int(self.lengths.sum())
 
     @cached_property
     def max_seqlen(self) -> int:
-        """The longest sequence in tokens; 0 without any."""
+        """Length of the longest sequence in tokens; 0 without any sequence."""
         return int(self.lengths.max(initial=0))
 
     @cached_property
     def cu_seqlens(self) -> NDArray[np.int32]:
-        """Offsets of the sequences' tokens laid end to end, all padding left out: int32 [n + 1]."""
+        """Offsets of the sequences if their tokens are laid end to end without padding: int32 [n + 1]."""
         offsets = np.empty(self.num_sequences + 1, dtype=np.int32)
         offsets[0] = 0
         offsets[1:] = self.lengths.cumsum()
@@ -246,7 +248,7 @@ class PackLayout:
 
     @cached_property
     def cu_seqlens_padded(self) -> NDArray[np.int32]:
-        """Offsets of the sequences in T, padding left in: int32 [n + 1], the last one T.
+        """Offsets of the sequences among all T tokens, with padding: int32 [n + 1], the last one T.
 
         Sequence i and its padding fill [cu_seqlens_padded[i], cu_seqlens_padded[i + 1]).
         """
@@ -254,9 +256,9 @@ class PackLayout:
 
     @cached_property
     def prefixes(self) -> NDArray[np.int64]:
-        """The sequence that each sequence sees as its prefix: int64 [n], -1 for none.
+        """Index of the sequence that each sequence sees as its prefix: int64 [n], -1 for none.
 
-        With `shared_prefix` it is the first of the group, for all others of the group.
+        With `shared_prefix`, all sequences of a group but the first see the first.
         """
         groups, num = self.group_ids, self.num_sequences
         if not self.shared_prefix or groups is None or not num:
@@ -269,9 +271,10 @@ class PackLayout:
 
     @cached_property
     def segments(self) -> NDArray[np.int32]:
-        """Offsets in T of everything that attends only to itself, sequences and ranges of padding: int32 [k + 1].
+        """Offsets of the segments, the ranges of tokens that attend only to themselves: int32 [number of segments + 1].
 
-        Strictly ascending from 0 to T; no segment crosses from one row into the next.
+        A segment is a sequence, the padding after it in its room, or the rest of a row. The offsets ascend strictly
+        from 0 to T, and no segment is in two rows.
         """
         starts = self.extent_starts[self.extent_lengths > 0]
         if self._has_room:
@@ -281,7 +284,7 @@ class PackLayout:
 
     @cached_property
     def extent_labels(self) -> NDArray[np.int32]:
-        """Number of every extent in its row: 0, 1, 2, …, what is left of the row last: int32 [n + B]."""
+        """Number of every extent in its row: 0, 1, 2, … for rooms, then the rest of the row: int32 [n + B]."""
         ends = self.row_ends + np.arange(1, self.num_rows + 1)
         firsts = np.zeros(self.num_rows, dtype=np.int32)
         firsts[1:] = ends[:-1]
@@ -291,7 +294,7 @@ class PackLayout:
 
     @cached_property
     def padding_ranges(self) -> list[tuple[int, int]]:
-        """Half-open ranges of T that hold padding, in rooms and after them; ascending and not empty."""
+        """Half-open ranges of the T tokens that are padding, in rooms or after them: ascending, none of them empty."""
         begins, ends = np.zeros((2, len(self.starts) + 1), dtype=np.int64)
         np.add(self.starts, self.lengths, out=begins[1:])
         ends[:-1] = self.starts
@@ -302,7 +305,8 @@ class PackLayout:
     def sequence_ids(self) -> NDArray[np.int32]:
         """Returns a label for every token, different for each segment of a row: int32 [B, L].
 
-        Sequences have 0, 1, 2, …, the rest of the row the next number, and padding inside rooms those after it.
+        The sequences of a row have 0, 1, 2, …; the rest of the row has the next number, and padding inside rooms the
+        numbers after that.
         """
         labels = self.extent_labels.repeat(self.extent_lengths)
         if self._has_room:
@@ -317,11 +321,12 @@ class PackLayout:
 
     @property
     def _has_room(self) -> bool:
+        """Whether any room holds padding."""
         return self.lengths is not self.rooms and bool(self._is_roomy.any())
 
     @cached_property
     def _is_roomy(self) -> NDArray[np.bool_]:
-        """Whether a room holds padding of its own: bool [n]."""
+        """Whether each room holds padding: bool [n]."""
         return self.lengths < self.rooms
 
     def __eq__(self, other: object) -> bool:
@@ -375,28 +380,28 @@ def as_layout(where: LayoutLike) -> PackLayout:
 
 
 _Array = tuple[Any, ...]
-"""A dtype and the content of an array; then, of several dimensions, its shape."""
+"""An array as it is pickled: (dtype as text, content as bytes), then its sizes if it has several dimensions."""
 
 
 def reduced(instance: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Returns what the `__reduce__` of a dataclass of arrays returns: arrays as bytes.
+    """Returns the result of `__reduce__` for a dataclass of arrays, with every array as bytes.
 
-    `torch.load` reads this form with `weights_only=True`; it refuses NumPy's own.
+    `torch.load` with `weights_only=True` reads this form; it refuses NumPy's own.
     """
-    arrays: dict[int, _Array] = {}  # an array that two fields share is written once, and shared afterwards
+    arrays: dict[int, _Array] = {}  # by id: an array that two fields share is written once, and shared when read
 
     def plain(value: Any) -> Any:
         if not isinstance(value, np.ndarray):
             return value
         shape = value.shape if value.ndim > 1 else ()
-        content = value.tobytes() or None  # of bytes, `torch.load` refuses those that are empty
+        content = value.tobytes() or None  # `torch.load` refuses empty bytes
         return arrays.setdefault(id(value), (value.dtype.str, content, *shape))
 
     return restored, (type(instance), {field.name: plain(getattr(instance, field.name)) for field in fields(instance)})
 
 
 def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
-    """Makes a dataclass from what `reduced` wrote."""
+    """Makes a dataclass of the values that `reduced` returned."""
     arrays: dict[int, Any] = {}
 
     def whole(value: Any) -> Any:
@@ -404,7 +409,7 @@ def restored(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
             return value
         if id(value) not in arrays:
             dtype, content, *shape = value
-            array = np.frombuffer(content or b"", dtype=dtype).copy()  # a copy may be written to
+            array = np.frombuffer(content or b"", dtype=dtype).copy()  # unlike the bytes, a copy can be written to
             arrays[id(value)] = array.reshape(shape) if shape else array
         return arrays[id(value)]
 

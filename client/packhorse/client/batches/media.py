@@ -1,7 +1,9 @@
-"""Images of a batch: which sequences they belong to, where their placeholders lie, and the tensors that follow.
+"""Images of a batch: which sequences have them, where their placeholder tokens lie, and their tensors.
 
-Owns finding placeholders, loading what they stand for, and the checks that both fit; leaves what a model takes to
-`Media` of `row_format`, known models to `packhorse.vision`, and reading files to the user's function.
+Owns finding placeholders, loading the images that they stand for, and checking that the two fit. What a model takes is
+in `row_format` (`Media`); leaves known models to `packhorse.vision`. The user's function reads files.
+
+Legend: m images, n sequences, T tokens of all rows end to end.
 """
 
 import logging
@@ -31,7 +33,7 @@ class MediaError(ValueError):
 class MediaLayout:
     """Where the images of a batch lie, in the order of their placeholders; in host memory.
 
-    Legend: m images, T tokens of all rows end to end. InternVL's images are its tiles.
+    Legend: m images, T tokens of all rows end to end. For InternVL, an image is a tile.
 
     Example:
         >>> from packhorse.vision import media_of
@@ -57,17 +59,17 @@ class MediaLayout:
     sequences: NDArray[np.int64]
     """Index in the batch of every image's sequence: int64 [m]."""
     ids: NDArray[np.int64]
-    """Ids of these sequences: int64 [m]."""
+    """Id of every image's sequence: int64 [m]."""
     starts: NDArray[np.int64]
-    """Index in T of every image's first placeholder: int64 [m]."""
+    """Index among the T tokens of every image's first placeholder: int64 [m]."""
     counts: NDArray[np.int64]
-    """Placeholders of every image, one after the other: int64 [m]."""
+    """Number of every image's placeholders, which are adjacent: int64 [m]."""
     grids: NDArray[np.int64]
-    """Their frames, height and width: int64 [m, 3]."""
+    """Frames, height and width of every image, in placeholders: int64 [m, 3]."""
     masked_ids: NDArray[np.int64]
     """Ids of the sequences that are left out of the loss because their images failed: int64."""
     keys: list[str]
-    """The batch's keys of images: empty if it has no image."""
+    """Keys of the batch's image tensors; empty if it has no image."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return reduced(self)
@@ -75,24 +77,33 @@ class MediaLayout:
 
 @dataclass(slots=True, kw_only=True)
 class Images:
-    """What the images of a batch add to it."""
+    """The images of a batch, loaded."""
 
     media: Media
+    """How they were loaded, and what the model takes."""
     layout: MediaLayout
+    """Where they lie."""
     tensors: dict[str, torch.Tensor]
-    """In the order of placeholders; empty without images."""
+    """Their tensors, in the order of placeholders; empty without images."""
     is_text: NDArray[np.bool_]
-    """Tokens that may be predicted: bool [T]."""
+    """Whether each token may be predicted, since it is no placeholder and its sequence's images did not fail: bool [T].
+    """
 
     def keys(self, position_ids: torch.Tensor, layout: PackLayout) -> dict[str, Any]:
-        """Returns the batch's keys; `position_ids` [B, L] are those of text."""
+        """Returns the keys that the images add to a batch, or replace in it.
+
+        Args:
+            position_ids: the batch's position ids, as for text: int64 [B, L]. For a model with three position ids per
+                token, the key "position_ids" becomes [4, B, L]: these, then the model's three.
+            layout: the batch's layout.
+        """
         keys = {"media": self.layout, **self.tensors}
         if self.media.positions is not None:
             stacked = position_ids.expand(4, -1, -1).clone()
             planes = stacked.numpy().reshape(4, -1)[1:]
             for sequence in np.unique(self.layout.sequences).tolist():
                 start, room = int(layout.starts[sequence]), int(layout.rooms[sequence])
-                of_it = self.layout.sequences == sequence
+                of_it = self.layout.sequences == sequence  # the images of this sequence: bool [m]
                 planes[:, start : start + room] = self.media.positions(
                     room, self.layout.starts[of_it] - start, self.layout.grids[of_it]
                 )
@@ -110,28 +121,28 @@ def read_images(
 ) -> Images:
     """Loads the images of a batch, and compares them with its placeholders.
 
-    A sequence whose images fail, or that is redacted, keeps no placeholder: they become padding tokens, which nothing
-    predicts.
+    If a sequence's images fail, or if it is redacted, its placeholders become padding tokens, which are not predicted.
 
     Args:
-        media: what the model takes.
+        media: how to load images, and what the model takes.
         input_ids: tokens of all rows end to end: int64 [T]; placeholders without an image are replaced.
-        layout: of the batch.
-        content: its sequences.
-        components: the component of each sequence; None without a mixture.
-        pad_token_id: what replaces such a placeholder.
+        layout: the batch's layout.
+        content: the batch's sequences.
+        components: the name of each sequence's component; None without a mixture.
+        pad_token_id: the token that replaces such a placeholder.
 
     Raises:
-        MediaError: images fail and `media.on_error` is "fail", or `load` returned what it was not asked for.
+        MediaError: images fail and `media.on_error` is "fail", or `load` returned ids that it was not asked for.
     """
     is_text = input_ids != media.image_token_id
-    at = np.flatnonzero(~is_text)
-    of_sequences = np.searchsorted(layout.starts, at, side="right") - 1
+    at = np.flatnonzero(~is_text)  # index of every placeholder in the batch
+    of_sequences = np.searchsorted(layout.starts, at, side="right") - 1  # index of each one's sequence
     redacted = set(content.redacted())
     holders = [sequence for sequence in np.unique(of_sequences).tolist() if sequence not in redacted]
     loaded = _load_all(media, holders, content.ids, components)
 
-    parts: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []  # of sequences: index, image starts, grids
+    # For each sequence whose images fit: (its index, its images' starts, its images' grids), and its tensors.
+    parts: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []
     tensors: list[_Tensors] = []
     masked = []
     for sequence in holders:
@@ -169,7 +180,14 @@ def read_images(
 def _load_all(
     media: Media, sequences: list[int], ids: NDArray[np.int64], components: list[str] | None
 ) -> dict[int, _Tensors | MediaError]:
-    """Returns each sequence's tensors, or why there are none, with one call for each component."""
+    """Loads sequences with one call for each component; returns each one's tensors, or the error if it has none.
+
+    Args:
+        media: how to load images.
+        sequences: indices of the sequences in the batch.
+        ids: ids of all sequences of the batch: int64 [n].
+        components: the name of each sequence's component; None without a mixture.
+    """
     asked: dict[str | None, list[int]] = {}
     for sequence in sequences:
         asked.setdefault(None if components is None else components[sequence], []).append(sequence)
@@ -190,7 +208,7 @@ def _load_all(
 
 
 def _load(load: Load, ids: list[int]) -> dict[int, _Tensors | MediaError]:
-    """Asks for some sequences together; where that raises, for each alone, to learn which ones fail."""
+    """Loads some sequences together; if that raises, loads each by itself, to learn which ones fail."""
     try:
         answer = load(ids)
     except Exception as error:  # whatever a function of the user's may raise
@@ -211,7 +229,16 @@ def _load(load: Load, ids: list[int]) -> dict[int, _Tensors | MediaError]:
 def _checked(
     media: Media, loaded: _Tensors | MediaError, placeholders: NDArray[np.int64]
 ) -> tuple[_Tensors, NDArray[np.int64], NDArray[np.int64]]:
-    """Returns a sequence's tensors, grids and where its images start in T; a MediaError where they do not fit."""
+    """Returns (tensors, grids, starts) of a sequence's images, checked against its placeholders.
+
+    Args:
+        media: what the model takes.
+        loaded: the sequence's tensors, or why they could not be loaded.
+        placeholders: index in the batch of each of the sequence's placeholders.
+
+    Raises:
+        MediaError: they could not be loaded, or do not fit.
+    """
     if isinstance(loaded, MediaError):
         raise loaded
     if missing := [key for key in media.keys if key not in loaded]:
@@ -239,7 +266,7 @@ def _checked(
 
 
 def _explained(error: MediaError, sequence: int, content: Content, num_placeholders: int) -> MediaError:
-    """Names the sequence and the way out."""
+    """Returns the error with the sequence's id, and advice."""
     way_out = (
         "it was cut, and its images with it: prepare the dataset with over_length='drop' or a larger max_seq_len"
         if num_placeholders and content.is_cut(sequence)
@@ -249,7 +276,14 @@ def _explained(error: MediaError, sequence: int, content: Content, num_placehold
 
 
 def _joined(media: Media, key: str, loaded: list[_Tensors], ids: NDArray[np.int64]) -> torch.Tensor:
-    """Returns the tensors of sequences one after the other, padded with zeros where the model takes that."""
+    """Joins one key's tensors of all sequences, padded with zeros to one shape if the model allows that.
+
+    Args:
+        media: what the model takes.
+        key: the tensors' key.
+        loaded: each sequence's tensors.
+        ids: the sequences' ids, for an error.
+    """
     tensors = [each[key] for each in loaded]
     others = [i for i, tensor in enumerate(tensors) if tensor.shape[1:] != tensors[0].shape[1:]]
     if others and not media.pads:

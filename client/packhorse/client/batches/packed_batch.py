@@ -1,7 +1,8 @@
 """`Batch` and `PackedBatch`: one batch, as a training step takes it.
 
-Owns a batch's keys, its way between processes, devices and files, and how it prints; leaves the memory of its large
-tensors to `buffers`, what fills it to `batch` and its picture to `packhorse.pictures`.
+Owns a batch's keys, and how it is sent between processes, moved to devices, saved and stacked. Leaves the memory of its
+large tensors to `buffers`, filling it to `batch`, its line of text to `summary`, and its picture to
+`packhorse.pictures`.
 """
 
 import copy
@@ -19,16 +20,17 @@ from packhorse.client.batches.summary import summarize
 from packhorse.shelf import from_shelf
 
 _ALIGNMENT_BYTES = 64
+"""Tensors that share memory begin at multiples of this."""
 
 _View = tuple[str, torch.dtype, torch.Size, int]
-"""A tensor's key, dtype, shape and first byte in the memory that all tensors share."""
+"""(key, dtype, shape, first byte) of a tensor in the memory that all tensors of a batch share."""
 
 
 class Batch(dict[str, Any]):
-    """What a loader yields: a dict with the keys of a preset, or of `PackedBatch`.
+    """A batch of a loader: a dict with the keys of a preset, or of `PackedBatch`.
 
-    It prints in one line, and crosses between processes in one piece. `torch.save` takes it, and `torch.load` with
-    `weights_only=True`, its default, reads it where this class has been imported, layout and cursor included.
+    It prints in one line, and is sent between processes as one block of memory. `torch.save` writes it, with layout and
+    cursor; `torch.load` with `weights_only=True`, its default, reads it in a process that has imported this class.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -41,7 +43,7 @@ class Batch(dict[str, Any]):
         """Returns a batch with every tensor on the device; the layout and integers stay on the host.
 
         Args:
-            device: as torch takes it.
+            device: a torch device, or its name.
             non_blocking: whether to return before copies from pinned memory are done.
         """
         return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), self)
@@ -55,13 +57,13 @@ class Batch(dict[str, Any]):
         return from_shelf("draw_batch")(self)
 
     def _repr_html_(self) -> str | None:
-        return None  # the summary is shown
+        return None  # a notebook then shows the summary
 
     def __repr__(self) -> str:
         return summarize(self)
 
     def __missing__(self, key: object) -> Any:
-        """Raises a KeyError that names the key which may be meant."""
+        """Raises a KeyError that names the most similar key."""
         names = [str(name) for name in self]
         near = get_close_matches(str(key), names, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -71,10 +73,10 @@ class Batch(dict[str, Any]):
         return type(self)(self)
 
     def __reduce__(self) -> tuple[Callable[..., "Batch"], tuple[Any, ...]]:
-        """Copies tensors into one memory, of which they are views afterwards.
+        """Pickles all CPU tensors as one block of memory, shared if this is a dataloader worker.
 
-        PyTorch sends every tensor of a dataloader worker by its own file descriptor, which costs the trainer more time
-        than all tokens together.
+        The receiver's tensors are views of it. PyTorch would send every tensor of a worker by its own file descriptor,
+        which costs the trainer more time than all tokens together.
         """
         is_laid = {name: isinstance(value, torch.Tensor) and value.device.type == "cpu" for name, value in self.items()}
         views: list[_View] = []
@@ -115,13 +117,13 @@ class PackedBatch(Batch):
     labels: torch.Tensor
     """Targets: int64 [B, L]; -100 on padding, at sequence boundaries and where the loss mask is 0."""
     shift_labels: bool
-    """Whether labels are shifted: `labels[t]` is then the token after t, and else token t. What shifts labels reads it.
-    """
+    """Whether labels are shifted: then `labels[t]` is the token after t, else token t. Losses read it, so that labels
+    are shifted once."""
     sequence_ids: torch.Tensor
-    """0, 1, 2, … for the sequences of each row, and further numbers for its padding: int32 [B, L]."""
+    """0, 1, 2, … for the sequences of each row, and larger numbers for its padding: int32 [B, L]."""
     position_ids: torch.Tensor
     """0, 1, 2, … within each sequence's room, and within the padding of each row: int64 [B, L]. With
-    `continue_positions` those of a piece begin at its first token's index in the whole sequence. With media, for a
+    `continue_positions` a piece's positions begin at its first token's number in the whole sequence. With media, for a
     model with three position ids per token: [4, B, L], these and then the model's three.
     """
     attention_mask: torch.Tensor
@@ -130,8 +132,8 @@ class PackedBatch(Batch):
     """Offsets of the sequences in the tokens of all rows end to end, padding left out: int32 [n + 1]. A flat batch
     without any sequence is one segment of padding, [0, L], as in presets."""
     max_seqlen: int
-    """The longest sequence of the batch, in tokens; without any, 0 in rows and L in a flat batch. A Python int, so that
-    no kernel waits for it.
+    """Length of the longest sequence in tokens; without any sequence 0, or L in a flat batch. A Python int, so that no
+    code waits for a device to read it.
     """
     ids: torch.Tensor
     """Ids of the sequences, row after row: int64 [n]."""
@@ -143,7 +145,7 @@ class PackedBatch(Batch):
     """In a mixture: every sequence's component, in the order of `ids`: int32 [n]."""
     bin_component_ids: torch.Tensor
     """In a mixture: the component of every bin, or with `component_rows` of every row; -1 without sequences: int32
-    [bins]. Each is a row of the batch unless that is flattened.
+    [bins], or [rows] with `component_rows`. Unless the batch is flat, these are its B rows.
     """
     component_names: Sequence[str]
     """In a mixture: the components' names, indexed by these ids. A tuple, which PyTorch's DataLoader turns into a list.
@@ -166,8 +168,8 @@ def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> b
     """Returns whether `labels[t]` is the token after t, so that nothing shifts a batch's labels twice.
 
     Args:
-        batch: says so by its key `shift_labels`.
-        given: whether labels are shifted; None for what the batch says.
+        batch: the batch; its key `shift_labels` is the answer.
+        given: the caller's own answer, for a batch without that key; None to take the batch's.
 
     Raises:
         ValueError: nothing says so, or `given` contradicts the batch.
@@ -188,7 +190,7 @@ def has_shifted_labels(batch: Mapping[str, Any], given: bool | None = None) -> b
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Returns the value with every tensor in its dicts, lists and tuples replaced; the value itself is not changed."""
+    """Returns a copy of the value in which `function` has replaced every tensor, also in dicts, lists and tuples."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, MutableMapping):
@@ -205,6 +207,7 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
 
 
 def _open(kind: type[Batch], memory: torch.Tensor, views: list[_View], rest: dict[str, Any]) -> Batch:
+    """Makes a batch of what `Batch.__reduce__` returned; its tensors are views of `memory`."""
     batch = kind(rest)
     for name, dtype, shape, start in views:
         batch[name] = view_at(memory, dtype, shape, start)
@@ -212,7 +215,7 @@ def _open(kind: type[Batch], memory: torch.Tensor, views: list[_View], rest: dic
 
 
 def room_bytes(tensor: torch.Tensor) -> int:
-    """Returns the bytes that a tensor takes in memory that several share, each aligned."""
+    """Returns the bytes that a tensor takes in memory that several tensors share, rounded up to the alignment."""
     return -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
@@ -222,7 +225,7 @@ def view_at(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size, start: 
 
 
 def _collate(batches: list[Batch], **options: Any) -> Batch:
-    """Stacks rows, as a DataLoader does with any dict, but refuses whole batches."""
+    """Stacks rows for a DataLoader, as its default does with any dict; a ValueError for batches, which are not rows."""
     first = batches[0]
     if "cursor" in first or "layout" in first:
         raise ValueError(

@@ -1,7 +1,7 @@
 """How rows are filled: `RowFormat`, the options that all batches share, and in it `Separators` and `Media`.
 
-Owns these options and their checks, each said here once; leaves filling rows to `batch`, images to `media`, and presets
-to `presets/registry`. The plan keeps room for separators with its `extra_tokens`.
+Owns these options and their checks. Leaves filling rows to `batch`, loading images to `media`, and presets to
+`presets/registry`. The plan keeps room for separators with its `extra_tokens`.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 from packhorse.client.transport.requests import shortened
 
 MAX_TOKEN_ID = 2**31 - 1
-"""No vocabulary is larger; a greater number is a mistake."""
+"""The largest token id that is accepted: no vocabulary is larger, so a greater number is a mistake."""
 
 _OF_TREES = ("separators", "pad_token_id", "flatten", "shift_labels", "shared_prefix")
-"""Fields of `RowFormat` that trees have; with any other, `shared_prefix="tree"` is refused."""
+"""Fields of `RowFormat` that may be set with `shared_prefix="tree"`; the others may not."""
 
 
 def check_token_id(name: str, value: Any) -> int:
     """Returns a token id that a user chose, as int.
 
     Args:
-        name: of the argument, for the message.
+        name: the argument's name, for the message.
         value: the token id.
 
     Raises:
-        ValueError: it is no integer in [0, 2^31).
+        ValueError: it is not an integer in [0, 2^31).
     """
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_integer or not 0 <= value <= MAX_TOKEN_ID:
@@ -38,10 +38,10 @@ def check_token_id(name: str, value: Any) -> int:
 
 
 def check_total_multiple_of(value: Any) -> None:
-    """Refuses what is no number of tokens.
+    """Checks the option `total_multiple_of`.
 
     Raises:
-        ValueError: it is no integer of at least 1.
+        ValueError: it is not an integer of at least 1.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"total_multiple_of must be an integer of at least 1, got {shortened(value)}")
@@ -51,8 +51,8 @@ def check_total_multiple_of(value: Any) -> None:
 class Separators:
     """Tokens put before and after each sequence. By default none, for token files that already have them.
 
-    Where a sequence is split or truncated, only its true beginning gets the token before, and only its true end the
-    token after, so that a model does not learn that a text ends where a bin did.
+    If a sequence is split or truncated, only its true beginning gets the token before, and only its true end the token
+    after, so that a model does not learn that a text ends where a bin did.
 
     Example:
         >>> Separators.eos_bos(bos_token_id=1, eos_token_id=2).num_tokens  # extra tokens to prepare for
@@ -72,26 +72,29 @@ class Separators:
 
     @classmethod
     def eos_bos(cls, *, bos_token_id: int, eos_token_id: int) -> Self:
-        """Both: `<bos> a b c <eos> <bos> d e <eos>`; needs a plan with 2 extra tokens."""
+        """Returns separators before and after each sequence: `<bos> a b c <eos> <bos> d e <eos>`.
+
+        They need a plan with 2 extra tokens.
+        """
         check_token_id("bos_token_id", bos_token_id)
         check_token_id("eos_token_id", eos_token_id)
         return cls(bos_token_id=bos_token_id, eos_token_id=eos_token_id)
 
     @classmethod
     def separator_only(cls, *, separator_token_id: int) -> Self:
-        """One after each sequence: `a b c <sep> d e <sep>`; needs a plan with 1 extra token."""
+        """Returns one separator after each sequence: `a b c <sep> d e <sep>`. It needs a plan with 1 extra token."""
         return cls(eos_token_id=check_token_id("separator_token_id", separator_token_id))
 
     @property
     def num_tokens(self) -> int:
         """The most tokens added to a sequence.
 
-        The plan's `extra_tokens` must be at least as many, or one less where labels are shifted.
+        The plan's `extra_tokens` must be at least as many, or one less if labels are shifted.
         """
         return (self.bos_token_id is not None) + (self.eos_token_id is not None)
 
     def leaves_out_last(self, extra_tokens: int) -> bool:
-        """Returns whether rooms of a plan with these `extra_tokens` have no place for each sequence's last token.
+        """Whether rooms of a plan with these `extra_tokens` are one token too short, for each sequence's last token.
 
         Example:
             >>> Separators().leaves_out_last(-1), Separators.separator_only(separator_token_id=2).leaves_out_last(0)
@@ -101,15 +104,15 @@ class Separators:
 
 
 Load = Callable[[list[int]], Mapping[int, Mapping[str, torch.Tensor]]]
-"""From ids of sequences to the tensors of each sequence's images, as the model's processor makes them."""
+"""A user's function from ids of sequences to {id: tensors of its images}, as the model's processor makes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Media:
     """How to load images, and which tensors a model takes. `media_of` makes it for models of transformers.
 
-    A sequence's tokens hold one image token, a placeholder, for every embedding that its images become. Only the
-    sequences of a batch that hold some are loaded, in the process that makes the batch.
+    A sequence's tokens hold a placeholder, the image token, for every embedding that its images become. Only the
+    sequences of a batch that hold placeholders are loaded, in the process that makes the batch.
 
     Raises:
         ValueError: a field is out of range.
@@ -117,13 +120,13 @@ class Media:
 
     load: Load | Mapping[str, Load]
     """Function from a list of ids to {id: tensors}; for a mixture, one for each component with images: {NAME: load}.
-    Other tensors than those in `keys` are ignored.
+    Tensors that are not in `keys` are ignored.
     """
     image_token_id: int
     """The token of a placeholder. It is never predicted."""
     keys: tuple[str, ...]
-    """Names of the tensors that the model takes, such as `pixel_values`. Dimension 0 goes from image to image. A batch
-    has them under the same names, in the order of placeholders.
+    """Names of the tensors that the model takes, such as `pixel_values`. A batch has them under the same names, joined
+    along dimension 0, in the order of placeholders.
     """
     grids: Callable[[Mapping[str, torch.Tensor]], NDArray[np.int64]]
     """Function from a sequence's tensors to the grid of each image in placeholders: frames, height and width, int64
@@ -172,21 +175,21 @@ class RowFormat:
     """Token that fills a bin's free end, in [0, 2^31). Attention and loss ignore it."""
     flatten: bool | None = None
     """Whether a batch's sequences come end to end in one row without padding; a batch without any sequence is one token
-    of padding. None: as the preset wants it, else False."""
+    of padding. None: as the preset says, else False."""
     total_multiple_of: int = 1
-    """Of a flat batch, what its tokens are padded to a multiple of, once at its end; FP8 asks for it (see
-    `alignment_for`). With max_seq_len · batch_size all batches have this one size."""
+    """The multiple of tokens to which a flat batch is padded, once at its end; FP8 needs it (see `alignment_for`). With
+    max_seq_len · batch_size all batches have this one size."""
     shift_labels: bool | None = None
     """False for models that shift labels inside (Hugging Face), True for losses that compare the same index. None: as
-    the preset wants it, else False."""
+    the preset says, else False."""
     continue_positions: bool = False
     """Whether position ids of a split sequence's pieces continue from piece to piece; otherwise they restart at 0."""
     shared_prefix: bool | Literal["tree"] = False
-    """Of a dataset with groups, whether each group's first sequence is a prefix that the others see: masks built from a
-    batch show it to them, and their position ids continue where it ends. "tree": tokens that sequences of a bin begin
-    with stand in it once, and batches are `packhorse.rollouts.TreeBatch`es."""
+    """For a dataset with groups: whether each group's first sequence is a prefix that the others see. Masks made from
+    a batch show it to them, and their position ids continue where it ends. "tree": the beginning that sequences of a
+    bin share is in the bin once, and batches are `packhorse.rollouts.TreeBatch`es."""
     media: Media | None = None
-    """The images of sequences, and what the model takes of them; None for text without images."""
+    """How images are loaded, and which of their tensors the model takes; None for text without images."""
 
     def __post_init__(self) -> None:
         """Checks every field."""
@@ -205,7 +208,7 @@ class RowFormat:
             self._check_media(self.media)
 
     def _check_trees(self) -> None:
-        """Refuses what a tree cannot have."""
+        """Refuses options that trees do not have."""
         if self.shift_labels is False:
             raise ValueError("labels of a tree are for the next token; leave out shift_labels")
         refused = {each.name: each.default for each in fields(RowFormat) if each.name not in _OF_TREES}
@@ -214,6 +217,7 @@ class RowFormat:
             raise ValueError(f"shared_prefix='tree' goes without {', '.join(names)} and {last}; leave them out")
 
     def _check_media(self, media: Media) -> None:
+        """Refuses other special tokens that equal the image token, and options that change positions."""
         if not isinstance(media, Media):
             raise ValueError(f"media must be Media, such as media_of(model.config, load), got {shortened(media)}")
         taken = {"pad_token_id": self.pad_token_id}

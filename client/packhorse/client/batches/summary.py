@@ -1,4 +1,4 @@
-"""A batch in one line, and how full its rows are. Leaves pictures to `packhorse.pictures`."""
+"""A batch in one line of text, and how full its rows are. Leaves pictures to `packhorse.pictures`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from packhorse.topology.choices import counted
 
 
 def fullness_of(num_rows: int, capacity: int, num_sequences: int, num_tokens: int) -> str:
-    """Returns the numbers of some rows in words.
+    """Returns a text that says how full some rows are.
 
     Example:
         >>> fullness_of(8, 2048, 41, 16301)
@@ -34,7 +34,7 @@ def summarize(batch: Mapping[str, Any]) -> str:
 
 
 def cursor_words(batch: Mapping[str, Any]) -> list[str]:
-    """Returns where a batch ends, in words; nothing for a batch without a cursor."""
+    """Returns two texts that say where training is after a batch; none for a batch without a cursor."""
     cursor = batch.get("cursor")
     if not isinstance(cursor, Mapping):
         return []
@@ -42,6 +42,7 @@ def cursor_words(batch: Mapping[str, Any]) -> list[str]:
 
 
 def _kind(value: Any) -> str:
+    """Returns the dtype, shape and device of a tensor or array; of other values, the value or its type's name."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return repr(value) if isinstance(value, int | float | str) else type(value).__name__
     device = getattr(getattr(value, "device", None), "type", "cpu")

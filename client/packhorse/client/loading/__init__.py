@@ -1,1 +1,1 @@
-"""Loading: a dataset's batches, in workers and on the device."""
+"""Loading: a dataset's batches, made in workers and copied to the device."""

@@ -1,7 +1,8 @@
-"""Ranks of one run read one dataset: they compare what answered each, if there is a process group.
+"""All ranks of a run read the same dataset: with a process group, they compare the digests that servers gave them.
 
-The ranks' first digest is kept in the store by which their process group was formed, so that no rank waits for another:
-ranks of pipeline parallelism that load nothing take no part. Leaves a rank's own workers to `_progress`.
+The first rank that asks writes its digest to the store by which the process group was formed, and the others compare
+theirs with it. So no rank waits for another, and ranks that load nothing, as in pipeline parallelism, need not take
+part. Leaves the workers of one rank to `_progress`, and a client's own answers to `transport/one_dataset`.
 """
 
 import threading
@@ -16,7 +17,8 @@ from packhorse.client.options import Run
 from packhorse.client.transport.embedded import MemoryDatasets
 
 _MADE: Counter[tuple[str, int, int]] = Counter()
-"""How many datasets of a name, seed and world size this process has made: all ranks make them in the same order."""
+"""(name, seed, world size) → how many datasets this process has made of them. The number is part of the store's key,
+since a run may make such a dataset several times; all ranks make them in the same order."""
 
 _LOCK = threading.Lock()
 
@@ -25,13 +27,14 @@ def digest_of_ranks(server: Server, run: Run, world_size: int | None = None) -> 
     """Returns the digest of the dataset that all ranks read; empty without a process group.
 
     Args:
-        server: is asked for the dataset, once or twice.
-        run: its dataset and seed.
-        world_size: data-parallel, None for all of the process group; one rank alone compares nothing.
+        server: the server to ask for the dataset, once or twice.
+        run: the dataset and its seed.
+        world_size: the number of data-parallel ranks; None for the process group's size. A single rank compares
+            nothing.
 
     Raises:
         DigestMismatchError: this rank's server has another dataset than the first rank's.
-        PackhorseError: the server does not answer, or does not have it.
+        PackhorseError: the server does not answer, or does not have the dataset.
     """
     store = _store()
     if store is None or isinstance(server.target, MemoryDatasets):
@@ -54,7 +57,7 @@ def digest_of_ranks(server: Server, run: Run, world_size: int | None = None) -> 
 
 
 def _digest_at(server: Server, name: str, digest: str) -> str:
-    """Returns a dataset's digest; a DigestMismatchError if it must be another and its servers lack that."""
+    """Returns a dataset's digest; with a `digest`, a DigestMismatchError if no server has the dataset with it."""
     with server.open() as client:
         if digest:
             client.bind(name, digest)
@@ -62,7 +65,7 @@ def _digest_at(server: Server, name: str, digest: str) -> str:
 
 
 def _store() -> Any:
-    """The store of the process group; None without one."""
+    """Returns the key-value store of the process group; None without a process group."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     from torch.distributed import distributed_c10d

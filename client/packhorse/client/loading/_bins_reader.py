@@ -1,6 +1,6 @@
-"""What one process of `PackedBins` reads with: its connection, and the epochs and rows that it is reading.
+"""`BinsReader`: with what one process of `PackedBins` reads, i.e. its connection, and the epochs and rows in use.
 
-Owns requests for bins, and how long epochs are kept. Leaves reading ahead to `_read_ahead`, and rows to `_rows`.
+Owns requests for bins, and how many epochs stay in memory. Leaves reading ahead to `_read_ahead`, and rows to `_rows`.
 """
 
 import os
@@ -20,7 +20,7 @@ from packhorse.storage import BoundedCache
 from packhorse.types import StreamHeader
 
 _OPEN_EPOCHS = 2
-"""Epochs whose bins are kept: at the end of an epoch, a loader that reads ahead is in two."""
+"""Epochs whose bins stay in memory: near the end of an epoch, a loader that reads ahead reads the next one too."""
 
 
 class BinsReader:
@@ -29,9 +29,9 @@ class BinsReader:
     Args:
         client: this process's connection.
         run: the dataset, its seed and skips.
-        rows_at: makes the rows at some indices.
-        lock: guards what all threads of this process share.
-        with_tokens: whether bins bring their tokens.
+        rows_at: function that makes the rows at some indices.
+        lock: the lock of this process, for state that its threads share.
+        with_tokens: whether to request the bins' tokens.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class BinsReader:
         self.pid = os.getpid()
         self.client = client
         self.is_prepared = False
-        """Whether the maker of batches knows the dataset."""
+        """Whether the BatchMaker of this process was prepared for the dataset."""
         self.assembling = threading.Lock()
-        """Held while a batch is made."""
+        """The lock of a thread that makes a batch."""
         self._run = run
         self._rows_at = rows_at
         self._lock = lock
@@ -57,7 +57,7 @@ class BinsReader:
         self._rows: tuple[Indices, RowsAhead] | None = None
 
     def rows(self, indexed: Indices) -> RowsAhead:
-        """Returns the rows one by one: the same object as long as indices mean the same."""
+        """Returns the rows by index; the same object each time, until `indexed` is another object."""
         if self._rows is None or self._rows[0] is not indexed:
             with self._lock:
                 if self._rows is None or self._rows[0] is not indexed:
@@ -65,7 +65,7 @@ class BinsReader:
         return self._rows[1]
 
     def epoch(self, epoch: int, header: StreamHeader) -> ReadAhead:
-        """Returns the bins of one epoch."""
+        """Returns the bins of one epoch by position; the object is made at the first call and then reused."""
         fetch = partial(self._fetch, epoch, header.digest)
         return self._epochs.get((epoch, header.digest), lambda: ReadAhead(fetch, header.num_bins))
 

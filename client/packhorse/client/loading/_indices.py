@@ -1,6 +1,6 @@
 """What an index of `PackedBins` means: an epoch, and a position in it.
 
-Leaves the bins at a position to `_bins_reader`.
+Owns this translation. Leaves reading the bins at a position to `_bins_reader`.
 """
 
 from bisect import bisect_right
@@ -12,10 +12,10 @@ from packhorse.types import StreamHeader
 
 
 class BinAddress(NamedTuple):
-    """The bin that one index means."""
+    """The bin that an index means."""
 
     epoch: int
-    """The epoch's number, from 0."""
+    """The epoch's number, 0-based."""
     position: int
     """The bin's position in the epoch."""
     header: StreamHeader
@@ -23,7 +23,7 @@ class BinAddress(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the bin is empty: it makes up the epoch's rows, after the last bin that the epoch has."""
+        """Whether this is an empty bin, which follows the epoch's last bin to make the number of rows a multiple."""
         return self.position >= self.header.num_bins
 
 
@@ -31,10 +31,10 @@ class Indices:
     """The indices of consecutive epochs: those of the first epoch, then those of the second, and so on.
 
     Args:
-        choice: `Progress.choice`, which tells whether the user has chosen another epoch since.
+        choice: `Progress.choice` at the time; if it has changed since, the user has chosen another epoch.
         resume: the first epoch, and the position where it begins.
         headers: the facts of each epoch.
-        multiple_of: empty bins make up the rows of each epoch to a multiple of this number.
+        multiple_of: number of rows to a multiple of which each epoch is filled with empty bins.
     """
 
     def __init__(self, choice: int, resume: Resume, headers: list[StreamHeader], multiple_of: int) -> None:

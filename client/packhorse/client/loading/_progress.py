@@ -1,8 +1,8 @@
 """A run's progress: where the next iteration begins, and the state after the last batch.
 
-Owns the one state of a dataset in each of its processes, and the order of epochs. Leaves a state's form to
-`streams/cursor`. A persistent dataloader worker holds a copy of the dataset from when it was started: what the main
-process chooses reaches it through a block of shared memory, and that an epoch has ended comes back through it.
+Owns a dataset's state in the main process and in each worker, and the order of epochs. Leaves the form of a state to
+`streams/cursor`. A persistent dataloader worker has a copy of the dataset, made when the worker was started. So the
+main process writes its choices to a block of shared memory, and workers write there when an epoch has ended.
 """
 
 import atexit
@@ -24,18 +24,24 @@ from packhorse.wire import own_digest
 
 _Batch = TypeVar("_Batch")
 
-_DIGEST_BYTES = 16 << 10  # a digest names every range that is skipped
+_DIGEST_BYTES = 16 << 10
+"""Shared bytes of the digest to resume with, which is long if it names many skipped ranges."""
 _NUMBERS = 8
+"""Shared int64 numbers: the epoch, position, first_step and is_resumed of a Resume, then the four below."""
 _CHOICE, _ITERATION, _ENDED, _EXITING = 4, 5, 6, 7
+"""Indices of these: the number of the last choice; of the last iteration; of the last iteration whose end workers saw;
+and 1 if the main process ends."""
 _BOUND_BYTES = 1 << 10
+"""Shared bytes of the digest to which all processes are bound."""
 _MOST_WORKERS = 1024
+"""Shared int64 numbers, one for each worker: a hash of the digest that answered it, 0 for none yet."""
 
 
 class Progress:
-    """Where a run is, seen by the main process and by its workers.
+    """Where a run is, shared by the main process and its workers.
 
-    The main process chooses where iterations begin. Choices and iterations are numbered, so that a batch or a worker's
-    message of an earlier one is recognised as such.
+    The main process chooses where iterations begin (a choice: an epoch and a position), and begins iterations; several
+    may follow one choice. Both are numbered, so that what comes late from an earlier one is recognised and ignored.
     """
 
     def __init__(self, epoch: int, seed: int, topology: Topology) -> None:
@@ -45,20 +51,20 @@ class Progress:
         shared = torch.zeros(sum(sizes), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         numbers, seen, self._digest, self._bound = shared.split(sizes)
         self._numbers, self._seen = numbers.view(torch.int64), seen.view(torch.int64)
-        self._own: Resume | None = None  # what a StatefulDataLoader gave only to this worker
-        self._last: tuple[int, Mapping[str, Any]] | None = None  # of which choice, and the state after its last batch
-        self._iterations = 0  # in this process; only the last one goes on
+        self._own: Resume | None = None  # where only this worker begins, as a StatefulDataLoader's state says
+        self._last: tuple[int, Mapping[str, Any]] | None = None  # (a choice's number, the state after its last batch)
+        self._iterations = 0  # iterations of this process; only the last one may continue
         self._pid = os.getpid()
         self.choose(Resume(epoch=epoch))
         _OF_MAIN_PROCESS.add(self)
 
     @property
     def is_exiting(self) -> bool:
-        """Whether the main process ends; seen by workers."""
+        """Whether the main process ends; workers read it."""
         return bool(self._numbers[_EXITING])
 
     def exit(self) -> None:
-        """Says that this process ends, if it is the one that made this."""
+        """Tells workers that the main process ends; does nothing in other processes."""
         if os.getpid() == self._pid:
             self._numbers[_EXITING] = 1
 
@@ -69,32 +75,32 @@ class Progress:
 
     @property
     def choice(self) -> int:
-        """Number of the last choice."""
+        """Number of the last choice, which changes with each."""
         return int(self._numbers[_CHOICE])
 
     @property
     def facts(self) -> Facts:
-        """Facts of the run's topology, as states hold them."""
+        """The run's topology, in the form that states hold."""
         return topology_facts(self._topology)
 
     def choose(self, resume: Resume) -> None:
-        """Chooses where the next iteration begins; in the main process."""
+        """Chooses where the next iteration begins; only in the main process."""
         self._store(resume)
         self._numbers[_CHOICE] += 1
         self.begin()
 
     def begin(self) -> None:
-        """Begins again what was chosen, whether or not workers have come to its end; in the main process."""
+        """Begins another iteration of the last choice, even if workers have reached its end; in the main process."""
         self._numbers[_ITERATION] += 1
 
     def take(self, *, needs_position_of_worker: bool) -> Resume:
-        """Returns where this iteration begins; what was given only to this worker counts once.
+        """Returns where this iteration begins. A state that was loaded only for this worker is used for one iteration.
 
         Args:
-            needs_position_of_worker: whether each of several workers has a position of its own.
+            needs_position_of_worker: whether there are several workers, each with its own position (INDEPENDENT).
 
         Raises:
-            ValueError: each worker has its own position, and only one is known.
+            ValueError: each worker needs its own position, and only one position is known.
         """
         resume, own = self.next, self._own
         if needs_position_of_worker and own is None and resume.position:
@@ -108,22 +114,23 @@ class Progress:
 
     @property
     def bound(self) -> str:
-        """Digest of the dataset that all processes of this run read; empty before anything answered."""
+        """Digest of the dataset that all processes of this rank read; empty before the first answer."""
         return self._bound.numpy().tobytes().rstrip(b"\0").decode()
 
     def bind(self, digest: str) -> None:
-        """Binds all processes to the dataset of a digest, unless they are bound already."""
+        """Binds all processes of this rank to the dataset with this digest, unless they are bound already."""
         data = own_digest(digest).encode()
         if not self.bound and len(data) <= _BOUND_BYTES:
             self._bound.copy_(torch.frombuffer(bytearray(data.ljust(_BOUND_BYTES, b"\0")), dtype=torch.uint8))
 
     def agree(self, dataset: str, digest: str) -> None:
-        """Compares what answered this process with what answered the others of its loader, and binds all to it.
+        """Compares the digest that this worker got with those of the loader's other workers, and binds all to it.
 
-        Each writes down its own before it looks at the others: of two that open at once, one sees the other.
+        Each worker writes its digest before it looks at the others', so of two that open at once, at least one sees
+        the other's.
 
         Raises:
-            DigestMismatchError: another dataset of the same name answered another worker.
+            DigestMismatchError: another worker got another dataset of the same name.
         """
         worker, _ = worker_of_process()
         number = int.from_bytes(hashlib.sha256(own_digest(digest).encode()).digest()[:7]) + 1
@@ -142,13 +149,17 @@ class Progress:
         return Resume.from_state(state, seed=self._seed, topology=self._topology)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continues after a state; in a worker of a StatefulDataLoader, only for that worker."""
+        """Lets the next iteration continue after a state; in a worker of a StatefulDataLoader, only that worker's.
+
+        Raises:
+            ValueError: the state is not one of this run; or, in a worker, was saved with another number of workers.
+        """
         resume = self.read(state)
         info = get_worker_info()
         if info is None:
-            self._bound.zero_()  # the cursor says which dataset it is
+            self._bound.zero_()  # from now on the state's digest decides
             self._seen.zero_()
-            self.choose(replace(resume, steps_ahead=None))  # workers, if any, are new ones
+            self.choose(replace(resume, steps_ahead=None))  # steps_ahead is one worker's, and this is for all
             return
         saved = state["num_workers"] if is_of_worker(state) else info.num_workers
         if saved != info.num_workers:
@@ -158,13 +169,13 @@ class Progress:
                 "(packhorse.trainers.torchdata), which do with any"
             )
         self._own, self._last = resume, None
-        # The main process's StatefulDataLoader sent the state unread. It learns of it from worker 0: workers that are
-        # replaced at an epoch's end begin there too.
+        # In the main process nobody has read the state: the StatefulDataLoader only passed it on. So worker 0 writes it
+        # to the shared memory, where the main process finds it, and workers that replace these at an epoch's end.
         if info.id == 0 and resume.epoch >= self._load().epoch:
             self._store(resume)
 
     def state(self) -> State:
-        """Returns the state after this process's last batch, or where its next iteration begins."""
+        """Returns the state after this process's last batch; before the first batch, of where it will begin."""
         if self._last is not None and self._last[0] == self.choice:
             return dict(self._last[1])
         resume, (worker, num_workers) = self.next, worker_of_process()
@@ -175,14 +186,18 @@ class Progress:
         return as_worker_state(cursor, steps_ahead, num_workers, self.facts)
 
     def record(self, choice: int, state: Mapping[str, Any]) -> None:
-        """Keeps the state after the last batch of a choice."""
+        """Records the state after the last batch, and the number of the choice whose batch it is."""
         self._last = choice, state
 
     def follow(self, steps: Iterator[tuple[State, _Batch | None]]) -> Iterator[_Batch]:
-        """Yields the batches of an iteration, and keeps the state after each; the last state comes without a batch.
+        """Yields the batches of an iteration, and records the state after each.
+
+        Args:
+            steps: (state after the batch, batch); at the end of the epoch a last state, with None instead of a batch.
 
         Raises:
-            ValueError: workers have gone through the epoch already, and nothing says which one comes next.
+            ValueError: workers have gone through the epoch already, and the next one is not chosen.
+            RuntimeError: a later iteration of the same dataset has begun in this process.
         """
         info = get_worker_info()
         self._iterations += 1
@@ -213,7 +228,7 @@ class Progress:
             self._numbers[_ENDED] = iteration  # one worker says so for all
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """Yields the epochs that are left, each chosen until the next; see `PackedDataset.epochs`."""
+        """Yields the remaining epochs, and chooses each before it yields it; see `PackedDataset.epochs`."""
         if 0 < num_epochs <= (current := self._load()).epoch:
             done = (
                 f"epochs({num_epochs}) goes up to epoch {num_epochs - 1}, and epoch {current.epoch} is the next; "
@@ -226,7 +241,7 @@ class Progress:
             self.choose(self._load())
             choice = self.choice
             yield epoch
-            if self.choice == choice:  # else the loop's body chose what comes next, or saw the epoch end
+            if self.choice == choice:  # else the loop's body chose an epoch, or reached the end of this one
                 self.finish(choice)
 
     def set_epoch(self, epoch: int) -> None:
@@ -243,11 +258,11 @@ class Progress:
         self.choose(current if epoch == current.epoch else current.at_epoch(epoch))
 
     def finish(self, choice: int, digest: str = "") -> None:
-        """Chooses the next epoch, unless something else was chosen since; whoever sees an epoch's end says so.
+        """Chooses the next epoch, unless there was another choice since. Called by every part that sees an epoch's end.
 
         Args:
-            choice: what `choice` was when the epoch began.
-            digest: of the dataset, which later epochs must have too; empty if it is not known.
+            choice: the number of the choice with which the epoch began.
+            digest: the dataset's digest, which later epochs must have too; empty if it is not known.
         """
         if self.choice == choice:
             current = self._load()
@@ -255,16 +270,17 @@ class Progress:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether workers have come to the end of the last iteration."""
+        """Whether workers have reached the end of the last iteration."""
         return bool(self._numbers[_ENDED] == self._numbers[_ITERATION])
 
     def _load(self) -> Resume:
-        """What all processes see."""
+        """Reads the last choice from the shared memory."""
         epoch, position, first_step, is_resumed = self._numbers[:_CHOICE].tolist()
         digest = self._digest.numpy().tobytes().rstrip(b"\0").decode()
         return Resume(epoch=epoch, position=position, first_step=first_step, digest=digest, is_resumed=bool(is_resumed))
 
     def _store(self, resume: Resume) -> None:
+        """Writes where the next iteration begins to the shared memory."""
         digest = resume.digest.encode().ljust(_DIGEST_BYTES, b"\0")
         if len(digest) > _DIGEST_BYTES:
             length = len(resume.digest)
@@ -275,16 +291,17 @@ class Progress:
 
 
 _OF_MAIN_PROCESS: "WeakSet[Progress]" = WeakSet()
+"""The Progress of every dataset of this process, which `_tell_workers_to_end` tells of its end."""
 
 
 @atexit.register
 def _tell_workers_to_end() -> None:
-    """Lets SIGTERM end workers, which the end of the main process sends to those that are left."""
+    """Lets workers obey SIGTERM, which multiprocessing sends to the remaining workers when the main process ends."""
     for progress in _OF_MAIN_PROCESS:
         progress.exit()
 
 
 def worker_of_process() -> tuple[int, int]:
-    """(worker, number of workers) of this process; (0, 1) where it is no dataloader worker."""
+    """Returns (worker, number of workers) of this process; (0, 1) if it is not a dataloader worker."""
     info = get_worker_info()
     return (info.id, info.num_workers) if info else (0, 1)

@@ -1,8 +1,8 @@
-"""Reading bins ahead: whether positions are a walk, and the bins that a walk is about to ask for.
+"""Reading bins ahead: `ReadAhead` requests many bins at once if the requested positions are a walk.
 
-A bin's plan is dozens of bytes, and a request costs a millisecond. A client that reads positions one after the other (a
-rank's share, a worker's batches, a thread pool) gets bins that were read ahead; one that jumps gets exactly what it
-asks for. Leaves requests to `_bins_reader`, and rows made ahead to `_rows`.
+A walk is a set of evenly spaced positions, close together: a rank's share, a worker's batches, or a thread pool reading
+in order. A bin is dozens of bytes, and a request takes a millisecond, so a walk gets bins that were read ahead; other
+positions are requested exactly. Leaves requests to `_bins_reader`, and rows made ahead to `_rows`.
 """
 
 import threading
@@ -14,23 +14,23 @@ from math import gcd
 from packhorse.client.streams.blocks import BinBlock, joined
 
 REMEMBERED = 64
-"""How many of the latest positions tell a walk from jumps."""
+"""How many of the latest positions decide whether they are a walk."""
 
 _CHUNK_BYTES = 64 << 10
-"""Size of a chunk: hundreds of usual bins, which take half as long again as one bin."""
+"""Size of a chunk: hundreds of usual bins, whose request takes 1.5 times as long as that of one bin."""
 _MOST_BINS = 512
 """The most bins in a chunk."""
 _MOST_CHUNKS = 4
-"""Chunks that are kept; threads that run ahead of each other are in at most two."""
+"""Chunks that stay in memory; threads that read at different speeds use at most two at a time."""
 _FEWEST = 4
-"""The fewest positions that may be called a walk."""
+"""The fewest positions that can be a walk."""
 _SPARSEST = 32
-"""A walk asks for at least one in this many positions; the others are other workers'."""
+"""A walk has at least one in this many multiples of its stride; other workers may read the rest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chunk:
-    """Bins that one request brought, at evenly spaced positions: first, first + stride, and so on."""
+    """Bins at evenly spaced positions: first, first + stride, first + 2 · stride, and so on."""
 
     first: int
     stride: int
@@ -46,7 +46,7 @@ class ReadAhead:
     """The bins of one epoch by position, read ahead if the positions are a walk. Many threads may use it.
 
     Args:
-        fetch: requests the bins at some positions; returns them in their order, as one block.
+        fetch: function that requests the bins at some positions, and returns them in that order as one block.
         num_bins: number of bins in the epoch; positions are in [0, num_bins).
     """
 
@@ -55,7 +55,7 @@ class ReadAhead:
         self._num_bins = num_bins
         self._seen: deque[int] = deque(maxlen=REMEMBERED)
         self._chunks: deque[_Chunk] = deque(maxlen=_MOST_CHUNKS)
-        self._bins_per_chunk = 0  # not known before the first answer
+        self._bins_per_chunk = 0  # 0 until the first answer shows how large bins are
         self._lock = threading.Lock()
         self._fetching = threading.Lock()
 
@@ -71,7 +71,7 @@ class ReadAhead:
             block = self._fetch(positions)
             self._bins_per_chunk = self._bins_per_chunk or _bins_in(block)
             return block
-        with self._fetching:  # the first of several walking threads reads for all
+        with self._fetching:  # if several threads walk, the first reads and the others find the chunk
             with self._lock:
                 chunks = list(self._chunks)
             if (found := _taken(positions, chunks)) is None:
@@ -81,7 +81,11 @@ class ReadAhead:
             return found
 
     def _read(self, positions: Sequence[int], stride: int, known: Sequence[_Chunk]) -> list[_Chunk]:
-        """Reads the chunks that hold the missing positions; returns them and the known chunks."""
+        """Reads the chunks that hold the missing positions, in one request; returns them and the known chunks.
+
+        Chunks lie on a fixed grid, so that all threads of a walk request the same ones: `size` positions, of which a
+        chunk has every `stride`-th.
+        """
         size = self._bins_per_chunk * stride
         missing = [position for position in positions if all(chunk.find(position) < 0 for chunk in known)]
         begins = sorted({position // size * size + position % stride for position in missing})
@@ -116,7 +120,7 @@ def stride_of(seen: Sequence[int], *, sparsest: int) -> int:
 
 def _taken(positions: Sequence[int], chunks: Sequence[_Chunk] | deque[_Chunk]) -> BinBlock | None:
     """Returns the bins at these positions; None if the chunks do not hold all."""
-    parts: list[tuple[_Chunk, int, int]] = []
+    parts: list[tuple[_Chunk, int, int]] = []  # (chunk, first bin, end) of adjacent bins of one chunk
     for position in positions:
         for chunk in chunks:
             if (index := chunk.find(position)) >= 0:
@@ -131,7 +135,7 @@ def _taken(positions: Sequence[int], chunks: Sequence[_Chunk] | deque[_Chunk]) -
 
 
 def _bins_in(block: BinBlock) -> int:
-    """Returns how many bins a chunk shall hold, judged by the first answer: a power of two."""
+    """Returns the number of bins for a chunk of _CHUNK_BYTES, judged by the first answer: a power of two."""
     bytes_per_sequence = block.ids.itemsize + block.lengths.itemsize
     num_bytes = bytes_per_sequence * len(block.ids) + block.bin_ends.itemsize * len(block)
     bytes_per_bin = max(num_bytes // max(len(block), 1), 1)

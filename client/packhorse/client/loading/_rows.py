@@ -1,6 +1,7 @@
-"""Rows of `PackedBins`, as dictionaries of tensors: made when they are read, or ahead of a walk.
+"""Rows of `PackedBins`, as dictionaries of tensors: made when they are read, or ahead if indices are a walk.
 
-Owns when a row is made, and how many rows are kept. Leaves making rows to `packed_bins`, and bins to `_read_ahead`.
+Owns when a row is made, and how many rows stay in memory. Leaves making rows to `packed_bins`, and bins, and what a
+walk is, to `_read_ahead`.
 """
 
 import threading
@@ -23,8 +24,8 @@ class Rows(Sequence[dict[str, Any]]):
         ([1, 0], [0, 1, 3, 2])
 
     Args:
-        bins: one for each row.
-        make: makes one row of each bin, a dictionary from key to tensor.
+        bins: the bins, one for each row.
+        make: function that makes one row of each bin, a dictionary from key to tensor.
     """
 
     def __init__(self, bins: BinBlock, make: Callable[[BinBlock], list[dict[str, Any]]]) -> None:
@@ -46,17 +47,18 @@ class Rows(Sequence[dict[str, Any]]):
         return iter(self._all())
 
     def _all(self) -> list[dict[str, Any]]:
+        """Returns all rows, made at the first call."""
         if self._made is None:
             self._made = self._make(self.bins)
         return self._made
 
 
 _AT_ONCE = 16
-"""The most rows that are made together; more rows gain nothing."""
+"""The most rows that are made together; more at once would not be faster."""
 _AT_ONCE_BYTES = 2 << 20
-"""The most bytes of rows that are made together; long rows gain nothing."""
+"""The most bytes of rows that are made together; long rows are not faster together."""
 _READY_BYTES = 32 << 20
-"""The most bytes of rows that are kept. Sixteen threads with batches of eight rows of 2,048 tokens need 8 MiB."""
+"""The most bytes of rows that wait to be read. 16 threads with batches of 8 rows of 2,048 tokens need 8 MiB."""
 _SPARSEST_ROWS = 4
 """Rows are made ahead if at least one in this many is read; a sparser walk would waste them."""
 
@@ -64,10 +66,10 @@ _SPARSEST_ROWS = 4
 class RowsAhead:
     """Rows by index, up to 16 made together if the indices are a walk. Many threads may use it.
 
-    A row that was returned is not kept.
+    Each row is returned once: a second read of it makes it again.
 
     Args:
-        make: makes the rows at some indices; returns them in their order, as dictionaries from key to tensor.
+        make: function that makes the rows at some indices, in that order, as dictionaries from key to tensor.
         num_rows: number of rows; indices are in [0, num_rows).
     """
 
@@ -77,7 +79,7 @@ class RowsAhead:
         self._seen: deque[int] = deque(maxlen=REMEMBERED)
         self._ready: dict[int, dict[str, Any]] = {}
         self._making = threading.Lock()
-        self._bytes_per_row = _AT_ONCE_BYTES  # not known before the first row
+        self._bytes_per_row = _AT_ONCE_BYTES  # until the first row is made: so the first is made by itself
 
     def row(self, index: int) -> dict[str, Any]:
         """Returns the row at an index. Calls `make`, which may raise, at most once."""
@@ -85,7 +87,7 @@ class RowsAhead:
         row = self._ready.pop(index, None)
         if row is not None:
             return row
-        with self._making:  # the first of several walking threads makes for all
+        with self._making:  # if several threads walk, the first makes rows for all
             row = self._ready.pop(index, None)
             if row is not None:
                 return row

@@ -1,7 +1,8 @@
 """`PackedDataset`: the service's bins as batches, inside a PyTorch DataLoader.
 
-Owns its arguments, how a worker opens its stream, the token sources, and what a plan asks of both them and the format.
-Leaves where a run is to `_progress`, the tensors to `batches.batch`, and ranks to `ranks`.
+Owns the dataset's arguments; how a worker opens its stream; and `BatchMaker`, which joins token sources and batch
+format with what a plan demands of them, here and for `packed_bins`. Leaves progress and resuming to `_progress`,
+tensors to `batches.batch`, which rank this is to `ranks`, and worker processes to `loader`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,14 +43,16 @@ if TYPE_CHECKING:
 
 
 class BatchMaker:
-    """Makes batches of one dataset's blocks; it travels to workers by pickle.
+    """Makes batches of one dataset's blocks. Workers get a pickled or forked copy.
+
+    Call `prepare` with the stream's header first: it checks the tokens and the format against the plan.
 
     Args:
-        tokens: what `as_token_source` takes; None for those that come with the bins.
+        tokens: anything that `as_token_source` accepts; None for the tokens that come with the bins.
         form: how the batches look.
 
     Raises:
-        ValueError: tokens or loss mask are no source, or the mask is of other tokens.
+        ValueError: the tokens or the loss mask are not a token source, or the mask belongs to other tokens.
     """
 
     def __init__(self, tokens: Any, form: BatchFormat) -> None:
@@ -57,32 +60,33 @@ class BatchMaker:
         self.tokens = FromServer() if tokens is None else as_token_source(tokens)
         self.loss_mask = _loss_mask_of(self.tokens, form.loss_mask)
         self._assembler: BatchAssembler | None = None
-        self._checked = ("", 0)  # fingerprint of the tokens that were compared, and of how many sequences
-        self._wants_groups = False
-        self._rows_per_bin: NDArray[np.int64] | None = None  # of every component, where rows are to be theirs
+        self._checked = ("", 0)  # (fingerprint, number of sequences) of the plan whose tokens were compared last
+        self._wants_groups = False  # whether bins must have groups, for `shared_prefix`
+        # Short bins in a joined bin, of every component: int64 [C]; None if a bin is one row.
+        self._rows_per_bin: NDArray[np.int64] | None = None
 
     @property
     def wants_tokens(self) -> bool:
-        """Whether the bins must bring their tokens."""
+        """Whether tokens must be requested with the bins."""
         return isinstance(self.tokens, FromServer)
 
     @property
     def preset(self) -> Preset | None:
-        """Whose keys the batches get; None for PackedBatch's own."""
+        """The preset whose keys the batches get; None for PackedBatch's own."""
         return self.form.preset if isinstance(self.form.preset, Preset) else None
 
     def prepare(self, plan: StreamHeader, *, pin_memory: bool = False, as_sent: bool = False) -> None:
-        """Learns what the plan asks of batches; before the first of them.
+        """Adapts to a plan, after checking that tokens and format fit it. Call it before the first batch.
 
         Args:
             plan: the stream's header.
             pin_memory: whether batches are in page-locked memory.
-            as_sent: whether sequences that share prefixes are assembled without what they share, for an audit.
+            as_sent: whether a sequence is assembled without the prefix that it shares, as an audit needs it.
 
         Raises:
             TokenSourceError: the tokens are not those of the plan's dataset, or lack a component of its mixture.
-            ValueError: component_rows is asked for without a mixture, or the dataset's groups share prefixes and
-                batches are to be no trees.
+            ValueError: the format does not fit the plan: component_rows without a mixture, or shared prefixes without
+                trees.
         """
         is_tree = self.form.shared_prefix == "tree" or (self.preset is not None and self.preset.folds)
         if plan.shares_prefixes and not is_tree and not as_sent:
@@ -100,7 +104,7 @@ class BatchMaker:
         is_new = bool(plan.tokens_fingerprint) and fingerprint != self._checked and not plan.id_column
         if (
             is_new and self.tokens.knows_lengths and not self.wants_tokens
-        ):  # of others 64 reads take seconds; rows are ids
+        ):  # the check makes 64 reads, which take seconds if lengths are not known; with an id column, ids are not rows
             check_tokens(self.tokens, *fingerprint)
             self._checked = fingerprint
         if self.loss_mask is not None:
@@ -132,7 +136,7 @@ class BatchMaker:
         return self._assembler.assemble(bins, self.tokens, loss_mask=self.loss_mask)
 
     def assemble_steps(self, bins: BinBlock, batch_size: int) -> Iterator[PackedBatch]:
-        """Assembles the bins of some steps into a batch each; see `BatchAssembler.assemble_steps`."""
+        """Yields a batch for each `batch_size` bins; see `BatchAssembler.assemble_steps`."""
         assert self._assembler is not None
         self._check_groups(bins)
         parts = [(1, bins)] if self._rows_per_bin is None else in_rows(bins, self._rows_per_bin, batch_size)
@@ -143,11 +147,11 @@ class BatchMaker:
             )
 
     def batches(self, stream: BinStream, *, pin_memory: bool) -> Iterator[tuple[int, Batch]]:
-        """Yields each step of a stream with its batch, in the preset's keys."""
+        """Yields (step, batch) for each step of a stream; batches have the preset's keys."""
         digest = stream.header.digest
         self._open(stream, pin_memory)
         for block in stream:
-            if stream.header.digest != digest:  # stages were appended to a mixture
+            if stream.header.digest != digest:  # the stream was reopened, and meanwhile the mixture got another stage
                 digest = stream.header.digest
                 self._open(stream, pin_memory)
             end = 0
@@ -157,12 +161,13 @@ class BatchMaker:
                 yield from zip(steps, map(self.convert, batches), strict=True)
 
     def _open(self, stream: BinStream, pin_memory: bool) -> None:
+        """Prepares for a stream, and lets the preset check the plan."""
         self.prepare(stream.header, pin_memory=pin_memory)
         if self.preset is not None:
             self.preset.check_plan(stream.header.max_sequences_per_bin, stream.topology.most_bins_of_rank)
 
     def convert(self, batch: PackedBatch) -> Batch:
-        """Returns the preset's keys of a batch; the batch itself where there is no preset."""
+        """Returns a batch with the preset's keys; without a preset, the batch itself."""
         return batch if self.preset is None else Batch(self.preset.convert(batch))
 
     def _check_groups(self, bins: BinBlock) -> None:
@@ -174,7 +179,12 @@ class BatchMaker:
 
 
 def _loss_mask_of(tokens: TokenSource, given: Any) -> TokenSource | None:
-    """Returns the loss mask; what comes with the bins if nothing else is given with such tokens."""
+    """Returns the source of the loss mask; None to predict all tokens.
+
+    Args:
+        tokens: the source of the tokens. If these come with the bins, so does the mask that "auto" means.
+        given: the option `loss_mask` of a BatchFormat.
+    """
     if not isinstance(tokens, FromServer):
         return loss_mask_of(tokens, given)
     if given is None:
@@ -183,7 +193,7 @@ def _loss_mask_of(tokens: TokenSource, given: Any) -> TokenSource | None:
 
 
 def _of_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:
-    """Returns the source as it takes the plan's ids."""
+    """Returns the source prepared for the plan's ids: of a mixture's components, or of an id column."""
     return source.for_components(plan.components) if plan.components else source.for_ids(plan.id_column)
 
 
@@ -199,9 +209,9 @@ class PackedDataset(IterableDataset[Batch]):
             ...
     ```
 
-    Every batch (a `PackedBatch`, or a `Batch` with the preset's keys) carries a `cursor`. Save the cursor of the last
-    batch that was trained on, and `load_state_dict(cursor)` goes on after it, under any world size, batch size and
-    number of workers. Epochs only go forward from there.
+    Every batch (a `PackedBatch`, or a `Batch` with the preset's keys) has a `cursor`. Save the cursor of the last batch
+    that was trained on, and `load_state_dict(cursor)` continues after it, under any world size, batch size and number
+    of workers. From there on, earlier epochs cannot be chosen again.
 
     Example:
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
@@ -209,17 +219,17 @@ class PackedDataset(IterableDataset[Batch]):
         [[3, 2], [0, 1]]
 
     Args:
-        target: what `connect` takes, a function that returns a Client, or a Server. By itself, the path of a prepared
-            folder or of a mixture's file.
+        target: a target of `connect`, a function that returns a Client, or a Server. Without `dataset`, the path of a
+            prepared folder or of a mixture's file.
         dataset: its name on the server, or a Run, which can also skip positions; None for the folder's.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; see
             `as_token_source`. None for those that the folder was prepared from, or those of a server with `--tokens`.
-        batch_size: bins in a batch, for each rank; None where `topology` says it.
-        seed: of the run, in [0, 2^64); None for that of a Run, or 0.
+        batch_size: bins in a batch, for each rank; None if `topology` gives it.
+        seed: of the run, in [0, 2^64); None for the seed of the Run, or 0.
         preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.
         balance: where ranks wait for each other: `none`, `micro-step` (FSDP, expert parallelism) or `optimizer-step`
-            (DDP with accumulation). Each optimizer step trains on the same bins with any balance. None for that of
-            `topology`, which is `none` by default.
+            (DDP with accumulation). Each optimizer step trains on the same bins with any balance. None for the balance
+            of `topology`, which is `none` by default.
         rank: data-parallel (rank, world_size), or a device mesh; None asks Megatron, torch.distributed or the launcher.
             See `LoaderOptions.rank`.
         topology: how ranks share the epoch: remainder, mode, accumulation, batch schedule. Its world_size is the
@@ -228,8 +238,8 @@ class PackedDataset(IterableDataset[Batch]):
 
     Raises:
         ValueError: an argument is out of range, or is given twice.
-        DigestMismatchError: there is a process group, and another dataset of this name answered another rank. With one,
-            each rank asks for the dataset when this is made.
+        DigestMismatchError: there is a process group, and another rank got another dataset of this name. (With a
+            process group, each rank asks for the dataset when this object is made.)
     """
 
     @with_hints
@@ -258,7 +268,7 @@ class PackedDataset(IterableDataset[Batch]):
             self.maker.preset.warn_of_cost(self.topology.most_bins_of_rank)
         self.progress = Progress(self.run.epoch, self.run.seed, self.topology)
         self.progress.bind(digest_of_ranks(self._server, self.run, world_size))
-        self._num_steps: tuple[Resume, int] | None = None  # of the epoch that was counted last
+        self._num_steps: tuple[Resume, int] | None = None  # (an iteration's beginning, its steps), as counted last
 
     @property
     def epoch(self) -> int:
@@ -268,21 +278,21 @@ class PackedDataset(IterableDataset[Batch]):
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """Yields the remaining epochs up to `num_epochs`; the loop's body iterates each.
 
-        `for epoch in dataset.epochs(3):` goes through epochs 0, 1 and 2. After a cursor of epoch 1 it goes through what
-        is left of epoch 1, and through epoch 2. Where a cursor's training was complete, a warning says so.
+        `for epoch in dataset.epochs(3):` goes through epochs 0, 1 and 2. After a cursor of epoch 1 it goes through the
+        rest of epoch 1, and through epoch 2. If no epoch is left after a cursor, it yields none and warns.
 
         Raises:
-            ValueError: these epochs are done, and no cursor says so.
+            ValueError: these epochs are done, although no cursor was loaded.
         """
         return self.progress.epochs(checked_integer("num_epochs", num_epochs, 0))
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration, from its beginning.
 
-        The epoch that is set already stays as it is, so that a resumed epoch keeps its position.
+        If it is the current epoch, nothing changes, so that a resumed epoch keeps its position.
 
         Raises:
-            ValueError: the epoch is negative, or was done before the cursor that was loaded.
+            ValueError: the epoch is negative, or a cursor was loaded and the epoch is already done.
         """
         self.progress.set_epoch(checked_integer("epoch", epoch, 0))
 
@@ -296,11 +306,12 @@ class PackedDataset(IterableDataset[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue after a batch's `cursor` or a `state_dict()`.
 
-        The whole state of a StatefulDataLoader, given to the dataset, continues after the loader's last batch, under
-        any world size, batch size and number of workers. Given to such a loader, it wants the workers that saved it.
+        The dataset also takes the whole state of a StatefulDataLoader, and then continues after that loader's last
+        batch, under any world size, batch size and number of workers. A StatefulDataLoader itself can load its state
+        only with as many workers as saved it.
 
         Raises:
-            ValueError: it is neither, or of another seed or topology.
+            ValueError: it is not such a state, or was saved with another seed or, a worker's, another topology.
         """
         self.progress.load(state)
 
@@ -315,9 +326,9 @@ class PackedDataset(IterableDataset[Batch]):
         )
 
     def __len__(self) -> int:
-        """Batches that the next iteration yields to this rank, over all its workers; asks the server once.
+        """Number of batches that the next iteration yields to this rank, over all its workers; asks the server once.
 
-        A child process asks, so that this one has not used gRPC and may fork its workers (see `Server.ask`).
+        A child process asks, so that this process does not use gRPC and may fork its workers (see `Server.ask`).
         """
         resume = self.progress.next
         if self._is_independent and get_worker_info() is None:
@@ -327,15 +338,16 @@ class PackedDataset(IterableDataset[Batch]):
         return self._num_steps[1]
 
     def __iter__(self) -> Iterator[Batch]:
-        """Goes through this worker's batches of the epoch; the client's exceptions pass through.
+        """Yields this worker's batches of the epoch; may raise any exception of the client.
 
-        Without workers, an iteration that has come to the epoch's end is followed by one of the next epoch. A
-        DataLoader's workers cannot tell its end from a loop that was left, so loop over `epochs` there.
+        Without workers, the next iteration after an epoch's end goes through the next epoch. A worker runs ahead of the
+        training loop, so it cannot know whether the loop reached the epoch's end or was left early: with workers, loop
+        over `epochs`.
 
         Raises:
-            ValueError: workers have gone through the epoch already, and nothing says which one comes next; or a cursor
-                is to be resumed at which several workers of an INDEPENDENT dataset do not stand; or accelerate was
-                given a DataLoader of this dataset to prepare.
+            ValueError: workers have gone through the epoch already, and the next one is not chosen; or the cursor is of
+                one worker of an INDEPENDENT dataset, and there are several; or accelerate was given a DataLoader of
+                this dataset to prepare.
         """
         refuse_dispatching()
         if get_worker_info() is not None:
@@ -347,7 +359,7 @@ class PackedDataset(IterableDataset[Batch]):
         return (batch for _, batch in self._steps() if batch is not None)
 
     def _steps(self) -> Iterator[tuple[State, Batch | None]]:
-        """Yields this worker's steps, each with the state after it; at the epoch's end a state without a batch."""
+        """Yields (state after the batch, batch) for this worker's steps; at the epoch's end (last state, None)."""
         worker, num_workers = worker_of_process()
         is_one_of_many = self._is_independent and num_workers > 1
         resume, facts = self.progress.take(needs_position_of_worker=is_one_of_many), self.progress.facts
@@ -375,6 +387,7 @@ class PackedDataset(IterableDataset[Batch]):
             yield state | {"finished": True}, None
 
     def _count_steps(self, resume: Resume) -> int:
+        """Returns the number of a rank's steps from `resume` on, from the header of a stream."""
         with self._server.open() as client, self._stream(client, resume, 0, 1) as stream:
             self.run.check_skips(resume.epoch, stream.header)
             self.progress.bind(resume.digest or stream.header.digest)
@@ -387,6 +400,11 @@ class PackedDataset(IterableDataset[Batch]):
     def _stream(
         self, client: Client, resume: Resume, worker: int, num_workers: int, *, with_tokens: bool = False
     ) -> BinStream:
+        """Returns the stream of one worker of this rank, from `resume` on.
+
+        After a cursor within an optimizer step, the DataLoader's worker 0 serves the first step that is not done, so
+        the server's number of a worker differs from the DataLoader's.
+        """
         if not self._is_independent:
             steps_ahead = worker if resume.steps_ahead is None else resume.steps_ahead
             worker = (resume.first_step + steps_ahead) % num_workers
@@ -407,7 +425,7 @@ class PackedDataset(IterableDataset[Batch]):
 
 
 def _of_loader(topology: Topology | None, batch_size: int | None, balance: Balance | None, world_size: int) -> Topology:
-    """The topology of a dataset, out of what was given."""
+    """Returns the topology of a dataset, from its arguments and the world size; refuses fields that others decide."""
     given = topology or Topology()
     if batch_size is None and topology is None:
         raise ValueError("batch_size is missing: bins in a batch, for each rank")

@@ -1,7 +1,7 @@
-"""A prepared folder as the whole address of a dataset: where it is served, its name, and its tokens.
+"""A prepared folder as the only argument: from its path follow the target, the dataset's name, and the tokens.
 
-Owns finding a folder's tokens, and checking that they have not changed. Leaves serving the folder to the embedded
-transport.
+Owns finding the folder's tokens. Leaves checking that these have not changed to `packhorse.tokens.recorded`, and
+serving the folder to `transport/embedded`.
 """
 
 import json
@@ -20,7 +20,7 @@ _MIXTURE_SUFFIX = ".mixture.toml"
 
 
 def of_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -> tuple[Any, str | Run, Any]:
-    """Returns a target, a dataset and tokens, of which a prepared folder may be all.
+    """Returns (target, dataset, tokens), as given, or as a prepared folder's path determines them.
 
     Args:
         target: as in `PackedDataset`; with `dataset=None` the path of a prepared folder, or of a mixture's file, which
@@ -29,7 +29,7 @@ def of_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -
         tokens: as in `PackedDataset`; None for those that the folder was prepared from, or that the server sends.
 
     Raises:
-        ValueError: something is left out that no folder says; names the argument and the way out.
+        ValueError: the dataset is left out and the target is no such path, or the folder does not record its tokens.
         TokenSourceError: the tokens are not there any more, or others are there.
     """
     if dataset is not None:
@@ -49,6 +49,7 @@ def of_folder(target: Target | Server, dataset: str | Run | None, tokens: Any) -
 
 
 def _tokens_of(folder: Path) -> TokenSource:
+    """Returns the tokens that a folder was prepared from, as its manifest records them."""
     inputs = json.loads((folder / _MANIFEST).read_text(encoding="utf-8")).get("inputs") or {}
     record = inputs.get("tokens")
     if not isinstance(record, dict):

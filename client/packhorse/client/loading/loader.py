@@ -1,7 +1,8 @@
-"""`create_packed_dataloader`: a dataset's batches, on the device before a step needs them.
+"""`create_packed_dataloader` and `PackedDataLoader`: a dataset's batches, on the device before a step needs them.
 
-Owns how many workers there are; leaves how they start and end to `loading.workers`, batches to `dataset`, and copies
-to the device to `prefetch`.
+Owns the DataLoader with its workers, and when an epoch counts as done. Leaves how workers start and end to
+`loading.workers`, batches to `dataset`, copies to the device to `prefetch`, and sending batches to other ranks to
+`peers`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,13 +38,14 @@ class PackedDataLoader:
     loop above then trains on the rest of that epoch and on the epochs after it.
 
     Workers live from the first iteration until `close`, the end of a `with`, or the end of the loader, and follow
-    `set_epoch` and `load_state_dict`. They are forked if that is the platform's default. But once this process has used
-    gRPC through this package (a Client, a dataset iterated without workers), forked children sometimes stall. Workers
-    then come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` does not use gRPC in this
-    sense. Workers ignore SIGTERM, SIGINT and the like, so that the trainer can save; they end with it.
+    `set_epoch` and `load_state_dict`. They are forked if that is the platform's default, unless this process has used
+    gRPC through this package (a Client, a dataset iterated without workers), because forked children would sometimes
+    stall. Then they come from a fork server, and the script needs its `if __name__ == "__main__":`. `len` asks in a
+    child process, so it does not count. Workers ignore SIGTERM, SIGINT and the like, so that the trainer can save; they
+    end when the trainer ends.
 
-    With `peers`, the first of these ranks reads and the others receive: all of them must iterate in step, as they step
-    through their model. The others start no workers.
+    With `peers`, the first of these ranks reads, and the others receive its batches and start no workers. All of them
+    must call `next` together, as they run their model together.
 
     Example:
         >>> dataset = PackedDataset("embedded:datasets", "corpus", "corpus.idx", batch_size=1, seed=1)
@@ -78,7 +80,7 @@ class PackedDataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration; see `PackedDataset.set_epoch`."""
-        self.dataset.progress.begin()  # returned batches count, not those that workers have read
+        self.dataset.progress.begin()  # workers may have read to the epoch's end; the loop's own progress counts
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,14 +100,14 @@ class PackedDataLoader:
         return f"<PackedDataLoader with {self.options.num_workers} workers{device}: {self.dataset!r}>"
 
     def __len__(self) -> int:
-        """Batches that the next iteration yields to this rank."""
+        """Number of batches that the next iteration yields to this rank."""
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields this rank's batches of the epoch, with their tensors on the device.
 
-        The client's exceptions pass through. If you leave an iteration early, the next one begins at the same point:
-        the epoch's beginning, or the state last given to `load_state_dict`.
+        It may raise any exception of the client. If you leave an iteration early, the next one begins at the same
+        point: the epoch's beginning, or the state last given to `load_state_dict`.
         """
         progress, digest = self.dataset.progress, ""
         progress.begin()
@@ -134,6 +136,7 @@ class PackedDataLoader:
         return iter(self._batches)
 
     def _of_peers(self, peers: Peers) -> Iterator[Batch]:
+        """Returns the batches that this rank shares with its peers, after checking that all would read the same."""
         dataset, begin = self.dataset, self.dataset.progress.next
         peers.agree(
             {
@@ -148,7 +151,10 @@ class PackedDataLoader:
         return peers.share(self._of_this_rank() if peers.is_first else None, chosen_device(self.options.device))
 
     def _data_loader(self) -> "DataLoader[Batch]":
-        # Without pin_memory, which would be one more thread and queue: the prefetcher's thread pins what it copies.
+        """Returns the DataLoader that makes this rank's batches, in workers or in this process.
+
+        It does not pin memory, which would take one more thread and queue: the prefetcher's thread does.
+        """
         options = self.options
         if options.num_workers == 0:
             return DataLoader(_OneEpoch(self.dataset), batch_size=None)
@@ -163,7 +169,7 @@ class PackedDataLoader:
 
 
 class _Workers(DataLoader[Batch]):
-    """A DataLoader whose workers outlive the signals of a preemption from their first moment on."""
+    """A DataLoader whose workers survive the signals of a preemption from the moment they start."""
 
     def __iter__(self) -> Any:
         with starting_workers():
@@ -171,7 +177,10 @@ class _Workers(DataLoader[Batch]):
 
 
 class _OneEpoch(IterableDataset[Batch]):
-    """A dataset's batches made in this process, ahead of the loop: only the loader knows when the epoch is done."""
+    """A dataset whose batches are made in this process, ahead of the loop.
+
+    Reaching its end does not end the epoch: the loader decides that, when the loop has got the last batch.
+    """
 
     def __init__(self, dataset: PackedDataset) -> None:
         self._dataset = dataset
@@ -214,25 +223,25 @@ def create_packed_dataloader(
         >>> loader.close()
 
     Args:
-        target: a target of `connect`, a function that returns a Client, or a Server. By itself, the path of a prepared
-            folder or of a mixture's file.
+        target: a target of `connect`, a function that returns a Client, or a Server. Without `dataset`, the path of a
+            prepared folder or of a mixture's file.
         dataset: its name on the server, or a Run, which can also skip positions; None for the folder's.
         tokens: a TokenSource, a path of a token file, or anything that maps an id to tokens; None for those that the
             folder was prepared from.
-        batch_size: bins in a batch, for each rank; None where `topology` says it.
-        seed: of the run, in [0, 2^64); None for that of a Run, or 0.
+        batch_size: bins in a batch, for each rank; None if `topology` gives it.
+        seed: of the run, in [0, 2^64); None for the seed of the Run, or 0.
         preset: name of a training stack, or a Preset, whose keys the batches get; None for PackedBatch's own.
         balance: where ranks wait for each other: `none`, `micro-step` or `optimizer-step`; see `PackedDataset`. None
-            for that of `topology`, which is `none` by default.
+            for the balance of `topology`, which is `none` by default.
         num_workers: worker processes; 0 to make batches in this process. None for those of `loader`, 2 by default.
-        device: where tensors go; None for the current CUDA device where there is one, else the CPU.
+        device: the tensors' device; None for the current CUDA device if there is one, else the CPU.
         topology: how ranks share the epoch: remainder, mode, accumulation, batch schedule.
         batch: how a batch looks: separators, labels, loss mask and the like.
         loader: which rank this process is, and what workers make ahead.
 
     Raises:
         ValueError: an argument is out of range, or is given twice.
-        TypeError: there is no such argument; says what it is here, if a DataLoader has it.
+        TypeError: there is no such argument; if a DataLoader has it, the error says what to give here.
     """
     options = with_words(loader or LoaderOptions(), num_workers=num_workers, device=device)
     packed = PackedDataset(

@@ -1,7 +1,7 @@
-"""`PackedBins`: an epoch's bins by position, for other loaders and samplers.
+"""`PackedBins`: an epoch's bins as rows by index, for other loaders and samplers.
 
-Owns the rows. Leaves the meaning of an index to `_indices`, requests to `_bins_reader`, when rows are made to
-`_rows`, and tensors to `dataset`.
+Owns the keys of a row, and the headers of the epochs. Leaves the meaning of an index to `_indices`, requests to
+`_bins_reader`, when rows are made to `_rows`, and making batches, from which rows are cut, to `dataset`.
 """
 
 import os
@@ -36,10 +36,11 @@ from packhorse.topology import Topology, checked_integer
 from packhorse.types import StreamHeader
 
 _ROW_KEYS = ("input_ids", "labels", "sequence_ids", "position_ids")
-"""The keys of PackedBatch that a row has without a preset. No `attention_mask`: with one, a model of Hugging Face would
-look for padding and not for sequences."""
+"""The keys of PackedBatch that a row has without a preset. There is no `attention_mask`: with one, a model of Hugging
+Face would look for padding instead of the bounds of sequences."""
 
 _ONE_BIN = Topology()
+"""One rank with one bin in a step: rows have no other topology."""
 _NO_BINS = BinBlock(
     ids=np.zeros(0, dtype=np.int64),
     lengths=np.zeros(0, dtype=np.int32),
@@ -51,10 +52,10 @@ _NO_BINS = BinBlock(
 class PackedBins(Dataset[dict[str, Any]]):
     """An epoch's bins as a map-style dataset, with `len` and `[position]`. One request brings many positions.
 
-    For a DataLoader with a sampler, Hugging Face's Trainer, accelerate, Grain and all else that reads by index. The
-    epoch is already shuffled, so `shuffle=False` loses nothing; `shuffle=True` is exact as well. The sampler decides
-    who reads which index. One that repeats indices when the rows do not fill a step (DistributedSampler, accelerate)
-    repeats sequences: `num_bins_multiple_of` prevents that.
+    It is for a DataLoader with a sampler, Hugging Face's Trainer, accelerate, Grain and other code that reads by index.
+    The epoch is already shuffled, so `shuffle=False` loses nothing; `shuffle=True` is exact as well. The sampler
+    decides which rank reads which index. A sampler that repeats indices if the rows do not fill a step
+    (DistributedSampler, accelerate) repeats sequences: `num_bins_multiple_of` prevents that.
 
     ```
     bins = PackedBins("127.0.0.1:50051", "corpus", "corpus.idx", seed=1, num_bins_multiple_of=world_size * 8)
@@ -67,13 +68,13 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     A row is a dict of tensors [max_seq_len] that stack: `input_ids`, `labels`, `sequence_ids` and `position_ids` as in
     PackedBatch, and `position`, an int64 scalar, -1 for an empty bin. A mixture's rows also have `component_id`, the
-    number of their component. With a preset, a row has that training stack's keys.
+    index of their component. With a preset, a row has that training stack's keys.
     For whole batches, with the layout that masks are made from, give the DataLoader `collate_fn=bins.collate`.
     Hugging Face's Trainer takes `preset="rows"` as it is, and `preset="padding-free"` with `data_collator=bins.collate`
     and `remove_unused_columns=False`.
 
-    A forked or pickled copy opens its own connection when it is first read. Bins are read ahead if indices come at a
-    regular distance, so that reading in order makes few requests.
+    A forked or pickled copy opens its own connection when it is first read. Bins are read ahead if indices are evenly
+    spaced, so that reading in order makes few requests.
 
     Example:
         >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1)
@@ -84,17 +85,17 @@ class PackedBins(Dataset[dict[str, Any]]):
         (torch.Size([2, 8]), [0, 1])
 
     Args:
-        target: what `connect` takes, a function that returns a Client, or a Server. By itself, the path of a prepared
-            folder or of a mixture's file.
+        target: a target of `connect`, a function that returns a Client, or a Server. Without `dataset`, the path of a
+            prepared folder or of a mixture's file.
         dataset: its name on the server, or a Run, which can also skip positions and begin at a later epoch; None for
             the folder's.
         tokens: a TokenSource, a path of token files, or anything that gives a sequence's tokens for its id; None for
             those that the folder was prepared from.
-        seed: of the run, in [0, 2^64); None for that of a Run, or 0.
+        seed: of the run, in [0, 2^64); None for the seed of the Run, or 0.
         preset: name of a preset, or a Preset. With one that joins the bins of a batch into one row, use
             `collate_fn=bins.collate`.
         num_epochs: number of epochs in the indices, each in its own order, for loaders without `set_epoch` (Grain):
-            with N bins, index N is position 0 of the next epoch. They are counted from the epoch of index 0, also after
+            with N bins, index N is position 0 of the next epoch. The epoch of index 0 is the first of them, also after
             a cursor.
         num_bins_multiple_of: empty bins, all padding, fill each epoch up to a multiple of this number of rows.
         batch: how a row, or `collate`'s batch, looks.
@@ -136,10 +137,10 @@ class PackedBins(Dataset[dict[str, Any]]):
         self._maker = BatchMaker(tokens, form)
         self._progress = Progress(self.run.epoch, self.run.seed, _ONE_BIN)
         self._agreed = digest_of_ranks(self._server, self.run)
-        self._headers: dict[tuple[str, int], StreamHeader] = {}  # by what is skipped and where the epoch begins
+        self._headers: dict[tuple[str, int], StreamHeader] = {}  # (skipped ranges, first position) → an epoch's header
         self._indices: Indices | None = None
         self._reader: BinsReader | None = None
-        self._locks: dict[int, threading.RLock] = {}  # by process: one that was forked must not wait for another's
+        self._locks: dict[int, threading.RLock] = {}  # by process id: a fork must not wait for a thread of its parent
 
     @property
     def epoch(self) -> int:
@@ -149,10 +150,10 @@ class PackedBins(Dataset[dict[str, Any]]):
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of index 0, also in workers that are already running. Call it between iterations.
 
-        The epoch that is set already stays as it is, so that a resumed epoch keeps its position.
+        If it is the current epoch, nothing changes, so that a resumed epoch keeps its position.
 
         Raises:
-            ValueError: the epoch is negative, or was done before the cursor that was loaded.
+            ValueError: the epoch is negative, or a cursor was loaded and the epoch is already done.
         """
         self._progress.set_epoch(checked_integer("epoch", epoch, 0))
 
@@ -170,8 +171,8 @@ class PackedBins(Dataset[dict[str, Any]]):
             (1, 0, 1)
 
         Raises:
-            IndexError: there are not as many rows.
-            ValueError: it is no number of rows.
+            IndexError: there are fewer rows.
+            ValueError: `num_rows` is not an integer of at least 0.
         """
         if not checked_integer("num_rows", num_rows, 0):
             resume = self._progress.next
@@ -183,10 +184,10 @@ class PackedBins(Dataset[dict[str, Any]]):
         return Cursor(digest=digest, seed=self.run.seed, epoch=epoch, position=position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues at a cursor: index 0 is then its position. Earlier positions are left out.
+        """Continues at a cursor: index 0 is then its position, and earlier positions are left out.
 
         Raises:
-            ValueError: it is none, or of another seed.
+            ValueError: it is not a cursor, was saved with another seed, or is within an optimizer step.
         """
         resume = self._progress.read(state)
         if resume.first_step:
@@ -198,7 +199,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         self._progress.choose(resume)
 
     def __len__(self) -> int:
-        """Rows of all epochs together; the service is asked once, in a child process (see `_apart`)."""
+        """Number of rows in all epochs together; asks the server once, in a child process (see `Server.ask`)."""
         return self._indexed().ends[-1]
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
@@ -206,7 +207,7 @@ class PackedBins(Dataset[dict[str, Any]]):
 
         Raises:
             IndexError: there is no such row.
-            ValueError: the preset makes no rows.
+            ValueError: the preset or the format makes whole batches, not rows.
         """
         indexed = self._indexed()
         number = as_index(index)
@@ -214,7 +215,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         return self._opened().rows(indexed).row(number % indexed.ends[-1])
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> "Rows":
-        """Returns many rows, which one request brings; a DataLoader asks for a batch this way.
+        """Returns many rows by one request. A DataLoader calls this for a batch.
 
         Raises:
             IndexError: there is no such row.
@@ -223,14 +224,14 @@ class PackedBins(Dataset[dict[str, Any]]):
         return Rows(self._bins([indexed.find(as_index(index)) for index in indices]), self._rows_of)
 
     def _getitems(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """The same under the name by which Grain reads many records at once."""
+        """Returns the same as a list; Grain calls this to read many records at once."""
         return list(self.__getitems__(indices))
 
     def collate(self, rows: "Rows") -> Batch:
         """Makes one batch of the bins that `__getitems__` returned. Pass it to a DataLoader as `collate_fn`.
 
-        The batch is what PackedDataset yields, without a cursor: with `layout`, `cu_seqlens` and `ids`, or in the
-        preset's form. It crosses from a worker in one piece.
+        The batch is as PackedDataset yields it, but without a cursor: with `layout`, `cu_seqlens` and `ids`, or with
+        the preset's keys. A worker sends it as one block of memory.
 
         Example:
             >>> bins = PackedBins("embedded:datasets", "corpus", "corpus.idx", seed=1, preset="padding-free")
@@ -239,7 +240,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             [0, 5, 8, 13, 16]
 
         Raises:
-            ValueError: the rows are others.
+            ValueError: `rows` are not the object that `__getitems__` returned.
         """
         if not isinstance(rows, Rows):
             raise ValueError(
@@ -254,7 +255,7 @@ class PackedBins(Dataset[dict[str, Any]]):
             yield self[index]
 
     def __repr__(self) -> str:
-        """Names the dataset and its order, not the server: Grain compares it with what a checkpoint was saved with."""
+        """Returns the dataset and its order, without the server: Grain compares this text with a checkpoint's."""
         facts = [str(self.run), f"epoch={self.epoch}", f"num_epochs={self.num_epochs}"]
         if self.num_bins_multiple_of > 1:
             facts.append(f"num_bins_multiple_of={self.num_bins_multiple_of}")
@@ -288,15 +289,16 @@ class PackedBins(Dataset[dict[str, Any]]):
         return [as_row({name: value[i] for name, value in keys.items()}) for i in range(len(bins))]
 
     def _assemble(self, bins: BinBlock) -> PackedBatch:
+        """Makes one batch of bins; prepares the maker at the first."""
         reader = self._opened()
-        with reader.assembling:  # sources may hold what they have fetched between two calls
+        with reader.assembling:  # one thread at a time: a source may hold state between its calls for one batch
             if not reader.is_prepared:
                 self._maker.prepare(self._indexed().headers[0])
                 reader.is_prepared = True
             return self._maker.assemble(bins)
 
     def _bins(self, addresses: Sequence[BinAddress]) -> BinBlock:
-        """The bins at some addresses: one request, or one for each epoch at the border between two."""
+        """Returns the bins at some addresses: by one request, or by one for each epoch if they are in several."""
         parts = []
         for (epoch, is_empty), group in groupby(addresses, key=lambda address: (address.epoch, address.is_empty)):
             some = list(group)
@@ -308,7 +310,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         return joined(parts or [_NO_BINS])
 
     def _indexed(self) -> Indices:
-        """What indices mean, as long as the same epoch is chosen."""
+        """Returns the meaning of indices; made again after another epoch or cursor was chosen."""
         choice = self._progress.choice
         if self._indices is None or self._indices.choice != choice:
             with self._lock:
@@ -319,7 +321,11 @@ class PackedBins(Dataset[dict[str, Any]]):
         return self._indices
 
     def _header(self, resume: Resume) -> StreamHeader:
-        """The facts of one epoch from where it begins, which the service has compared with the cursor's digest."""
+        """Returns the header of one epoch, from the server at the first call.
+
+        A child process asks, so that this process may fork workers; but not in a worker, or if this process has read
+        bins already and so is connected.
+        """
         key = str(self.run.skips(resume.epoch)), resume.position
         if key not in self._headers:
             is_apart = get_worker_info() is None and (self._reader is None or self._reader.pid != os.getpid())
@@ -330,6 +336,7 @@ class PackedBins(Dataset[dict[str, Any]]):
         return self._headers[key]
 
     def _ask_header(self, resume: Resume, client: Client | None = None) -> StreamHeader:
+        """Returns the header of an epoch's stream, by this client or a new one; the server compares the digest."""
         if client is None:
             with self._server.open() as own:
                 return self._ask_header(resume, own)
@@ -345,11 +352,11 @@ class PackedBins(Dataset[dict[str, Any]]):
             return stream.header
 
     def _digest_before(self) -> str:
-        """Which dataset this run has read: by the first answer, or as its ranks agreed; empty if nothing says so."""
+        """Returns the digest that this run reads: of the first answer, or as its ranks agreed; "" if unknown."""
         return next((header.digest for header in self._headers.values()), self._agreed)
 
     def _opened(self) -> BinsReader:
-        """What this process reads with."""
+        """Returns the reader of this process, which a fork makes again."""
         reader = self._reader
         if reader is None or reader.pid != os.getpid():
             with self._lock:
@@ -369,4 +376,5 @@ class PackedBins(Dataset[dict[str, Any]]):
 
     @property
     def _lock(self) -> threading.RLock:
+        """The lock of this process."""
         return self._locks.setdefault(os.getpid(), threading.RLock())

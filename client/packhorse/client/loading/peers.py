@@ -1,8 +1,8 @@
-"""Ranks of one model that get the same batches: the first of them makes each, and sends it to the others.
+"""Ranks of one model that get the same batches: the first of them makes each batch, and sends it to the others.
 
-Owns what goes between them, and that none waits for a peer that failed; leaves which data-parallel rank they are to
-`ranks`. All of them call `next` in step, as their model does, so the collective is the trainer's own: no thread, no
-further process group.
+Owns the messages between them. If making a batch fails on the first rank, the others get the error, so that none waits
+forever. All ranks call `next` together, as they run their model together, so the trainer's own process group is enough,
+and no thread is needed. Leaves their data-parallel rank to `ranks`.
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ _Batch = TypeVar("_Batch")
 
 
 class _Sent(NamedTuple):
-    """The message that goes ahead of a batch's tensors."""
+    """The message that is sent before a batch's tensors."""
 
     batch: Any = None
-    """The batch with tensors of its shapes and types, without values; None at the end."""
+    """The batch with tensors of the right shapes and dtypes, but without values; None if there is no batch."""
     num_bytes: int = 0
-    """Size of all tensors together."""
+    """Bytes of all tensors together."""
     error: str = ""
-    """Why there is no batch; empty at an epoch's end."""
+    """The error for which there is no batch; empty at an epoch's end."""
 
 
 class Peers:
@@ -39,7 +39,7 @@ class Peers:
         ...     train(batch)
 
     Args:
-        group: whose first rank makes the batches.
+        group: the process group; its first rank makes the batches.
 
     Raises:
         ValueError: this process is not in the group.
@@ -56,7 +56,7 @@ class Peers:
 
     @classmethod
     def of(cls, peers: "dist.ProcessGroup | DeviceMesh | None") -> "Peers | None":
-        """Returns the peers of a process group or of a mesh's dimension; None for none, and for a rank by itself.
+        """Returns the peers in a process group or along a mesh's dimension; None without, or for a group of one rank.
 
         Raises:
             ValueError: it is neither, or a mesh of several dimensions.
@@ -76,13 +76,13 @@ class Peers:
         return None if dist.get_world_size(group) == 1 else cls(group)
 
     def agree(self, facts: dict[str, Any]) -> None:
-        """Compares what the peers are about to read; call it on all of them.
+        """Checks that all peers are about to read the same. Call it on all of them.
 
         Args:
-            facts: their names and values.
+            facts: what this rank is about to read: name, for an error → value.
 
         Raises:
-            ValueError: peers would read something else.
+            ValueError: a fact differs between peers.
         """
         of_peers: list[Any] = [None] * dist.get_world_size(self._group)
         dist.all_gather_object(of_peers, facts, self._group)
@@ -98,15 +98,16 @@ class Peers:
         """Yields the first rank's batches on every rank; on a GPU through the group's own backend.
 
         Args:
-            batches: of the first rank; None on the others.
-            device: where the tensors of the others go.
+            batches: on the first rank, its batches; None on the others.
+            device: the device of the tensors that the others receive.
 
         Raises:
-            RuntimeError: making a batch failed on the first rank, where the error itself is raised.
+            RuntimeError: on the others, if making a batch failed on the first rank, which raises the error itself.
         """
         return self._received(device) if batches is None else self._sent(batches)
 
     def _sent(self, batches: Iterator[_Batch]) -> Iterator[_Batch]:
+        """Yields the first rank's batches, and sends each to the others: a `_Sent`, then the bytes of all tensors."""
         while True:
             try:
                 batch = next(batches)
@@ -125,6 +126,7 @@ class Peers:
             yield batch
 
     def _received(self, device: torch.device) -> Iterator[Any]:
+        """Yields the batches that the first rank sends, until its epoch ends."""
         while True:
             sent = self._announce(None)
             if sent.error:
@@ -166,7 +168,7 @@ def _filled(batch: Any, tensors: Iterator[torch.Tensor]) -> Any:
 
 
 def _rooms(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yields the place of each tensor in `data`, as a tensor of its type and shape."""
+    """Yields for each tensor a view of its bytes in `data`, with its dtype and shape."""
     begin = 0
     for tensor in tensors:
         yield view_at(data, tensor.dtype, tensor.shape, begin)
@@ -174,7 +176,7 @@ def _rooms(data: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Te
 
 
 def first_rank_of(group: dist.ProcessGroup) -> int:
-    """Returns the group's first rank, from which its peers receive, counted over all ranks."""
+    """Returns the global rank of the group's first rank, which sends to the others."""
     return dist.get_global_rank(group, 0)
 
 
@@ -185,6 +187,6 @@ def broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, first_rank: int) -
 
 
 def device_of(group: dist.ProcessGroup) -> torch.device:
-    """Returns the device of the tensors that a group's collectives take."""
+    """Returns the device on which a group's collectives need their tensors: the current GPU with NCCL, else the CPU."""
     is_gpu = "nccl" in dist.get_backend(group)
     return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")

@@ -1,7 +1,7 @@
-"""Batches that are on the device before the trainer needs them.
+"""`DevicePrefetcher`: batches that are on the device before the trainer needs them.
 
-Owns the thread that fetches ahead, and the copies to a GPU while it computes. The batches come from any iterable; its
-workers are in `loader`.
+Owns the thread that fetches ahead, and the copies to a GPU while it computes. The batches come from any iterable; the
+DataLoader with its workers is in `loader`.
 """
 
 import atexit
@@ -18,16 +18,18 @@ from packhorse.client.batches.packed_batch import map_tensors
 _Batch = TypeVar("_Batch")
 
 _LOOK_UP_SECONDS = 1.0
-_STOP_SECONDS = 5.0  # how long a source may take over a batch that nobody wants any more
+"""The longest wait for a batch before signals such as Ctrl-C are handled."""
+_STOP_SECONDS = 5.0
+"""How long `stop` waits for a source that is making a batch."""
 
 
 class DevicePrefetcher(Generic[_Batch]):
-    """Iterates batches. It fetches the next ones and copies them to the device while the trainer works on the last one.
+    """Iterates batches. It fetches the next ones, and copies them to the device, while the trainer uses the last one.
 
-    One background thread takes batches from the source, so that `next` only pops a local queue. A DataLoader's work for
-    each batch (its queue, unpickling) overlaps with the model's. On CUDA the thread copies every tensor through pinned
-    memory on its own stream. The trainer's current stream waits for the copies of a batch before it uses them, and the
-    batch's memory is reused only after that stream is done with it.
+    One background thread takes batches from the source, so that `next` only pops a local queue, and a DataLoader's work
+    for each batch (its queue, unpickling) overlaps with the model's. On CUDA the thread copies every tensor through
+    pinned memory on its own CUDA stream. The trainer's current stream waits for the copies before it uses a batch, and
+    the batch's memory is reused only after that stream has used it.
 
     Every tensor in nested dicts, lists and tuples goes to the device; other values (layouts, integers, cursors) do not
     change. On the CPU, batches do not change at all.
@@ -58,7 +60,7 @@ class DevicePrefetcher(Generic[_Batch]):
         self._lookahead: _Lookahead[_Batch] | None = None
 
     def __len__(self) -> int:
-        """Length of the source; a TypeError where it has none."""
+        """Length of the source; a TypeError if it has none."""
         if not isinstance(self._batches, Sized):
             raise TypeError(f"{type(self._batches).__name__} has no length")
         return len(self._batches)
@@ -70,7 +72,7 @@ class DevicePrefetcher(Generic[_Batch]):
     def __iter__(self) -> Iterator[_Batch]:
         """Yields the source's batches; fetching begins with the first `next`."""
         self.close()
-        # The iterator is made here and not in the thread: a DataLoader forks its workers then.
+        # `iter` is called here and not in the thread, because a DataLoader then forks its workers.
         lookahead = _Lookahead(iter(self._batches), _Copier(chosen_device(self._device)), self._depth)
         self._lookahead = lookahead
         try:
@@ -82,25 +84,30 @@ class DevicePrefetcher(Generic[_Batch]):
         """Ends an unfinished iteration; you may start another."""
         if self._lookahead is not None:
             self._lookahead.stop()
-            self._lookahead.join()  # one source, one thread: a DataLoader with persistent workers is its own iterator
+            # Without a limit: a DataLoader with persistent workers returns the same iterator each time, and two threads
+            # must not read it.
+            self._lookahead.join()
             self._lookahead = None
 
 
 class _Copied(NamedTuple):
-    """A batch on the device, and when it is complete."""
+    """A batch on the device."""
 
     batch: Any
+    """The batch, whose copies may still be going on."""
     event: torch.cuda.Event | None
+    """The event after the last copy; None on the CPU."""
 
 
 class _End(NamedTuple):
-    """Nothing more comes."""
+    """The last item of the queue, after the last batch."""
 
     error: BaseException | None
+    """The source's error; None if it came to its end."""
 
 
 class _Copier:
-    """Copies batches to one device; to a GPU while it computes for the trainer."""
+    """Copies batches to one device. A GPU copies while it computes for the trainer."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -109,11 +116,11 @@ class _Copier:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def in_thread(self) -> Any:
-        """Context of the fetching thread: whatever its source does on the GPU is in order with the copies."""
+        """Returns the fetching thread's context, in which the source's own work on the GPU is on the copies' stream."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def copy(self, batch: Any) -> _Copied:
-        """Begins the copies of one batch; in the fetching thread."""
+        """Begins the copies of one batch; called in the fetching thread."""
         if self._device.type == "cpu":
             return _Copied(batch, None)
         moved = map_tensors(self._copy_tensor, batch)
@@ -133,14 +140,14 @@ class _Copier:
         return copied.batch
 
     def _copy_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        # Pinned memory comes from PyTorch's cache, which gives it out again only when the copies from it are done.
+        # PyTorch's cache reuses pinned memory only after the copies from it are done, so it may be dropped here.
         if self._stream is not None and tensor.device.type == "cpu":
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=self._stream is not None)
 
 
 class _Lookahead(Generic[_Batch]):
-    """One thread that goes through one iterator, at most `depth` batches ahead of its trainer."""
+    """One thread that goes through one iterator, at most `depth` batches ahead of the trainer."""
 
     def __init__(self, source: Iterator[_Batch], copier: _Copier, depth: int) -> None:
         self._source = source
@@ -148,23 +155,23 @@ class _Lookahead(Generic[_Batch]):
         self._free = threading.Semaphore(depth)
         self._ready: SimpleQueue[_Copied | _End] = SimpleQueue()
         self._is_stopped = False
-        # A daemon, so that a source which never answers cannot hold up the end of the process, and stopped before that
-        # end, which a thread amid a copy does not survive.
+        # A daemon, so that a source which never answers cannot delay the end of the process. It is stopped at exit,
+        # because a thread that is copying while the interpreter ends would crash.
         self._thread = threading.Thread(target=self._fetch, name="packhorse-prefetch", daemon=True)
         atexit.register(self.stop)
         self._thread.start()
 
     def batches(self) -> Iterator[_Batch]:
-        """Yields batches as they come ready."""
+        """Yields the batches in order; at the end raises the source's error, if there is one."""
         while not isinstance(item := self._next(), _End):
             batch = self._copier.hand_out(item)
-            self._free.release()  # not before: the thread would contend for the interpreter while its trainer waits
+            self._free.release()  # only now: the thread would compete for the GIL while the trainer waits
             yield batch
         if item.error is not None:
             raise item.error
 
     def _next(self) -> "_Copied | _End":
-        """Waits for the next batch, and looks up now and then: Ctrl-C just before a wait does not end it."""
+        """Waits for the next batch, in short waits: a Ctrl-C just before a long wait would not interrupt it."""
         while True:
             try:
                 return self._ready.get(timeout=_LOOK_UP_SECONDS)
@@ -172,7 +179,7 @@ class _Lookahead(Generic[_Batch]):
                 continue
 
     def stop(self) -> None:
-        """Ends the thread, and waits a while for a source that is amid a batch."""
+        """Ends the iteration and its thread; waits at most _STOP_SECONDS for a source that is making a batch."""
         self._ready.put(_End(RuntimeError("this iteration was ended by another, or by close()")))
         self._is_stopped = True
         self._free.release()
@@ -180,11 +187,12 @@ class _Lookahead(Generic[_Batch]):
         self.join(_STOP_SECONDS)
 
     def join(self, timeout_seconds: float | None = None) -> None:
-        """Waits until the source is let go of."""
-        if threading.current_thread() is not self._thread:  # the garbage collector runs in any thread
+        """Waits until the thread has ended, and so no longer uses the source."""
+        if threading.current_thread() is not self._thread:  # the garbage collector may call this in the thread itself
             self._thread.join(timeout_seconds)
 
     def _fetch(self) -> None:
+        """Runs in the thread: takes batches from the source while there is room, and puts an `_End` last."""
         error: BaseException | None = None
         try:
             with self._copier.in_thread():
@@ -194,12 +202,12 @@ class _Lookahead(Generic[_Batch]):
             pass
         except BaseException as raised:
             error = raised
-        self._source = iter(())  # a stream ends now, and not when the process ends, amid modules that are gone
+        self._source = iter(())  # closes a stream now; at the end of the process, modules that it needs may be gone
         self._ready.put(_End(error))
 
 
 def chosen_device(device: torch.device | str | None) -> torch.device:
-    """Returns the device meant at this moment; None is the current CUDA device where there is one, else the CPU."""
+    """Returns the device with its index; None means the current CUDA device if there is one, else the CPU."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = torch.device(device)

@@ -1,8 +1,9 @@
-"""Which data-parallel rank this process is.
+"""Which data-parallel rank this process is: `find_rank`.
 
 Reads it from arguments, meshes, Megatron and the launcher's environment. Ranks that hold parts of one model (tensor,
-pipeline, context parallelism) share a data-parallel rank, because they must get the same batches. Leaves dataloader
-workers to `dataset`.
+pipeline, context parallelism) share a data-parallel rank, because they must get the same batches. Also refuses
+accelerate's own division of batches over ranks (`refuse_dispatching`). Leaves sending batches between ranks of one
+model to `peers`, and dataloader workers to `dataset`.
 """
 
 import os
@@ -37,7 +38,7 @@ _SIGNS_IN_ENVIRONMENT = (
     "PARALLELISM_CONFIG_CP_SIZE",
     "PARALLELISM_CONFIG_SP_SIZE",
 )
-"""Variables of launchers that, above 1, say that several ranks share a model."""
+"""Environment variables of launchers; a value above 1 means that several ranks share a model."""
 
 _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -51,10 +52,10 @@ _LAUNCHERS = (
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 )
-"""Variables of launchers that do not set RANK and WORLD_SIZE: a process's rank, and the number of ranks."""
+"""(variable of the rank, variable of the number of ranks) of launchers that do not set RANK and WORLD_SIZE."""
 
 _DEALERS = ("DataLoaderDispatcher.__iter__", "IterableDatasetShard.__iter__")
-"""Names of the methods in which accelerate deals out batches."""
+"""Methods of accelerate that divide a DataLoader's batches over the ranks."""
 
 
 def find_rank(rank: Any = None) -> tuple[int, int]:
@@ -62,7 +63,7 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
 
     The first of these that exists decides: the argument (a pair, or a mesh's data dimensions); Megatron's parallel
     state, if it is initialised; the process group, or RANK and WORLD_SIZE; (0, 1). If another launcher (srun, mpirun)
-    started the process with others, but without these two variables, nobody knows whether they share a run: an error.
+    started several processes without these two variables, that is an error, because they may or may not share a run.
 
     Example:
         >>> find_rank((1, 4))
@@ -73,8 +74,8 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
             None to find them.
 
     Raises:
-        ValueError: rank is none of these or outside [0, world_size), or several ranks share a model and nothing says
-            which of them share their data; or the environment's variables are incomplete or no numbers.
+        ValueError: `rank` is none of these or outside [0, world_size); or several ranks share a model, and it is not
+            known which; or the environment's variables are incomplete or not numbers.
     """
     if isinstance(rank, tuple | list) and len(rank) == 2:
         size = checked_integer("world_size", rank[1], 1)
@@ -92,6 +93,7 @@ def find_rank(rank: Any = None) -> tuple[int, int]:
 
 
 def _of_processes() -> tuple[int, int]:
+    """Returns the global (rank, world_size); a ValueError if a launcher or model parallelism makes it doubtful."""
     found = _global_rank()
     if found == (0, 1) and not _is_initialized():
         _refuse_launchers()
@@ -101,8 +103,8 @@ def _of_processes() -> tuple[int, int]:
 
 
 def _warn_of_global_ranks(given: tuple[int, int]) -> None:
-    """Warns if the given numbers count all processes although some of these share a model."""
-    with suppress(ValueError):  # the environment does not matter where a rank is given
+    """Warns if a given (rank, world_size) is the global one, although some of the processes share a model."""
+    with suppress(ValueError):  # if a rank is given, wrong variables in the environment do not matter
         if given[1] < 2 or given != _global_rank():
             return
     if given[1] > 1 and (sign := _sign_of_model_parallelism()):
@@ -139,7 +141,7 @@ def _global_rank() -> tuple[int, int]:
 
 
 def _variable(name: str) -> int | None:
-    """Returns a variable's number; None if it is not set."""
+    """Returns the number in an environment variable; None if it is not set, a ValueError if it is not a number."""
     text = os.environ.get(name, "").strip()
     if not text:
         return None
@@ -151,7 +153,7 @@ def _variable(name: str) -> int | None:
 
 
 def _refuse_launchers() -> None:
-    """Refuses a process that is one of several, as a launcher's own variables say."""
+    """Raises a ValueError if a launcher's own variables say that this process is one of several."""
     for of_rank, of_size in _LAUNCHERS:
         if of_rank not in os.environ:
             continue
@@ -165,6 +167,7 @@ def _refuse_launchers() -> None:
 
 
 def _of_mesh(mesh: Any) -> tuple[int, int]:
+    """Returns (rank, world_size) over the data dimensions of a device mesh; the last dimension counts fastest."""
     if not hasattr(mesh, "mesh_dim_names"):
         raise ValueError(f"rank must be (rank, world_size) or a torch DeviceMesh, got {mesh!r:.60}")
     names, sizes = mesh.mesh_dim_names, tuple(mesh.shape)
@@ -172,7 +175,7 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
         if len(sizes) > 1:
             raise ValueError("the device mesh has unnamed dimensions; pass its data dimension, e.g. mesh['dp']")
         names = ("dp",)
-    # One dimension of any name is the caller's choice, unless its name speaks of both, as a flattened dp_cp does.
+    # A mesh of one dimension is taken whatever its name, unless the name has both data and model, as dp_cp does.
     is_known = [_is_data(n) or _is_model(n) or (len(sizes) == 1 and not _is_mixed(n)) for n in names]
     unknown = [n for n, size, known in zip(names, sizes, is_known, strict=True) if size > 1 and not known]
     if unknown:
@@ -197,7 +200,7 @@ def _is_model(name: str) -> bool:
 
 
 def _is_mixed(name: str) -> bool:
-    """Whether a dimension divides both data and model, as one flattened from several dimensions does."""
+    """Whether a dimension divides both data and model: one that was flattened from several, e.g. dp_cp."""
     return not MODEL_DIMENSIONS.isdisjoint(name.split("_")) and not DATA_DIMENSIONS.isdisjoint(name.split("_"))
 
 
@@ -229,14 +232,17 @@ def _sign_of_model_parallelism() -> str:
 
 
 def _accelerate_share() -> int:
-    """Returns how many ranks share a model, by the configuration of this process's Accelerator; 1 without one."""
+    """Returns how many ranks share a model, as this process's Accelerator is configured; 1 without an Accelerator."""
     state: Any = sys.modules.get("accelerate.state")
     config = None if state is None else state.AcceleratorState._shared_state.get("parallelism_config")
     return 1 if config is None else int(config.non_data_parallel_size)
 
 
 def refuse_dispatching() -> None:
-    """Raises a ValueError if accelerate iterates in order to deal out batches, here or in the parent of this worker."""
+    """Raises a ValueError if accelerate iterates a dataset to divide its batches over the ranks.
+
+    It looks for accelerate's methods on the stack. A forked worker's stack still has its parent's frames.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == "accelerate.data_loader" and frame.f_code.co_qualname in _DEALERS:

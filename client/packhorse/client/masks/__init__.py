@@ -1,6 +1,7 @@
 """Masks and inputs of attention kernels, made from the offsets of a batch.
 
-Every function takes the same arguments (`where`, `device`, `causal`, `window`), reads no token and waits for no device.
+Arguments that mean the same have the same name in all functions (`where`, `device`, `causal`, `window`). Given a batch
+or its layout, no function reads tokens or waits for a device.
 """
 
 from packhorse.client.masks.block_diagonal import build_block_diagonal_mask

@@ -1,6 +1,7 @@
-"""Which pairs of a segment's tokens see each other: the distances that `causal` and `window` allow.
+"""`Band`: which pairs of a segment's tokens see each other, as the distances that `causal` and `window` allow.
 
-Leaves pairs of a sequence and its prefix to `prefixes`.
+Owns this rule inside a segment. Leaves pairs of a sequence and its prefix to `prefixes`, and segments to
+`batches/layout`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """The distances query − key, in tokens, at which attention is allowed. 0, a token itself, is always among them."""
+    """The distances query − key, in tokens, at which attention is allowed: a range that holds 0, a token itself."""
 
     least: int | None
     """Smallest distance, at most 0; None if tokens see everything after them."""
@@ -23,15 +24,15 @@ class Band:
 
     @classmethod
     def of(cls, *, causal: bool, window: int | None) -> Self:
-        """Translates the options of a mask.
+        """Returns the band of a mask's options.
 
         Args:
             causal: whether a token sees only itself and earlier tokens.
-            window: tokens that a token sees on either side, itself included, as in Hugging Face's `sliding_window`:
-                |query − key| < window. None for all.
+            window: how far a token sees on either side, counting itself (|query − key| < window), as in Hugging Face's
+                `sliding_window`; None for no limit.
 
         Raises:
-            ValueError: the window does not even hold the token itself.
+            ValueError: the window is below 1.
         """
         if window is not None and (not isinstance(window, Integral) or window < 1):
             raise ValueError(f"window must be at least 1, the token itself, or None for no window; got {window!r}")
@@ -44,7 +45,7 @@ class Band:
         return self.least is None and self.most is None
 
     def transposed(self) -> "Band":
-        """Returns the same pairs, with query and key exchanged."""
+        """Returns the band of the same pairs with query and key exchanged."""
         return Band(
             least=None if self.most is None else -self.most,
             most=None if self.least is None else -self.least,
@@ -61,14 +62,16 @@ class Band:
 
 
 def pairs_of_equals(labels: torch.Tensor, band: Band) -> torch.Tensor:
-    """Returns which pairs of a row's positions have equal labels and an allowed distance.
+    """Returns the allowed pairs of a row's tokens: those with equal labels and an allowed distance.
+
+    Legend: B rows, L tokens in a row.
 
     Args:
-        labels: integers [B, L].
+        labels: a label for each token: integers [B, L].
         band: the allowed distances.
 
     Returns:
-        bool [B, L, L]: query, then key.
+        bool [B, L, L]: row, query, key.
     """
     pairs = labels[:, :, None] == labels[:, None, :]
     if band.least is not None:

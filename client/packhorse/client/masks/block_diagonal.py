@@ -1,6 +1,6 @@
-"""The mask of xformers' memory-efficient attention.
+"""The mask of xformers' memory-efficient attention, made from the layout.
 
-Leaves calls of other kernels to `varlen`.
+Leaves calls of other variable-length kernels to `varlen`, and taking padding out of tensors to `unpadding`.
 """
 
 from importlib import import_module

@@ -1,7 +1,12 @@
 """FlexAttention's BlockMask, made from the offsets.
 
-Owns which blocks of a row hold allowed pairs, and the lists of blocks that `BlockMask` keeps; leaves the rule inside a
-segment to `_band`.
+Owns finding which blocks of a row hold allowed pairs, and writing the lists of blocks of a `BlockMask`. Leaves the rule
+inside a segment to `_band`, and shared prefixes to `prefixes`.
+
+Each block of queries has two lists of blocks of keys: partial blocks, in which some pairs are allowed, and full blocks,
+in which all are. Each block of keys has the same two lists of blocks of queries, for the backward pass.
+
+Legend: B rows, L tokens in a row, H heads, Q and K blocks of queries and keys in a row.
 """
 
 from collections.abc import Callable
@@ -17,10 +22,10 @@ from packhorse.client.masks.prefixes import prefix_bounds, refuse_window
 from packhorse.client.masks.transfer import segment_index, transfer
 
 _HOST_ENTRIES = 1 << 13
-"""The most entries of one kind of list that the host writes: 8 rows of 4,096 tokens in blocks of 128."""
+"""The most entries (B·H·Q·K) of lists that are written in host memory: 8 rows of 4,096 tokens in blocks of 128."""
 
 MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(row, head, query, key) → whether the query may attend to the key, as FlexAttention asks."""
+"""FlexAttention's function from (row, head, query, key) to whether the query may attend to the key."""
 
 
 def build_block_mask(
@@ -34,9 +39,9 @@ def build_block_mask(
 ) -> BlockMask:
     """Builds the same BlockMask as `create_block_mask`, without evaluating every pair of tokens.
 
-    Legend: B rows, L tokens in a row, H heads (1, which serves any number of them), Q and K blocks of queries and keys
-    in a row. Every tensor equals that of `create_block_mask`, the undefined ends of its lists included; the work grows
-    with B·Q·K, not with B·L². The host never waits for the device.
+    Legend: B rows, L tokens in a row, H heads (1 serves any number of heads), Q and K blocks of queries and keys in a
+    row. Every tensor equals that of `create_block_mask`, even the unused ends of its lists. The work grows with B·Q·K,
+    not with B·L². The host never waits for the device.
 
     If groups share prefixes (`shared_prefix`), `create_block_mask` itself makes the mask, from every pair.
 
@@ -54,7 +59,7 @@ def build_block_mask(
         causal: whether a token sees only itself and earlier tokens.
         window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
         block_size: tokens in a block, or (of queries, of keys).
-        num_heads: H, where a kernel needs it; None for 1.
+        num_heads: H, if a kernel needs it; None for 1.
 
     Returns:
         A mask for `flex_attention(query, key, value, block_mask=…)` with query [B, heads, L, head size].
@@ -97,7 +102,7 @@ def build_block_mask(
 def _with_prefixes(
     layout: PackLayout, device: torch.device, band: Band, block_size: tuple[int, int], num_heads: int | None
 ) -> BlockMask:
-    """Makes the mask from every pair, since queries that see a prefix see two ranges of keys."""
+    """Makes the mask by `create_block_mask`: a query that sees a prefix sees two ranges of keys, not one."""
     own = _mask_mod(segment_index(layout, device), band)
     firsts, ends = prefix_bounds(layout, device)
 
@@ -116,7 +121,7 @@ def _with_prefixes(
 
 
 def _mask_mod(segments: torch.Tensor, band: Band) -> MaskMod:
-    """Returns the rule for one pair, given segments int32 [B, L]."""
+    """Returns FlexAttention's rule for one pair, given the segment of each token, int32 [B, L]."""
     least, most = band.least, band.most
 
     def mask_mod(row: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -131,16 +136,23 @@ def _mask_mod(segments: torch.Tensor, band: Band) -> MaskMod:
 
 
 def _block_ranges(layout: PackLayout, band: Band, block: int, other_block: int) -> NDArray[np.int64]:
-    """Finds, for each block of a row, the other blocks with some allowed pairs, and those with allowed pairs only.
+    """Finds, for each block of queries, its partial and its full blocks of keys.
 
-    The names are for blocks of queries and the keys that they see; a transposed band gives blocks of keys and the
-    queries that see them. Query q sees one range of keys of its segment, with q in it, whose ends never move back as q
-    grows. So the first and last query of a block give both ends of what any of its queries sees (blocks [a, b), which
-    are listed) and of what all see (blocks [c, d), which are full, unless queries overhang the row). Where two segments
-    meet in a block, no key is seen by all, and c ≥ d follows.
+    With a transposed band it finds the blocks of queries for each block of keys; read the names accordingly.
+
+    A query sees one range of keys, which holds the query itself and does not leave its segment. Neither end of the
+    range moves back as the query advances. So the first and the last query of a block determine two ranges:
+
+    - [a, b): blocks of keys of which some query sees some key. They run from the first query's first key to the last
+      query's end.
+    - [c, d): blocks of keys of which every query sees every key: the full blocks. They run from the last query's first
+      key to the first query's end.
+
+    [a, c) and [d, b) are the partial blocks. If two segments meet in the block, no key is seen by all of its queries,
+    and c ≥ d follows: there are no full blocks. The same holds for a block that extends beyond the row's end.
 
     Returns:
-        int64 [2, 8, B, number of blocks]: partial list, full list; see `_ordered`.
+        int64 [2, 8, B, number of blocks]: the partial list, then the full list, each by the 8 numbers of `_ordered`.
     """
     first = np.arange(0, layout.row_tokens, block)
     last = np.minimum(first + block, layout.row_tokens) - 1
@@ -154,7 +166,10 @@ def _block_ranges(layout: PackLayout, band: Band, block: int, other_block: int) 
 
 
 def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the first key that queries [k] of every row see, and the exclusive end: int64 [B, k] each."""
+    """Returns the first key that each of some queries sees in every row, and the exclusive end: int64 [B, k] each.
+
+    `queries` are positions in a row: int64 [k].
+    """
     row_starts = np.arange(layout.num_rows)[:, None] * layout.row_tokens
     segment = np.searchsorted(layout.segments, row_starts + queries, side="right")
     starts, ends = layout.segments[segment - 1] - row_starts, layout.segments[segment] - row_starts
@@ -168,23 +183,29 @@ def _seen(layout: PackLayout, band: Band, queries: NDArray[np.int64]) -> tuple[N
 def _ordered(
     a: NDArray[np.int64], c: NDArray[np.int64], d: NDArray[np.int64], b: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Describes a list that has the blocks of [a, c) and [d, b) first, then all others, each part ascending.
+    """Describes a list of block indices by eight numbers, from which `_lists` writes it on the device.
 
-    This is the order of `create_block_mask`, which sorts stably. Such a list is the ranges [a, c), [d, b), [0, a),
-    [c, d) and everything from b on; within a range, index − slot is constant.
+    The list has the blocks of [a, c) and [d, b) first, and then all others, which a kernel does not read; each part is
+    ascending. That is the order of `create_block_mask`, which sorts stably. So the list is the ranges [a, c), [d, b),
+    [0, a), [c, d) and everything from b on. Within a range, block index − place in the list is constant.
 
     Returns:
-        int64 [8, …]: the ends of the first four ranges in the list, the second being the number of listed blocks; then
-        index − slot in each of them. After the fourth it is 0.
+        int64 [8, …]: the places at which the first four ranges end, of which the second is also the number of blocks
+        that a kernel reads; then index − place in each of the four. From b on it is 0.
     """
     listed = c - a + b - d
     return np.stack([c - a, listed, listed + a, b, a, d - c + a, -listed, d - b])
 
 
 def _written_lists(ranges: list[NDArray[np.int64]], num_heads: int, device: torch.device) -> list[torch.Tensor]:
-    """Returns counts and indices of the queries' lists, then of the keys', on the device.
+    """Returns [counts, indices] of the queries' lists and [counts, indices] of the keys' lists, on the device.
 
-    Short lists are written in host memory, because starting a dozen kernels takes longer.
+    Short lists are written in host memory, because starting a dozen kernels would take longer.
+
+    Args:
+        ranges: for queries and for keys, the numbers of `_block_ranges`.
+        num_heads: H.
+        device: the device of the result.
     """
     num_rows, num_queries, num_keys = ranges[0].shape[2], ranges[0].shape[3], ranges[1].shape[3]
     is_small = num_rows * num_heads * num_queries * num_keys <= _HOST_ENTRIES
@@ -194,9 +215,18 @@ def _written_lists(ranges: list[NDArray[np.int64]], num_heads: int, device: torc
 
 
 def _lists(ranges: torch.Tensor, num_others: int, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Writes lists of m entries from ranges int32 [2, 8, B, n]: counts int32 [2, B, H, n], indices [2, B, H, n, m]."""
-    slot = torch.arange(num_others, dtype=torch.int32, device=ranges.device)
-    parts = ranges[:, :, :, None, :, None].unbind(1)
+    """Writes the lists of n blocks from the numbers of `_ordered`.
+
+    Args:
+        ranges: these numbers for the partial and the full list: int32 [2, 8, B, n].
+        num_others: m, the entries of each list.
+        num_heads: H.
+
+    Returns:
+        Numbers of listed blocks, int32 [2, B, H, n], and the lists, int32 [2, B, H, n, m].
+    """
+    slot = torch.arange(num_others, dtype=torch.int32, device=ranges.device)  # places in a list: [m]
+    parts = ranges[:, :, :, None, :, None].unbind(1)  # eight of [2, B, 1, n, 1]: four ends, then four shifts
     shift = torch.zeros_like(slot)
     for end, of_range in reversed(list(zip(parts[:4], parts[4:], strict=True))):
         shift = torch.where(slot < end, of_range, shift)

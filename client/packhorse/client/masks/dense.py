@@ -1,7 +1,9 @@
 """Dense masks: booleans for `scaled_dot_product_attention`, and additive biases.
 
-Owns their values, on the host and on devices. Leaves writing host memory to `_blocks`, and kernels that take no dense
-mask to `block_mask` and `varlen`.
+Owns their values, on the host and on devices, and the layout of labels that users give (`layout_of_labels`). Leaves
+writing host memory to `_blocks`, and kernels that take no dense mask to `block_mask` and `varlen`.
+
+Legend: B rows, L tokens in a row.
 """
 
 from collections.abc import Mapping
@@ -41,16 +43,16 @@ def build_boolean_mask(
 
     Args:
         where: a batch, its layout, or host `cu_seqlens` of sequences that fill one row.
-        device: where the mask is wanted.
+        device: device of the mask.
         causal: whether a token sees only itself and earlier tokens.
         window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
         head_dim: whether there is a dimension of size 1 for the heads.
         mask_padding: False: padding attends to itself, so that no row is all False and no softmax turns to NaN. True:
-            padding attends to nothing and nothing attends to it, padding in a sequence's room included; for kernels
-            and losses that accept such rows.
+            padding, also in a sequence's room, attends to nothing and nothing attends to it; only for kernels and
+            losses that accept such rows.
 
     Returns:
-        bool [B, 1, L, L], or [B, L, L] without `head_dim`: query, then key; True where attention is allowed.
+        bool [B, 1, L, L], or [B, L, L] without `head_dim`: query, then key; True if attention is allowed.
 
     Raises:
         ValueError: the window is below 1 or combined with shared prefixes, or there is no layout in `where`.
@@ -86,9 +88,9 @@ def build_packing_attention_bias(
     """Builds the additive attention bias that separates packed sequences.
 
     Legend: B rows, L tokens in a row. Build it once in a model's forward and pass it to every layer. It has L² values
-    for each row: prefer offsets or a `BlockMask` where the kernel takes them.
+    for each row: prefer offsets or a `BlockMask` if the kernel takes them.
 
-    A position attends to all positions of its segment (with `causal`, to those not after it), and so always to itself.
+    A position attends to all positions of its segment (with `causal`, only up to itself), and so always to itself.
     Padding attends to padding: no row is all −inf, and no softmax turns to NaN. On a GPU the host does not wait.
 
     Example:
@@ -110,7 +112,7 @@ def build_packing_attention_bias(
         out: memory to write to and return, `dtype` [B, 1, L, L] on `device`, contiguous; None allocates it.
 
     Returns:
-        `dtype` [B, 1, L, L]: 0 where attention is allowed, −inf where it is blocked; B is 1 for labels [L].
+        `dtype` [B, 1, L, L]: 0 if attention is allowed, −inf if it is blocked; B is 1 for labels [L].
 
     Raises:
         TypeError: `causal` is missing for a batch or a layout.
@@ -148,10 +150,11 @@ def build_packing_attention_bias(
 class AttentionBiasBuffer:
     """Host memory that the bias of each step reuses.
 
-    Between two batches it clears the blocks of the first and writes the blocks of the second: Σ length² values, not L²
-    for each row, and no fresh memory. On a GPU it has no use, since PyTorch's allocator keeps memory there.
+    For a new batch it clears the blocks of the last batch's segments and writes those of the new ones: Σ length² values
+    instead of L² for each row, and no new memory. On a GPU it has no use, since PyTorch's allocator there reuses
+    memory.
 
-    A bias is valid until the next one is built. Autograd raises an error if it still needs the earlier one.
+    A bias is valid until the next one is built. If autograd still needs it then, the backward pass raises an error.
 
     Example:
         >>> buffer = AttentionBiasBuffer(1, 3, torch.float32, causal=True)
@@ -212,14 +215,15 @@ class AttentionBiasBuffer:
         self._segments, self._built = layout.segments, layout
         self._writer.write(self._bias, self._segments)
         fill_prefixes(self._bias, layout, 0.0)
-        # PyTorch did not see the writing: without this a backward pass would silently use the wrong bias.
+        # NumPy wrote the memory, which PyTorch did not notice: without this, a backward pass that needs the last bias
+        # would silently use this one.
         if not self._bias.is_inference():
             torch.autograd.graph.increment_version(self._bias)
         return self._bias[: layout.num_rows]
 
 
 def _layout_or_labels(where: PackLayout | Mapping[str, Any] | torch.Tensor) -> PackLayout | torch.Tensor:
-    """Returns the layout if it can be known without waiting for a device, else labels [B, L]."""
+    """Returns the layout of a batch, or of labels in host memory if they have one; otherwise the labels, [B, L]."""
     if not isinstance(where, torch.Tensor):
         return as_layout(where)
     labels = as_rows("sequence_ids", where)
@@ -227,6 +231,7 @@ def _layout_or_labels(where: PackLayout | Mapping[str, Any] | torch.Tensor) -> P
 
 
 def _bias_writer(dtype: torch.dtype, *, causal: bool, window: int | None) -> "BlockWriter":
+    """Returns the writer of biases: 0 for allowed pairs, −inf for others."""
     if not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type, which has -inf; got {dtype}")
     return BlockWriter(dtype, Band.of(causal=causal, window=window), allowed=0.0, refused=-torch.inf)
@@ -242,9 +247,12 @@ def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, de
 
 
 def layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
-    """Returns a layout without padding whose segments are the ranges of equal labels, integers [B, L] in host memory.
+    """Returns a layout without padding, whose segments are the ranges of equal labels in a row.
 
-    None if two ranges of a row have the same label, which no layout can express.
+    Returns None without any label, or if two ranges of a row have the same label, which no layout can express.
+
+    Args:
+        labels: integers [B, L], in host memory.
     """
     rows = labels.numpy()
     if rows.size == 0:
@@ -254,6 +262,7 @@ def layout_of_labels(labels: torch.Tensor) -> PackLayout | None:
     starts = np.flatnonzero(is_first)
     row_ends = np.cumsum(is_first.sum(axis=1))
     rows_of, of_runs = starts // rows.shape[1], rows.reshape(-1)[starts]
+    # Sorted by row, then label: a label that comes twice in a row has neighbours that are equal in both.
     order = np.lexsort((of_runs, rows_of))
     is_again = (np.diff(rows_of[order]) == 0) & (np.diff(of_runs[order]) == 0)
     if is_again.any():

@@ -1,6 +1,8 @@
-"""Offsets for variable-length kernels from labels of tokens, as seqpack finds them.
+"""Offsets for variable-length kernels, found in labels of tokens as seqpack does: `build_packing_cu_seqlens`.
 
-Leaves offsets of a layout, which reads no labels, to `offsets`.
+It is for labels that users have; a batch's offsets are known from its layout, which is in `offsets`.
+
+Legend: B rows, L tokens in a row.
 """
 
 import numpy as np
@@ -12,13 +14,13 @@ def build_packing_cu_seqlens(
 ) -> tuple[torch.Tensor, int]:
     """Builds FlashAttention's `cu_seqlens` from labels of tokens; for a batch, `build_varlen_offsets` needs no labels.
 
-    Legend: B bins, L tokens in a row, n sequences. Sequence i covers [cu_seqlens[i], cu_seqlens[i + 1]) of the rows'
+    Legend: B rows, L tokens in a row, n sequences. Sequence i covers [cu_seqlens[i], cu_seqlens[i + 1]) of the rows'
     tokens laid end to end, without those that `attention_mask` takes out, as in
     `hidden.flatten(0, 1)[attention_mask.flatten().bool()]`.
 
-    Neighbouring positions of a row with equal labels belong to one sequence, once masked positions are taken out; two
-    rows never share one. The work stays on the labels' device. A GPU is waited for once, at the end, for two integers:
-    n, which the result's shape needs, and the longest length.
+    After masked positions are taken out, neighbouring positions of a row with equal labels are one sequence; no
+    sequence is in two rows. The work stays on the labels' device. The host waits for a GPU once, at the end, for two
+    integers: n, which the result's shape needs, and the longest length.
 
     Example:
         >>> cu_seqlens, max_seqlen = build_packing_cu_seqlens(torch.tensor([[0, 0, 1], [0, 0, 0]]))
@@ -51,6 +53,7 @@ def build_packing_cu_seqlens(
 
 
 def _scan_host(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> tuple[torch.Tensor, int]:
+    """Returns the offsets and the longest length of labels [B, L] in host memory, by NumPy."""
     row_tokens = labels.shape[1]
     of_tokens = labels.numpy().reshape(-1)
     if attention_mask is None:
@@ -67,6 +70,7 @@ def _scan_host(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> tup
 
 
 def _scan_device(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> tuple[torch.Tensor, int]:
+    """Returns the same as `_scan_host` for labels on a device, which the host waits for only at the end."""
     num_positions = labels.numel()
     position = torch.arange(num_positions, device=labels.device)
     if attention_mask is None:
@@ -78,14 +82,16 @@ def _scan_device(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> t
         is_token = attention_mask.reshape(-1) != 0
         flat_labels = labels.reshape(-1)
         row_start = position[:: labels.shape[1], None].expand_as(labels).reshape(-1)
-        # Before a row's first token lies one of an earlier row or, in the first row, -1.
+        # `previous` is the position of the last token before each position; for a row's first token it is in an earlier
+        # row, or -1.
         last_token = torch.where(is_token, position, -1).cummax(0).values
         previous = torch.cat([last_token.new_full((1,), -1), last_token[:-1]])
         follows = (previous >= row_start) & (flat_labels.index_select(0, previous.clamp(min=0)) == flat_labels)
         is_first = is_token & ~follows
 
-    # Every size is known to the host. First tokens write their offset at their sequence's index, all others past the
-    # part that is kept, each at an index of its own; slots after the last sequence hold the total.
+    # The host does not know n, so it allocates for the most sequences possible, one for each position. A sequence's
+    # first token writes its offset at the sequence's index. All other positions write to an unused part at the end,
+    # each at a different index. Indices after the last sequence hold the total.
     num_up_to = is_token.cumsum(0)
     num_before = num_up_to - is_token.long()
     sequence = is_first.cumsum(0) - 1

@@ -1,4 +1,4 @@
-"""The mask of labels, which numbers the sequences of each row.
+"""The labelled mask, which gives each token the number of its sequence in the row.
 
 Owns labels that are made from a layout. Leaves labels that users give to `label_offsets`.
 """
@@ -12,9 +12,9 @@ from packhorse.client.masks.transfer import transfer
 
 
 def token_labels(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """Returns 1, 2, 3, … for the sequences of each row, and 0 for padding of either kind: int32 [B, L]."""
+    """Returns 1, 2, 3, … for the sequences of each row, and 0 for padding in rooms and after them: int32 [B, L]."""
     num_tokens = layout.num_rows * layout.row_tokens
-    # Padding, sequence, padding, sequence, …, padding: any of them may be empty.
+    # These bounds cut all tokens into padding, sequence, padding, sequence, …, padding, some of which may be empty.
     bounds = np.stack([layout.starts, layout.starts + layout.lengths], axis=1).reshape(-1)
     rests = layout.row_ends + np.arange(layout.num_rows)
     of_bounds = np.zeros(len(bounds) + 1, dtype=np.int32)

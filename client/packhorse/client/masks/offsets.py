@@ -1,7 +1,7 @@
-"""Offsets for variable-length attention kernels.
+"""Offsets for variable-length attention kernels, copied from the layout to the device.
 
-Owns `cu_seqlens` and `max_seqlen` on the device, from the layout. Leaves offsets from labels to `label_offsets`,
-taking padding out of tensors to `unpadding`, and attention itself to `varlen`.
+Owns `cu_seqlens` and `max_seqlen` on the device. Leaves offsets from labels to `label_offsets`, taking padding out of
+tensors to `unpadding`, and attention itself to `varlen`.
 """
 
 from dataclasses import dataclass
@@ -29,13 +29,14 @@ class VarlenOffsets:
     """
 
     cu_seqlens: torch.Tensor
-    """Sequence i covers [cu_seqlens[i], cu_seqlens[i + 1]) of the tokens laid end to end, padding left out: int32
-    [n + 1]."""
+    """Offsets of the sequences if their tokens are laid end to end without padding: int32 [n + 1]. Sequence i is
+    [cu_seqlens[i], cu_seqlens[i + 1])."""
     max_seqlen: int
-    """The longest sequence in tokens, or more. A Python int, so that no kernel waits for it."""
+    """Length of the longest sequence in tokens, or more. A Python int, so that no code waits for a device to read it.
+    """
     cu_seqlens_padded: torch.Tensor
-    """Where sequences lie in the rows laid end to end, padding left in, as in Transformer Engine's THD layout: int32
-    [n + 1]."""
+    """Offsets of the sequences if the rows are laid end to end with their padding, as in Transformer Engine's THD
+    layout: int32 [n + 1]."""
 
 
 def build_varlen_offsets(
@@ -47,7 +48,7 @@ def build_varlen_offsets(
 ) -> VarlenOffsets:
     """Copies a batch's offsets to the device, in one transfer that the host does not wait for.
 
-    CUDA graphs and `torch.compile` want the same shapes and integers at every step: give `num_sequences` and
+    CUDA graphs and `torch.compile` need the same shapes and integers at every step: give `num_sequences` and
     `max_seqlen`. The last offset is then repeated, which adds empty sequences.
 
     Example:

@@ -1,6 +1,9 @@
-"""Prefixes that several sequences see, in masks: filled in, or refused if a kernel cannot show them.
+"""Shared prefixes in masks: lets sequences see their group's prefix, or refuses that if a kernel cannot express it.
 
-Leaves which sequence has which prefix to `batches/layout`.
+Owns the pairs of a sequence's tokens and its prefix's tokens. Leaves which sequence sees which prefix to
+`batches/layout`.
+
+Legend: B rows, L tokens in a row.
 """
 
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ from packhorse.client.masks.transfer import transfer
 
 
 def prefix_blocks(layout: PackLayout) -> Iterator[tuple[int, slice, slice]]:
-    """Yields (row, queries, keys) for every sequence that sees a prefix: its own positions, and those of the prefix."""
+    """Yields (row, queries, keys) for every sequence that sees a prefix: its positions in the row, and the prefix's."""
     seeing = np.flatnonzero(layout.prefixes >= 0)
     prefixes = layout.prefixes[seeing]
     rows, queries = np.divmod(layout.starts[seeing], layout.row_tokens)
@@ -24,16 +27,16 @@ def prefix_blocks(layout: PackLayout) -> Iterator[tuple[int, slice, slice]]:
 
 
 def fill_prefixes(mask: torch.Tensor, layout: PackLayout, value: float) -> None:
-    """Writes one value wherever a sequence sees a prefix, into a mask [B, 1, L, L] in host memory."""
+    """Writes a value into a mask [B, 1, L, L] in host memory, for every pair of a sequence and its prefix."""
     for row, queries, keys in prefix_blocks(layout):
         mask[row, 0, queries, keys] = value
 
 
 def refuse_prefixes(layout: PackLayout, what: str) -> None:
-    """Refuses shared prefixes for a kernel or preset that only knows ranges of tokens.
+    """Refuses shared prefixes for a kernel or preset, `what`, that knows only where sequences begin and end.
 
     Raises:
-        ValueError: groups share prefixes; names the masks that show them.
+        ValueError: groups share prefixes; the text names the masks that can show them.
     """
     if layout.shared_prefix:
         raise ValueError(
@@ -43,10 +46,12 @@ def refuse_prefixes(layout: PackLayout, what: str) -> None:
 
 
 def refuse_window(layout: PackLayout, window: int | None) -> None:
-    """Refuses a window over shared prefixes: distances in the row are then not distances of positions.
+    """Refuses a window together with shared prefixes.
+
+    Distances of tokens in the row, which a window counts, are then not distances of their positions.
 
     Raises:
-        ValueError: there are a window and shared prefixes.
+        ValueError: there are both.
     """
     if layout.shared_prefix and window is not None:
         raise ValueError(
@@ -56,9 +61,9 @@ def refuse_window(layout: PackLayout, window: int | None) -> None:
 
 
 def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """Returns the prefix that every token sees, as its first token in the row and its end: int32 [2, B, L].
+    """Returns the range of the row that every token sees as its prefix, first position and end: int32 [2, B, L].
 
-    Both are 0 for a token that sees none.
+    Both are 0 for a token that sees no prefix.
     """
     bounds = np.zeros((2, layout.num_rows, layout.row_tokens), dtype=np.int32)
     for row, queries, keys in prefix_blocks(layout):
@@ -68,7 +73,7 @@ def prefix_bounds(layout: PackLayout, device: torch.device) -> torch.Tensor:
 
 
 def with_prefixes(pairs: torch.Tensor, layout: PackLayout) -> torch.Tensor:
-    """Adds the pairs of sequences and the prefixes that they see, and returns bool [B, L, L]: query, then key."""
+    """Returns allowed pairs, bool [B, L, L] (row, query, key), with those of sequences and their prefixes added."""
     if not layout.shared_prefix:
         return pairs
     firsts, ends = prefix_bounds(layout, pairs.device)[..., None]

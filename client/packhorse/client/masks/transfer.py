@@ -1,7 +1,9 @@
-"""What a layout says of each token, brought to a device without waiting for it.
+"""Copies from the host to a device that nobody waits for, and each token's segment or sequence, copied so.
 
-Owns transfers, and the indices of segments and sequences. Leaves offsets and segments to `batches/layout`, and labels
-to `labelled`.
+Owns these transfers, and the index of every token's segment and sequence. Leaves offsets and segments to
+`batches/layout`, and labels to `labelled`.
+
+Legend: B rows, L tokens in a row, T = B·L tokens of all rows end to end.
 """
 
 from collections.abc import Sequence
@@ -14,16 +16,16 @@ from packhorse.client.batches.layout import PackLayout
 
 
 def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Starts a transfer; to a GPU from pinned memory, so that the host need not wait for its end."""
+    """Returns a tensor on the device; copies to a GPU from pinned memory, so that the host need not wait."""
     is_to_gpu = device.type == "cuda" and tensor.device.type == "cpu"
     return (tensor.pin_memory() if is_to_gpu else tensor).to(device, non_blocking=is_to_gpu)
 
 
 def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> list[torch.Tensor]:
-    """Brings small arrays to a device in one transfer.
+    """Copies small arrays to a device in one transfer.
 
     Returns:
-        int32 tensors with the arrays' shapes, in one piece of memory that nothing else uses.
+        int32 tensors with the arrays' shapes. They are views of one new tensor.
     """
     sizes = [array.size for array in arrays]
     is_gpu = device.type == "cuda"
@@ -35,7 +37,7 @@ def transfer(arrays: Sequence[NDArray[np.integer]], device: torch.device) -> lis
 
 
 def segment_index(layout: PackLayout, device: torch.device) -> torch.Tensor:
-    """Returns every token's index into `layout.segments`: int32 [B, L]; no two rows share one."""
+    """Returns the index of every token's segment in `layout.segments`: int32 [B, L]; it is unique over all rows."""
     lengths = np.diff(layout.segments)
     (index,) = transfer([np.repeat(np.arange(len(lengths)), lengths)], device)
     return index.view(layout.num_rows, layout.row_tokens)

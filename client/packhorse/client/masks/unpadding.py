@@ -1,6 +1,6 @@
-"""Taking padding out of a batch's tensors, which leaves all sequences end to end, and putting it back.
+"""Takes padding out of a batch's tensors, which leaves all sequences end to end, and puts it back.
 
-Leaves the offsets of the sequences to `offsets`.
+Owns the indices of the tokens that stay. Leaves the offsets of the sequences to `offsets`.
 """
 
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ class Unpadding:
     row_tokens: int
     """Tokens in a row, L."""
     num_tokens: int
-    """Tokens of all sequences, padding left out."""
+    """Number of tokens of all sequences, without padding."""
     indices: torch.Tensor
-    """Where each token lies in the rows end to end: int32 [num_tokens], ascending."""
+    """Index of each of these tokens among the rows end to end: int32 [num_tokens], ascending."""
 
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:
         """Returns the tokens [num_tokens, …] of padded rows [B, L, …].
@@ -64,7 +64,7 @@ class Unpadding:
 
 
 def build_unpadding(where: LayoutLike, device: torch.device | str) -> Unpadding:
-    """Finds the tokens of a batch, from its offsets.
+    """Returns the `Unpadding` of a batch, made from its offsets.
 
     Example:
         >>> from packhorse.client import PackLayout

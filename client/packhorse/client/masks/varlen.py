@@ -1,7 +1,7 @@
-"""Attention over sequences laid end to end: calls into PyTorch's and FlashAttention's kernels.
+"""Attention over sequences laid end to end: calls PyTorch's and FlashAttention's variable-length kernels.
 
-Owns which kernel is called and how; leaves their offsets to `offsets`, taking padding out to
-`unpadding`, and xformers to `block_diagonal`.
+Owns which kernel is called and how. Leaves the offsets to `offsets`, taking padding out to `unpadding`, and xformers to
+`block_diagonal`.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def varlen_attention(
     scale: float | None = None,
     kernel: Kernel = "auto",
 ) -> torch.Tensor:
-    """Attends within each sequence of a packed batch.
+    """Computes attention within each sequence of a packed batch.
 
     Example:
         >>> offsets = build_varlen_offsets(torch.tensor([0, 2, 3]), "cuda")  # doctest: +SKIP
@@ -43,7 +43,7 @@ def varlen_attention(
             bfloat16 on a GPU.
         key: [tokens, KV heads, head size]; heads are a multiple of KV heads.
         value: as `key`.
-        where: offsets on the device, best built once for all layers of a batch; or a batch, its layout, or host
+        where: offsets on the device, which you build once for all layers of a batch; or a batch, its layout, or host
             `cu_seqlens`.
         causal: whether a token sees only itself and earlier tokens.
         window: how far a token sees on either side, counting itself (|query − key| < window); None for no limit.
@@ -91,6 +91,7 @@ def _by_torch(
     band: Band,
     scale: float | None,
 ) -> torch.Tensor:
+    """Calls `torch.nn.attention.varlen.varlen_attn`, whose options depend on torch's version."""
     try:
         varlen = import_module("torch.nn.attention.varlen")
     except ModuleNotFoundError:
@@ -106,7 +107,7 @@ def _by_torch(
     groups = query.shape[1] // key.shape[1]
     if groups > 1 and "enable_gqa" in known:
         options["enable_gqa"] = True
-    elif groups > 1:  # torch 2.11 wants as many heads of keys as of queries
+    elif groups > 1:  # torch 2.11 needs as many heads of keys as of queries
         key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
     return varlen.varlen_attn(
         query,
@@ -128,6 +129,7 @@ def _by_flash(
     band: Band,
     scale: float | None,
 ) -> torch.Tensor:
+    """Calls `flash_attn.flash_attn_varlen_func`."""
     try:
         flash_attn = import_module("flash_attn")
     except ModuleNotFoundError:
@@ -147,7 +149,7 @@ def _by_flash(
 
 
 def _reach(band: Band) -> tuple[int, int]:
-    """Returns how many tokens one sees before and after itself, −1 for all, as both kernels take `window_size`."""
+    """Returns both kernels' `window_size`: how many tokens a token sees before and after itself, −1 for no limit."""
     return -1 if band.most is None else band.most, -1 if band.least is None else -band.least
 
 

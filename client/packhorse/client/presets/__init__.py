@@ -1,6 +1,6 @@
 """Batches in the form that a training stack expects: its keys, its label shift, its padding rule.
 
-A name is enough where the defaults will do; the functions make presets with options, for `PackedDataset(preset=…)` too.
+`PackedDataset(preset=…)` takes a preset's name, for the default options, or a preset that one of these functions makes.
 """
 
 from packhorse.client.presets.batch_format import BatchFormat

@@ -1,6 +1,6 @@
 """The preset of open-instruct's `finetune.py`.
 
-Owns what differs from `padding_free_preset`, from which it derives.
+It is `padding_free_preset`, which is in `presets/transformers`, under another name and without images.
 """
 
 from dataclasses import replace
@@ -10,9 +10,9 @@ from packhorse.client.presets.transformers import padding_free_preset
 
 
 def open_instruct_preset() -> Preset:
-    """Makes the preset of open-instruct's `finetune.py`: what its `TensorDataCollatorWithFlattening` makes.
+    """Makes the preset of open-instruct's `finetune.py`, with the keys of its `TensorDataCollatorWithFlattening`.
 
-    The keys are those of `padding_free_preset()`.
+    These are the keys of `padding_free_preset()`.
     """
     return replace(
         padding_free_preset(),

@@ -1,6 +1,6 @@
 """The preset of TRL's `SFTTrainer`.
 
-Owns what differs from `padding_free_preset`, from which it derives.
+It is `padding_free_preset`, which is in `presets/transformers`, under another name and without images.
 """
 
 from dataclasses import replace
@@ -10,11 +10,11 @@ from packhorse.client.presets.transformers import padding_free_preset
 
 
 def trl_preset() -> Preset:
-    """Makes the preset of `SFTTrainer`: what its collator makes with `padding_free=True`.
+    """Makes the preset of `SFTTrainer`, with the keys that its collator makes with `padding_free=True`.
 
-    The keys are those of `padding_free_preset()`. TRL itself leaves out of the loss what has position 0,
-    which is the first token of each sequence. Hand batches over behind the collator, by a trainer whose
-    `get_train_dataloader` returns the loader of a PackedDataset; TRL would not pack or collate them again.
+    These are the keys of `padding_free_preset()`. TRL itself leaves tokens with position 0 out of the loss, which are
+    the first tokens of sequences. Batches must bypass TRL's collator: let the trainer's `get_train_dataloader` return
+    the loader of a PackedDataset. TRL then does not pack or collate them again.
     """
     return replace(
         padding_free_preset(),

@@ -1,6 +1,6 @@
-"""TRL's asynchronous GRPO: rows in which common prefixes stand once.
+"""The preset of TRL's asynchronous GRPO: rows are trees, in which a common prefix of sequences is written once.
 
-Owns the declaration. Leaves keys and trees to `packhorse.rollouts`, which has them for rollouts too.
+Owns the declaration. Leaves keys and trees to `packhorse.rollouts`, which makes them of rollouts too.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from packhorse.shelf import from_shelf
 
 
 def trl_async_preset() -> Preset:
-    """Makes the preset of TRL's asynchronous GRPO (1.16), whose model is given trees.
+    """Makes the preset of TRL's asynchronous GRPO (1.16), whose model takes trees.
 
-    Legend: B rows, N distinct tokens in the longest. Keys: those of `packhorse.rollouts.tree_row`, each padded to the
-    longest row's; int64 [B, N] `attention_mask`; and the batch's trained and distinct tokens, which you add up over
-    ranks. Values of a policy (`old_log_probs`, `advantages`) are the trainer's to add; for rollouts there is
-    `to_trl_async`.
+    Legend: B rows, N distinct tokens in the longest row. Keys: those of `packhorse.rollouts.tree_row`, each padded to
+    the longest row; `attention_mask` int64 [B, N]; and the numbers of trained and of distinct tokens in the batch, to
+    be summed over ranks. The trainer must add the policy's values (`old_log_probs`, `advantages`); for rollouts
+    `to_trl_async` adds them.
 
     Example:
         >>> trl_async_preset().shift_labels

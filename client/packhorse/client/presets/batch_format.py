@@ -1,6 +1,7 @@
 """`BatchFormat`: the form of a batch, for every dataset and loader.
 
-Owns what a preset and the other options ask of each other; leaves how rows are filled to `batches/row_format`.
+Owns the options that only datasets have (preset, loss mask, component rows), and checks a preset against the other
+options. Leaves the options that rows have everywhere to `batches/row_format`, and presets to `presets/registry`.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -27,14 +28,14 @@ class BatchFormat(RowFormat):
     """
 
     preset: Preset | PresetName | None = None
-    """Name of a preset, or a Preset: the keys and conventions of a training stack. None for those of PackedBatch."""
+    """Name of a preset, or a Preset: the keys and conventions of a training stack. None for PackedBatch's own."""
     loss_mask: Any = AUTO
-    """A source with the same ids and lengths (as for `tokens`) that holds 1 or True for tokens to predict and 0 for
-    others. "auto" takes the mask that lies beside a token file (`X.loss_mask.idx` beside `X.idx`), if there is one.
-    None predicts every token.
+    """Source with the same ids and lengths as `tokens`, which holds 1 or True for tokens to predict and 0 for others.
+    "auto" takes the mask beside a token file (`X.loss_mask.idx` beside `X.idx`), if there is one. None predicts every
+    token.
     """
     component_rows: bool = False
-    """In a mixture that joins k short bins into a long one: whether rows are the short ones, so that B bins of L tokens
+    """For a mixture that joins k short bins into a long one: whether a row is a short bin, so that B bins of L tokens
     have the shape [B·k, L / k]. If a batch has components of several lengths, the row length is their greatest common
     divisor.
     """
@@ -60,7 +61,7 @@ class BatchFormat(RowFormat):
             )
 
     def rows(self) -> dict[str, Any]:
-        """Returns the fields of `RowFormat`, with what the preset wants."""
+        """Returns the fields of `RowFormat` by name, with the preset's own `flatten`, label shift and multiple."""
         own = {each.name: getattr(self, each.name) for each in fields(RowFormat)}
         preset = self.preset if isinstance(self.preset, Preset) else self
         return own | {
@@ -71,17 +72,18 @@ class BatchFormat(RowFormat):
 
     @property
     def is_flat(self) -> bool:
-        """`flatten`, or what the preset wants."""
+        """Whether batches are flat: as the preset declares, or without a preset `flatten`."""
         return self.preset.flatten if isinstance(self.preset, Preset) else bool(self.flatten)
 
     @property
     def shifts_labels(self) -> bool:
-        """`shift_labels`, or what the preset or trees want."""
+        """Whether labels are shifted: as the preset declares; without a preset `shift_labels`, or True for trees."""
         if isinstance(self.preset, Preset):
             return self.preset.shift_labels
         return self.shared_prefix == "tree" or bool(self.shift_labels)
 
     def _check_preset(self, preset: Preset) -> None:
+        """Refuses options that contradict the preset, or that its training stack does not support."""
         for name in ("flatten", "shift_labels"):
             wanted, declared = getattr(self, name), getattr(preset, name)
             if wanted not in (None, declared):

@@ -1,6 +1,7 @@
-"""Batches for JAX: segment ids as Grain and MaxText have them, in NumPy.
+"""The presets of JAX trainers: batches with segment ids, under the keys of Grain or MaxText, as NumPy arrays.
 
-Owns their keys; imports no JAX, since NumPy is what its input pipelines pass on.
+Owns these keys. It does not import JAX, whose input pipelines pass on NumPy arrays. Batches without torch are in
+`streams/numpy_batches`.
 """
 
 from functools import partial
@@ -13,18 +14,19 @@ from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 
 _ENDINGS = {"grain": ("segment_ids", "positions"), "maxtext": ("segmentation", "position")}
+"""Names → the endings of the keys of segment ids and of positions."""
 
 
 def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
     """Makes the preset of JAX trainers that pack with segment ids.
 
-    Legend: B rows, L tokens in a row. Keys, all NumPy int32 [B, L], here as Grain ends them: `inputs`, `targets`;
-    `inputs_segment_ids`, 1, 2, … within each row, 0 on padding; `inputs_positions`, 0 on padding;
-    `targets_segment_ids`, the inputs' where a target counts and else 0, so that `targets_segment_ids != 0` is the
-    loss's weight; `targets_positions`, the inputs'. A target that does not count is 0.
+    Legend: B rows, L tokens in a row. Keys, all NumPy int32 [B, L], here with Grain's endings: `inputs`, `targets`;
+    `inputs_segment_ids`, which are 1, 2, … for the sequences of a row, 0 on padding; `inputs_positions`, 0 on padding;
+    `targets_segment_ids`, equal to the inputs' if the target is predicted, else 0, so that `targets_segment_ids != 0`
+    is the loss's weight; `targets_positions`, equal to the inputs'. A target that is not predicted is 0.
 
-    seqio's decoders have inputs shifted to the right and predict a sequence's first token too: they are no batches of
-    this kind, though their segment ids and positions are the same.
+    These batches are not for seqio's decoders, whose inputs are shifted to the right and which predict a sequence's
+    first token too, although their segment ids and positions are the same.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -35,8 +37,8 @@ def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
         [[1, 1, 1, 1, 1, 2, 2, 2]]
 
     Args:
-        names: the keys. `maxtext` has `inputs_segmentation` and `inputs_position`, and the same for `targets_`; its
-            preset is called `maxtext`, the other one `jax`.
+        names: whose keys. `maxtext` has `inputs_segmentation` and `inputs_position`, and the same for `targets_`; its
+            preset is called `maxtext`, and that of `grain` is called `jax`.
 
     Raises:
         ValueError: the names are unknown.
@@ -59,6 +61,7 @@ def jax_preset(names: Literal["grain", "maxtext"] = "grain") -> Preset:
 
 
 def _build(batch: PackedBatch, *, segment_ids: str, positions: str) -> dict[str, Any]:
+    """Returns the keys of a batch, of which two arguments give the endings."""
     is_token = batch["attention_mask"].numpy()
     labels = batch["labels"].numpy()
     counts = labels != IGNORE_INDEX

@@ -1,6 +1,7 @@
-"""LLaMA-Factory's neat packing.
+"""The preset of LLaMA-Factory's neat packing: rows with a labelled mask.
 
-Owns its keys; leaves the way from its labelled mask to a kernel to LLaMA-Factory.
+Owns its keys. LLaMA-Factory makes the mask of its attention kernel from the labelled mask. A labelled mask by itself is
+in `masks/labelled`.
 """
 
 from functools import partial
@@ -20,11 +21,12 @@ def llama_factory_preset(*, pad_token_id: int = 0) -> Preset:
 
     Legend: B rows, L = max_seq_len, which is LLaMA-Factory's `cutoff_len`. Keys, all int64 [B, L + 1]: `input_ids`,
     `labels`; `attention_mask`, which is 1 on the first sequence of a row, 2 on the second, …, 0 on padding; and
-    `position_ids`, 0 on padding. Every row ends with a token of padding more, as LLaMA-Factory's do: where a row has
-    none, FlashAttention's path drops the mask, and all sequences see each other.
+    `position_ids`, 0 on padding. Every row has one more token of padding at its end, as LLaMA-Factory's rows have: if a
+    row had no padding, LLaMA-Factory's path for FlashAttention would drop the mask, and all sequences would see each
+    other.
 
-    Its collator turns `attention_mask` into a mask of four dimensions (`prepare_4d_attention_mask`), or strips padding
-    for FlashAttention.
+    LLaMA-Factory's collator turns `attention_mask` into a mask of four dimensions (`prepare_4d_attention_mask`), or
+    takes padding out for FlashAttention.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -35,7 +37,7 @@ def llama_factory_preset(*, pad_token_id: int = 0) -> Preset:
         [[1, 1, 1, 1, 1, 2, 2, 2, 0]]
 
     Args:
-        pad_token_id: the token at the end of every row; the same as of the dataset.
+        pad_token_id: the token at the end of every row; give the same to the dataset.
 
     Raises:
         ValueError: `pad_token_id` is not a token id.
@@ -64,4 +66,5 @@ def _build(batch: PackedBatch, *, pad_token_id: int) -> dict[str, Any]:
 
 
 def _with_end(rows: torch.Tensor, value: int) -> torch.Tensor:
+    """Returns rows [B, L + 1] of rows [B, L], with a value at the end of each."""
     return pad(rows, (0, 1), value=value)

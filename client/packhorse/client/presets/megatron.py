@@ -1,7 +1,7 @@
-"""The presets of Megatron: for its own data iterator, and for Megatron-LM's batches.
+"""The presets of Megatron: `megatron` for Transformer Engine's THD layout, `megatron-lm` for `pretrain_gpt.py`.
 
-Owns its keys, the alignment that context parallelism asks for, and static shapes; leaves the split over ranks to
-Megatron.
+Owns their keys, the alignment that context parallelism and number formats need, and static shapes. Megatron itself
+splits batches over ranks; the trainer's data iterators are in `trainers/megatron`.
 """
 
 from functools import partial
@@ -17,6 +17,7 @@ from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.presets.preset import Preset
 
 _TOKENS_OF_RECIPE = {"bf16": 1, "delayed": 16, "tensorwise": 16, "blockwise": 128, "mxfp8": 32}
+"""Recipe of a number format → the multiple that each rank's number of tokens must be."""
 
 
 def megatron_preset(
@@ -24,20 +25,20 @@ def megatron_preset(
 ) -> Preset:
     """Makes the preset of Megatron-LM and Transformer Engine for `qkv_format="thd"`.
 
-    Legend: T tokens, the rows of a batch end to end, the same at every step; s segments: the rooms of sequences and
-    what is left of each row. Keys: `tokens`, `labels` and `position_ids` int64 [1, T]; `loss_mask` float32 [1, T]; and
-    the fields of `PackedSeqParams`: `qkv_format`; `cu_seqlens_q_padded` and `cu_seqlens_kv_padded` int32 [s + 1], where
-    segments lie, from 0 to T; `cu_seqlens_q` and `cu_seqlens_kv` int32 [s + 1], how many tokens each of them holds;
-    `max_seqlen_q` and `max_seqlen_kv` int; and `padding_mask` bool [1, T], True where there is no token, which GPTModel
-    takes so that experts do not see padding.
+    Legend: T tokens, the rows of a batch end to end, the same at every step; s segments: the rooms of sequences and the
+    rest of each row. Keys: `tokens`, `labels` and `position_ids` int64 [1, T]; `loss_mask` float32 [1, T]; and the
+    fields of `PackedSeqParams`: `qkv_format`; `cu_seqlens_q_padded` and `cu_seqlens_kv_padded` int32 [s + 1], the
+    segments' offsets with padding, from 0 to T; `cu_seqlens_q` and `cu_seqlens_kv` int32 [s + 1], the offsets of the
+    segments' tokens without padding; `max_seqlen_q` and `max_seqlen_kv` int; and `padding_mask` bool [1, T], True on
+    padding, which GPTModel takes so that experts do not see padding.
 
-    What is left of a row is a segment of its own that holds 0 tokens, so that it is no part of the last sequence.
-    `max_seqlen` counts padding in, as Megatron's own scheduler gives Transformer Engine the padded offsets for both.
-    The loss mask is 0 exactly where labels are -100.
+    The rest of a row is a segment that holds 0 tokens, so that it is not a part of the last sequence. `max_seqlen`
+    includes padding, because Megatron's own scheduler gives Transformer Engine the padded offsets as both kinds. The
+    loss mask is 0 exactly where labels are -100.
 
-    Context parallelism cuts each segment into 2·CP chunks and gives every rank two, and sequence parallelism cuts
-    what a rank has into TP: segments must be multiples of lcm(2·CP, CP·TP), or of TP with CP = 1. Prepare the dataset
-    with `--align` of that number and a `max_seq_len` that is a multiple.
+    Context parallelism cuts each segment into 2·CP chunks and gives every rank two. Sequence parallelism cuts a rank's
+    tokens into TP parts. So segments must be multiples of lcm(2·CP, CP·TP), or of TP with CP = 1. Prepare the dataset
+    with `--align` of that number and a `max_seq_len` that is a multiple of it.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -48,10 +49,10 @@ def megatron_preset(
         [0, 5, 8, 8, 8]
 
     Args:
-        context_parallel_size: CP.
-        tensor_parallel_size: TP where sequence parallelism is used, else 1.
-        num_sequences: segments of every batch, for CUDA graphs: the last offset is repeated, and `max_seqlen` is
-            max_seq_len. At least bins · (sequences in a bin + 1), which is checked before the first batch. None: the
+        context_parallel_size: CP, the ranks that share a sequence.
+        tensor_parallel_size: TP, the tensor-parallel ranks, if sequence parallelism is used; else 1.
+        num_sequences: number of segments in every batch, for CUDA graphs: the last offset is repeated, and `max_seqlen`
+            is max_seq_len. At least bins · (sequences in a bin + 1), which is checked before the first batch. None: the
             number varies.
 
     Raises:
@@ -73,7 +74,7 @@ def megatron_preset(
 
 
 def megatron_alignment(context_parallel_size: int, tensor_parallel_size: int) -> int:
-    """What every segment must be a multiple of, in tokens.
+    """Returns the multiple of tokens that every segment must be.
 
     Raises:
         ValueError: a size is below 1.
@@ -99,11 +100,11 @@ class Alignment(NamedTuple):
 def alignment_for(recipe: str = "bf16", tp: int = 1, cp: int = 1) -> Alignment:
     """Returns the multiples that each sequence, and the tokens of a batch, must have.
 
-    Each sequence: context parallelism cuts it into 2·CP chunks, and sequence parallelism what a rank has into TP
-    (`get_thd_batch_on_this_cp_rank` and `thd_get_partitioned_indices`; SkyRL#2108). The number format asks nothing of
-    it. The total: each rank's T / (CP·TP) tokens are a dimension of its matrix products, in multiples of 16 for
-    delayed and tensorwise scaling, 128 for blockwise (NeMo-RL#1884, ms-swift#9722), 32 for MXFP8 (Megatron's
-    `get_fp8_align_size`).
+    Each sequence: context parallelism cuts it into 2·CP chunks, and sequence parallelism cuts a rank's part of it into
+    TP (`get_thd_batch_on_this_cp_rank` and `thd_get_partitioned_indices`; SkyRL#2108). The number format does not
+    matter here. The total: each rank's T / (CP·TP) tokens are a dimension of its matrix products, and must be a
+    multiple of 16 for delayed and tensorwise scaling, of 128 for blockwise (NeMo-RL#1884, ms-swift#9722), and of 32 for
+    MXFP8 (Megatron's `get_fp8_align_size`).
 
     Example:
         >>> alignment_for("blockwise")
@@ -129,10 +130,14 @@ def alignment_for(recipe: str = "bf16", tp: int = 1, cp: int = 1) -> Alignment:
 
 
 def check_segments(segments: NDArray[np.int64], align: int) -> None:
-    """Refuses segments, int64 [s] tokens each, that parallelism cannot divide evenly.
+    """Checks that parallelism can divide every segment evenly.
+
+    Args:
+        segments: tokens of each segment: int64 [s].
+        align: the multiple that each must be.
 
     Raises:
-        ValueError: names the first of them, and how to prepare the dataset.
+        ValueError: a segment is not a multiple; the text says how to prepare the dataset.
     """
     if (segments % align).any():
         raise ValueError(
@@ -143,10 +148,11 @@ def check_segments(segments: NDArray[np.int64], align: int) -> None:
 
 
 def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict[str, Any]:
+    """Returns the keys of `megatron_preset` for a batch."""
     layout = batch["layout"]
     is_segment = layout.extent_lengths > 0
-    segments = layout.extent_lengths[is_segment]
-    held = np.insert(layout.lengths, layout.row_ends, 0)[is_segment]
+    segments = layout.extent_lengths[is_segment]  # tokens of each segment, with padding: [s]
+    held = np.insert(layout.lengths, layout.row_ends, 0)[is_segment]  # without padding; 0 for the rest of a row: [s]
     check_segments(segments, align)
     max_seqlen = int(segments.max(initial=0))
     if num_sequences is not None:
@@ -177,6 +183,7 @@ def _build(batch: PackedBatch, *, align: int, num_sequences: int | None) -> dict
 
 
 def _offsets(lengths: NDArray[np.int64]) -> torch.Tensor:
+    """Returns the running sums of lengths [s], from 0: int32 [s + 1]."""
     return torch.from_numpy(np.cumsum(np.insert(lengths, 0, 0), dtype=np.int32))
 
 
@@ -185,14 +192,14 @@ def megatron_lm_preset(
 ) -> Preset:
     """Makes the preset of Megatron-LM's `pretrain_gpt.py` with `--sft` (packed sequences).
 
-    Legend: B rows (the micro-batch), L tokens in a row. Keys: `tokens`, `labels` and `position_ids` int64 [B, L];
-    `loss_mask` float32 [B, L], 0 exactly where labels are -100; `cu_seqlens` int32 [B, k + 1], for each row where its
-    segments lie, from 0 to L, and L again up to the row with the most of them; `max_seqlen` int32 [B]; `padding_mask`
-    bool [B, L], True where there is no token, which `get_megatron_batch` passes on.
+    Legend: B rows (the micro-batch), L tokens in a row, k segments in the row with the most. Keys: `tokens`, `labels`
+    and `position_ids` int64 [B, L]; `loss_mask` float32 [B, L], 0 exactly where labels are -100; `cu_seqlens` int32
+    [B, k + 1], the offsets of each row's segments, from 0 to L, with L repeated in rows of fewer segments; `max_seqlen`
+    int32 [B]; `padding_mask` bool [B, L], True on padding, which `get_megatron_batch` passes on.
 
-    Offsets count padding in, as Megatron's own scheduler has them for Transformer Engine. There are no unpadded ones
-    beside them: without context parallelism Megatron sends only one kind to tensor-parallel peers, and each rank would
-    compute with another.
+    Offsets include padding, as those that Megatron's own scheduler gives Transformer Engine. There are no offsets
+    without padding: without context parallelism Megatron sends only one kind to tensor-parallel peers, so with both
+    kinds the ranks would compute different results.
 
     Context parallelism needs segments that are multiples, as in `megatron_preset`.
 
@@ -205,8 +212,8 @@ def megatron_lm_preset(
         (torch.Size([2, 8]), [[0, 5, 8], [0, 5, 8]], [5, 5])
 
     Args:
-        context_parallel_size: CP.
-        tensor_parallel_size: TP where sequence parallelism is used, else 1.
+        context_parallel_size: CP, the ranks that share a sequence.
+        tensor_parallel_size: TP, the tensor-parallel ranks, if sequence parallelism is used; else 1.
         max_sequences: the most sequences in a row, for static shapes: `cu_seqlens` has max_sequences + 2 entries for
             each row, and `max_seqlen` is L. The plan is checked when it is opened. None: the number varies.
 
@@ -234,9 +241,11 @@ def megatron_lm_preset(
 
 
 def _build_megatron_lm(batch: PackedBatch, *, align: int, num_segments: int | None) -> dict[str, Any]:
+    """Returns the keys of `megatron_lm_preset` for a batch."""
     layout = batch["layout"]
     check_segments(layout.extent_lengths, align)
-    row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)  # in runs: each row has one more, what is left of it
+    # Each row's exclusive end among the extents, of which it has one more than sequences: the rest of the row.
+    row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)
     rows = [segments[segments > 0] for segments in np.split(layout.extent_lengths, row_ends[:-1])][: layout.num_rows]
     most = max(map(len, rows), default=0)
     max_seqlen = [int(segments.max()) for segments in rows]

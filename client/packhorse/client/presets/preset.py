@@ -1,7 +1,7 @@
-"""`Preset`: what a training stack's batches must be, and the check that a batch is so.
+"""`Preset`: the declaration of a training stack's batches, and the check that a batch and a plan fit it.
 
-Owns the declaration that every preset makes, the check of a plan against it, and the warning of what it costs. Leaves
-each training stack's keys to a file of its own, and their names to `registry`.
+Owns the fields that every preset declares, and these checks. Leaves the presets themselves to `registry`, which lists
+the file of each.
 """
 
 import warnings
@@ -16,15 +16,15 @@ from packhorse.client.masks.prefixes import refuse_prefixes
 from packhorse.topology.choices import counted
 
 _FLASH_ATTENTION = ("flash_attn", "flash_attn_interface", "flash_attn_3", "kernels")
-"""Packages by which transformers finds FlashAttention."""
+"""Packages through which transformers can use FlashAttention; any of them is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """The keys, shapes and conventions of one training stack.
 
-    Presets travel to dataloader workers by pickle, so `build` is a module's own function, or a `partial` of one.
-    Printing one shows what it declares.
+    A preset is pickled for dataloader workers, so `build` must be a function at the top of a module, or a `partial` of
+    one. Printing a preset shows what it declares.
 
     Example:
         >>> from packhorse.client import get_preset
@@ -48,24 +48,24 @@ class Preset:
     padding: str
     """The rule for padding, in words."""
     total_multiple_of: int = 1
-    """A flat batch is padded at its end to a multiple of this number of tokens."""
+    """The multiple of tokens to which a flat batch is padded at its end."""
     num_segments: int | None = None
     """Number of segments in the offsets of every batch (with `has_rows`, of every row), padding included; None if it
     varies.
     """
     is_quadratic: bool = False
-    """Whether attention without FlashAttention costs the square of all tokens of a batch."""
+    """Whether attention without FlashAttention costs the square of a batch's tokens, and not of a row's."""
     build: Callable[[PackedBatch], dict[str, Any]]
     """Function from a batch of the declared form to the trainer's keys. It does not change the batch."""
     has_rows: bool = False
     """Whether every key has one item for each bin, so that `PackedBins` can return single bins."""
     folds: bool = False
-    """Whether its rows are trees, in which common prefixes stand once."""
+    """Whether its rows are trees, in which a common prefix of sequences is written once."""
     takes_media: bool = False
     """Whether the trainer takes images: their tensors, and position ids [4, B, L] if the model has three."""
 
     def convert(self, batch: PackedBatch) -> dict[str, Any]:
-        """Turns a batch, assembled with `shift_labels` and `flatten` as declared, into the trainer's keys.
+        """Returns the trainer's keys for a batch that was assembled with the declared `shift_labels` and `flatten`.
 
         Tensors may share the batch's memory.
 
@@ -78,7 +78,7 @@ class Preset:
         return self.build(batch) | {key: batch[key] for key in batch["media"].keys}
 
     def warn_of_cost(self, batch_size: int) -> None:
-        """Warns, once in a process, where attention over one long row will be slow on this machine."""
+        """Warns, once in a process, if attention over one long row will be slow because FlashAttention is missing."""
         if not self.is_quadratic or batch_size == 1 or any(map(find_spec, _FLASH_ATTENTION)):
             return
         warnings.warn(
@@ -90,9 +90,10 @@ class Preset:
         )
 
     def check_plan(self, max_sequences_per_bin: int, batch_size: int) -> None:
-        """Refuses a plan whose bins have too many sequences for the offsets of this preset, before the first batch.
+        """Refuses a plan whose bins may have too many sequences for the offsets of this preset, before the first batch.
 
-        No bin of the spread last step has more sequences than the plan's largest.
+        The plan's largest bin is the limit: if the remainder policy spreads the last step's sequences over more bins,
+        these are not larger.
 
         Args:
             max_sequences_per_bin: the most sequences in any bin of the plan.
@@ -103,7 +104,10 @@ class Preset:
         """
         if self.num_segments is None:
             return
-        pads_once = self.flatten or self.has_rows  # one segment more is for the padding at the end
+        # A flat batch, and a row with offsets of its own, need one more segment, for padding: there the user gave
+        # `max_sequences`, and `num_segments` is that + 1. Other batches need one more for each row: there the user gave
+        # `num_sequences`, which is `num_segments` itself.
+        pads_once = self.flatten or self.has_rows
         name, of_bin = ("max_sequences", 0) if pads_once else ("num_sequences", 1)
         given = self.num_segments - int(pads_once)
         batch_size = 1 if self.has_rows else batch_size
@@ -117,10 +121,10 @@ class Preset:
             )
 
     def refuse_media(self) -> None:
-        """Refuses images where the trainer takes none.
+        """Refuses images if the trainer does not take them.
 
         Raises:
-            ValueError: it takes none.
+            ValueError: the trainer takes no images.
         """
         if not self.takes_media:
             raise ValueError(
@@ -128,6 +132,7 @@ class Preset:
             )
 
     def _check_form(self, batch: PackedBatch) -> None:
+        """Raises a ValueError for a batch that was not assembled as declared, e.g. with labels of the other shift."""
         layout = batch["layout"]
         if "media" in batch:
             self.refuse_media()
@@ -145,7 +150,7 @@ class Preset:
                 f"preset {self.name!r} takes sequences end to end in one row; assemble the batch with {options}"
             )
         is_shifted = batch.get("shift_labels")
-        if is_shifted is None:  # a batch of the user's own, whose labels tell
+        if is_shifted is None:  # a batch that the user made: the tokens that are left out of the loss show it
             left_out = layout.starts + layout.lengths - 1 if self.shift_labels else layout.starts
             is_wrong = (batch["labels"].numpy().ravel()[left_out] != IGNORE_INDEX).any()
             is_shifted = self.shift_labels != is_wrong

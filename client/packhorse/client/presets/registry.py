@@ -1,6 +1,6 @@
-"""The presets by their names.
+"""The presets by their names: `get_preset` and `list_presets`.
 
-Owns the list; leaves each preset to a file of its own.
+Owns the list of presets. Each preset has a file beside this one, which the imports name.
 """
 
 from typing import Literal
@@ -29,7 +29,7 @@ PresetName = Literal[
     "trl",
     "trl_async",
 ]
-"""What `get_preset` knows, for type checkers."""
+"""The names that `get_preset` knows, for type checkers."""
 
 
 _ALL = (
@@ -50,7 +50,7 @@ PRESETS = {preset.name: preset for preset in _ALL}
 
 
 def get_preset(name: str) -> Preset:
-    """Returns the preset of a name, with its default options.
+    """Returns the preset with this name, with its default options.
 
     Example:
         >>> get_preset("trl").flatten

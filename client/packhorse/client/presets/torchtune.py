@@ -1,6 +1,6 @@
-"""torchtune's packed datasets.
+"""The presets of torchtune's packed datasets, whose recipes shift labels in some versions.
 
-Owns their keys, and which version of torchtune shifts labels; leaves the mask to torchtune.
+Owns their keys, and which version of torchtune shifts labels. torchtune makes the mask.
 """
 
 from typing import Any
@@ -16,11 +16,11 @@ def torchtune_preset(*, shift_labels: bool = True) -> Preset:
     """Makes the preset of torchtune's `PackedDataset`.
 
     Legend: B rows, L tokens in a row. Keys: `tokens`, `labels` and `input_pos` int64 [B, L]; `seq_lens`, a list of B
-    tensors int64 [segments of the row], each with the sum L. torchtune's collator puts a mask instead of `seq_lens`:
-    `batch["mask"] = packed_block_causal_mask(batch.pop("seq_lens"))`, which wants CUDA.
+    tensors int64 [segments of the row], each with the sum L. torchtune's collator replaces `seq_lens` by a mask:
+    `batch["mask"] = packed_block_causal_mask(batch.pop("seq_lens"))`, which needs CUDA.
 
-    Recipes changed sides: up to 0.6.1, which is what PyPI has, they shift labels themselves, later ones (0.7 and the
-    main branch) take shifted ones. With the wrong preset a model learns the token after the next, or to copy.
+    Recipes up to 0.6.1, the version on PyPI, shift labels themselves; later ones (0.7 and the main branch) take shifted
+    labels. With the wrong preset a model learns the token after the next, or to copy.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -31,7 +31,7 @@ def torchtune_preset(*, shift_labels: bool = True) -> Preset:
         [tensor([5, 3])]
 
     Args:
-        shift_labels: False for torchtune 0.6.1 and before; its preset is called `torchtune-0.6`.
+        shift_labels: False for torchtune up to 0.6.1; that preset is called `torchtune-0.6`.
     """
     return Preset(
         name="torchtune" if shift_labels else "torchtune-0.6",
@@ -48,9 +48,11 @@ def torchtune_preset(*, shift_labels: bool = True) -> Preset:
 
 
 def _build(batch: PackedBatch) -> dict[str, Any]:
+    """Returns the keys of a batch. Positions of a row's padding continue after its last sequence, as torchtune's do."""
     layout = batch["layout"]
     input_pos = batch["position_ids"].clone()
-    row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)  # in runs: each row has one more, its padding
+    # Each row's exclusive end among the extents, of which it has one more than sequences: its padding.
+    row_ends = layout.row_ends + np.arange(1, layout.num_rows + 1)
     seq_lens = []
     for positions, lengths in zip(input_pos, np.split(layout.extent_lengths, row_ends[:-1]), strict=False):
         num_padding = int(lengths[-1])

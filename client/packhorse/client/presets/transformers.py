@@ -1,7 +1,8 @@
 """The presets of Hugging Face's models: all sequences in one row (padding-free), or one row for each bin.
 
-Owns their keys. Padding-free batches are those of transformers' `DataCollatorWithFlattening`, which TRL and
-open-instruct read too. Leaves attention to the model.
+Owns their keys. Padding-free batches have the keys of transformers' `DataCollatorWithFlattening`, which TRL and
+open-instruct read too: see `presets/_trl` and `presets/_open_instruct`. The Trainer's callbacks are in
+`trainers/transformers`.
 """
 
 from functools import partial
@@ -33,16 +34,16 @@ def padding_free_preset(
     """Makes the preset of `transformers.DataCollatorWithFlattening`, with all its options and more.
 
     Legend: T tokens, n sequences. Keys: `input_ids`, `labels` and `position_ids` int64 [1, T]; `cu_seq_lens_q` and
-    `cu_seq_lens_k` int32 [n + 1]; `max_length_q` and `max_length_k` int; `seq_idx` int32 [1, T]. All
-    these are there by default. There is no `attention_mask`: with one, transformers would look for padding and not for
-    sequences.
+    `cu_seq_lens_k` int32 [n + 1]; `max_length_q` and `max_length_k` int; `seq_idx` int32 [1, T]. A batch has all of
+    these by default. There is no `attention_mask`: with one, transformers would look for padding instead of the bounds
+    of sequences.
 
-    FlashAttention reads the offsets, and its cost grows with the squares of the sequences' lengths. Without it models
-    make a mask over all T tokens, whose cost grows with T²; `rows_preset` costs less there. Eager attention, SDPA and
-    FlexAttention find sequences where positions do not go on by 1, and only while no cache is made: call the model
-    with `use_cache=False`, as Hugging Face's trainers do.
+    FlashAttention reads the offsets, and its cost grows with the squares of the sequences' lengths. Without it, models
+    make a mask over all T tokens, whose cost grows with T²; then `rows_preset` costs less. Eager attention, SDPA and
+    FlexAttention find a sequence's beginning where positions do not continue by 1, but only without a cache: call the
+    model with `use_cache=False`, as Hugging Face's trainers do.
 
-    With `total_multiple_of` padding follows the last sequence, as a sequence of its own whose labels are -100.
+    With `total_multiple_of`, padding follows the last sequence, as one more sequence whose labels are -100.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -56,8 +57,8 @@ def padding_free_preset(
         return_position_ids: whether to add `position_ids`.
         return_flash_attn_kwargs: whether to add the offsets and the longest length.
         return_seq_idx: whether to add `seq_idx`, for state-space models.
-        return_padding_mask: whether to add `padding_mask` bool [1, T], True where there is no token, for losses of
-            experts. Models of transformers do not take it; pop it before you call one.
+        return_padding_mask: whether to add `padding_mask` bool [1, T], True on padding, for losses of experts. Models
+            of transformers do not take it; pop it before you call one.
         position_ids_start: position of a sequence's first token; not 0 for models like RoBERTa.
         total_multiple_of: T is a multiple of it: 16, 32 or 128 for FP8 (`alignment_for`). With max_seq_len · batch_size
             all batches have the same size.
@@ -106,7 +107,7 @@ def rows_preset(*, return_padding_mask: bool = False) -> Preset:
     positions do not continue by 1, but only without a cache: `use_cache=False`, as in Hugging Face's trainers. Some
     models make no mask; `sees_other_sequences` tests yours.
 
-    Attention costs B · L², where one row of all tokens costs (B · L)² unless FlashAttention skips what is masked.
+    Attention costs B · L². One row of all tokens costs (B · L)², unless FlashAttention skips the masked pairs.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -116,8 +117,8 @@ def rows_preset(*, return_padding_mask: bool = False) -> Preset:
         (torch.Size([2, 8]), [0, 1, 2, 3, 4, 0, 1, 2])
 
     Args:
-        return_padding_mask: whether to add `padding_mask` bool [B, L], True where there is no token, for losses of
-            experts. Models of transformers do not take it; pop it before you call one.
+        return_padding_mask: whether to add `padding_mask` bool [B, L], True on padding, for losses of experts. Models
+            of transformers do not take it; pop it before you call one.
     """
     return Preset(
         name="rows",
@@ -142,6 +143,7 @@ def _build(
     position_ids_start: int,
     num_segments: int | None,
 ) -> dict[str, Any]:
+    """Returns the keys of `padding_free_preset` for a batch."""
     keys: dict[str, Any] = {"input_ids": batch["input_ids"], "labels": batch["labels"]}
     if return_position_ids:
         refuse_continued_positions(batch)
@@ -160,7 +162,10 @@ def _build(
 
 
 def _offsets(layout: PackLayout, num_segments: int | None) -> tuple[NDArray[np.int32], int]:
-    """Returns the offsets of sequences and padding, and the most tokens between two of them."""
+    """Returns the offsets of the sequences and the padding after them, and the most tokens of any of these.
+
+    With `num_segments`, both are constant: the last offset is repeated, and the most is the row's length.
+    """
     offsets = layout.segments
     if num_segments is None:
         return offsets, max(layout.max_seqlen, layout.row_tokens - layout.num_tokens)
@@ -178,7 +183,7 @@ def refuse_continued_positions(batch: PackedBatch) -> None:
     If a piece continued from position 5 after a sequence of 5 tokens, the model would see one sequence.
 
     Raises:
-        ValueError: some sequence begins at another position than 0.
+        ValueError: a sequence does not begin at position 0.
     """
     if batch["position_ids"].numpy().ravel()[batch["layout"].starts].any():
         raise ValueError(
@@ -188,6 +193,7 @@ def refuse_continued_positions(batch: PackedBatch) -> None:
 
 
 def _build_rows(batch: PackedBatch, *, return_padding_mask: bool) -> dict[str, Any]:
+    """Returns the keys of `rows_preset` for a batch."""
     refuse_continued_positions(batch)
     keys = {
         "input_ids": batch["input_ids"],

@@ -1,4 +1,4 @@
-"""Streams: bins as the service sends them, the cursor, and the facts of a dataset. No torch."""
+"""Streams: bins as the service sends them, the cursor, and the facts of a dataset. Nothing here needs torch."""
 
 from packhorse.client.costs import cost_linear_of
 from packhorse.client.streams.bin_facts import component_names, facts_of_bins

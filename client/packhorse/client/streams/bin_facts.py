@@ -1,4 +1,4 @@
-"""What is known of each bin, as JSON can hold it: what `packhorse stream` prints and exports write."""
+"""The facts of each bin as plain Python values, ready for JSON: `packhorse stream` prints them, exports write them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,11 +8,13 @@ from packhorse.types import StreamHeader
 
 
 def facts_of_bins(block: BinBlock, header: StreamHeader) -> Iterator[dict[str, Any]]:
-    """Yields what is known of each bin, as JSON can hold it: position, ids, lengths, and what else the dataset has.
+    """Yields a dict for each bin: position, ids, lengths, and whatever else the block has, such as tokens.
+
+    Its values are numbers, texts and lists, which JSON can hold.
 
     Args:
         block: the bins.
-        header: of the stream that they came in.
+        header: the header of their stream, which names a mixture's components.
     """
     of_sequences = {
         name: array.tolist()
@@ -43,11 +45,11 @@ def facts_of_bins(block: BinBlock, header: StreamHeader) -> Iterator[dict[str, A
 
 
 def component_names(block: BinBlock, header: StreamHeader) -> list[str | None] | None:
-    """Returns the component of each bin, None for an empty one; None if the dataset is no mixture.
+    """Returns the component of each bin, None for an empty bin; or None if the dataset is not a mixture.
 
     Args:
         block: the bins.
-        header: of the stream that they came in.
+        header: the header of their stream, which names the components.
     """
     if block.component_ids is None:
         return None

@@ -1,7 +1,7 @@
 """Blocks of bins, decoded from the wire.
 
-Owns the arrays, their decoding, and the templates that a stream has defined. Leaves where blocks come from to
-`streams/stream` and the transports.
+Owns `BinBlock`, the arrays of many bins; its decoding from messages; and `Templates`, the templates that a stream has
+defined so far. Leaves opening streams to `streams/stream`, tokens to `sent_tokens`, and checksums to `packhorse.wire`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,15 +29,20 @@ _Integer = TypeVar("_Integer", np.int32, np.int64)
 
 
 class Templates:
-    """The templates that the messages of one stream, or a single answer, have defined so far."""
+    """The templates that the messages of one stream, or a single answer, have defined so far.
+
+    A message defines each template once and then gives only the template's number for each bin. Templates with numbers
+    below KEPT_TEMPLATES are valid until the stream ends, others only in the message that defines them.
+    """
 
     def __init__(self) -> None:
-        self._begins = np.zeros(0, dtype=np.int64)  # in _lengths, by number
-        self._sizes = np.zeros(0, dtype=np.int64)  # -1 where none is defined
-        self._components = np.zeros(0, dtype=np.int32)  # by number, -1 where none is said
+        # Indexed by the template's number; the lengths of template t are _lengths[_begins[t] :][: _sizes[t]].
+        self._begins = np.zeros(0, dtype=np.int64)
+        self._sizes = np.zeros(0, dtype=np.int64)  # -1 if not defined
+        self._components = np.zeros(0, dtype=np.int32)  # index of the mixture's component, -1 without a mixture
         self._is_mixture = False
-        self._lengths = np.zeros(0, dtype=np.int32)  # of all that are defined, and room for more
-        self._num_lengths = 0
+        self._lengths = np.zeros(0, dtype=np.int32)  # of all templates, end to end, with free space at the end
+        self._num_lengths = 0  # the part of _lengths that is in use
 
     def expanded(
         self,
@@ -49,18 +54,21 @@ class Templates:
         defined_lengths: NDArray[np.int32],
         defined_components: NDArray[np.uint32],
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32] | None]:
-        """Takes in a message's definitions, and returns its sequences' lengths, and its bins' ends and components.
+        """Adds a message's definitions, and expands the message's bins from their templates.
+
+        Legend: N bins, S sequences, M templates that the message defines.
 
         Args:
-            numbers: every bin's template: uint32 [N].
-            num_sequences: of all bins, S.
-            defined: templates that the message defines: uint32 [M], ascending.
-            defined_sizes: how many lengths each has: uint32 [M].
-            defined_lengths: theirs, one template after the other: int32.
-            defined_components: which of a mixture's components each is of: uint32 [M]; [0] without a mixture.
+            numbers: number of every bin's template: uint32 [N].
+            num_sequences: S, the number of ids in the message.
+            defined: numbers of the templates that the message defines: uint32 [M], ascending.
+            defined_sizes: how many lengths each of them has: uint32 [M].
+            defined_lengths: their lengths, one template after the other: int32.
+            defined_components: index of each one's component in the mixture: uint32 [M]; empty without a mixture.
 
         Returns:
-            int32 [S], int64 [N], and int32 [N] or None without a mixture.
+            The sequences' lengths, int32 [S]; the bins' exclusive ends among them, int64 [N]; and the bins' components,
+            int32 [N], or None without a mixture.
 
         Raises:
             DamagedAnswerError: the arrays do not fit each other, or a template is not defined.
@@ -89,7 +97,7 @@ class Templates:
                 of_defined[:num_kept],
             )
         begins, sizes, lengths, components = self._begins, self._sizes, self._lengths, self._components
-        if num_kept < len(defined):  # the others are put behind, for this message
+        if num_kept < len(defined):  # the others are appended for this message, and renumbered to follow the kept ones
             is_other = numbers >= KEPT_TEMPLATES
             if (numbers[~is_other] >= len(sizes)).any() or int(defined[-1]) - KEPT_TEMPLATES >= len(defined) - num_kept:
                 raise DamagedAnswerError("the bins are of templates that were not defined")
@@ -101,7 +109,7 @@ class Templates:
             components = np.concatenate((components, of_defined[num_kept:]))
         if len(numbers) and int(numbers.max()) >= len(sizes):
             raise DamagedAnswerError("the bins are of templates that were not defined")
-        which = numbers.astype(np.intp)  # once: an index of another type is converted each time
+        which = numbers.astype(np.intp)  # NumPy would convert an index of another type at each of three uses
         sizes = sizes.take(which)
         bin_ends = np.cumsum(sizes)
         if (sizes < 0).any() or (int(bin_ends[-1]) if len(bin_ends) else 0) != num_sequences:
@@ -133,14 +141,19 @@ class Templates:
 
 
 def _grown(array: NDArray[_Integer], added: int, value: int) -> NDArray[_Integer]:
-    """Returns an array with a number of values appended. NumPy's `pad` takes ten times as long for few."""
+    """Returns an array with `added` more values at its end. NumPy's `pad` takes ten times as long for a few values."""
     return np.concatenate((array, np.full(added, value, dtype=array.dtype)))
 
 
 def _members(begins: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the ranges [begin, begin + size) end to end: int64 [sum of sizes].
+    """Returns all numbers of the ranges [begin, begin + size), end to end: int64 [sum of sizes].
 
-    As running sums: within a range the next number is one more, and only where a range begins it jumps.
+    They are computed as running sums: the step to the next number is 1 within a range, and a jump where a range begins.
+
+    Args:
+        begins: first number of every range.
+        sizes: numbers in every range.
+        ends: running sums of the sizes.
     """
     if not sizes.all():
         begins, sizes, ends = begins[sizes > 0], sizes[sizes > 0], ends[sizes > 0]
@@ -164,14 +177,14 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "redacted_tokens": np.dtype("<u4"),
     "rows": np.dtype("<u2"),
 }
-"""The arrays of one type in every message."""
+"""The type of each array whose type is the same in every message; ids and first tokens have one of two types."""
 
 
 AS_IT_IS = -2
-"""Stands among redactions for a sequence of which nothing is taken away."""
+"""The value in `BinBlock.redactions` of a sequence that is not redacted."""
 
 MASKED = -1
-"""Stands among redactions for a sequence that keeps its tokens and is left out of the loss."""
+"""The value in `BinBlock.redactions` of a sequence that keeps its tokens, but is left out of the loss."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -190,7 +203,7 @@ class BinBlock:
     ids: NDArray[np.int64]
     """Ids of all sequences, bin after bin: int64 [S]."""
     lengths: NDArray[np.int32]
-    """Their lengths in tokens: int32 [S]."""
+    """Lengths of all sequences in tokens: int32 [S]."""
     bin_ends: NDArray[np.int64]
     """Exclusive end of every bin in `ids`: int64 [N]; bin 0 is `[0, bin_ends[0])`."""
     positions: NDArray[np.int64]
@@ -198,7 +211,7 @@ class BinBlock:
     steps: range = range(0)
     """The worker's steps in the block; empty for `get_bins`, which has no steps."""
     first_tokens: NDArray[np.int64] | None = None
-    """Where each entry of `ids` begins in its sequence, in tokens: int64 [S]; None if all begin at token 0."""
+    """Number of the token at which each entry of `ids` begins in its sequence: int64 [S]; None if all begin at 0."""
     component_ids: NDArray[np.int32] | None = None
     """The component of every bin in a mixture, -1 for an empty bin: int32 [N]; None without a mixture."""
     group_ids: NDArray[np.int64] | None = None
@@ -207,16 +220,16 @@ class BinBlock:
     """
     redactions: NDArray[np.int64] | None = None
     """The redaction of each sequence: AS_IT_IS for none, MASKED if its tokens are left out of the loss, otherwise the
-    token that replaces each of them: int64 [S]; None if the block has no redactions.
+    token that replaces each of its tokens: int64 [S]; None if the block has no redactions.
     """
     rows: NDArray[np.uint16] | None = None
-    """The row of its bin that every sequence is in, if a mixture joins short bins into long ones: uint16 [S]; None if
-    no bin of the block is joined.
+    """The row of every sequence in its bin, if a mixture joins short bins into long ones: uint16 [S]; None if no bin of
+    the block is joined.
     """
     tokens: SentTokens | None = None
-    """The tokens of the entries of `ids`, if they were asked for."""
+    """The tokens of the entries of `ids`, if the request asked for tokens."""
     loss_mask: SentTokens | None = None
-    """Which of these tokens are predicted; None for all."""
+    """1 for each of these tokens that is to be predicted, else 0; None if all are."""
 
     def __len__(self) -> int:
         """Number of bins."""
@@ -231,7 +244,7 @@ class BinBlock:
         )
 
     def bin_starts(self) -> NDArray[np.int64]:
-        """Inclusive start of every bin: int64 [N]."""
+        """Returns the inclusive start of every bin in `ids`: int64 [N]."""
         begins = np.zeros_like(self.bin_ends)
         begins[1:] = self.bin_ends[:-1]
         return begins
@@ -244,11 +257,11 @@ class BinBlock:
             start = end
 
     def component_of_sequences(self) -> NDArray[np.int32] | None:
-        """Which of a mixture's components every sequence is of: int32 [S]; None if there is one dataset."""
+        """Returns the index of every sequence's component in the mixture: int32 [S]; None without a mixture."""
         return None if self.component_ids is None else self.component_ids.repeat(np.diff(self.bin_ends, prepend=0))
 
     def slice(self, first: int, last: int) -> "BinBlock":
-        """Returns the bins [first, last) as a block of their own; arrays are views where they can be."""
+        """Returns the bins [first, last) as another block, whose arrays are views if possible. Its steps are empty."""
         start = int(self.bin_ends[first - 1]) if first else 0
         end = int(self.bin_ends[last - 1]) if last else 0
         return BinBlock(
@@ -266,7 +279,7 @@ class BinBlock:
         )
 
     def split(self, num_bins: int) -> Iterator["BinBlock"]:
-        """Yields blocks of a number of bins each, and the rest at the end. Faster than calling `slice` for each.
+        """Yields blocks of `num_bins` bins each, the last with the bins that are left. Faster than `slice` for each.
 
         Example:
             >>> ids, ends = np.array([7, 4, 9]), np.array([1, 2, 3])
@@ -275,7 +288,7 @@ class BinBlock:
             [[7, 4], [9]]
 
         Args:
-            num_bins: at least 1.
+            num_bins: bins in each block, at least 1.
         """
         firsts = range(0, len(self), num_bins)
         starts = self.bin_starts()[::num_bins]
@@ -298,7 +311,7 @@ class BinBlock:
             )
 
     def padded(self, num_bins: int) -> "BinBlock":
-        """Returns a block of `num_bins` bins: these, then empty ones."""
+        """Returns a block of `num_bins` bins: the bins of this block, then empty ones."""
         missing = num_bins - len(self)
         end = int(self.bin_ends[-1]) if len(self) else 0
         return replace(
@@ -320,7 +333,7 @@ def _of_entries(tokens: SentTokens | None, first: int, last: int) -> SentTokens 
 
 
 def joined(blocks: Sequence[BinBlock]) -> BinBlock:
-    """Lays the bins of at least one block of a dataset end to end; their steps are left out."""
+    """Joins one or more blocks of a dataset into one block, whose steps are empty."""
     if len(blocks) == 1:
         return replace(blocks[0], steps=range(0))
     num_before = np.cumsum([0, *(len(block.ids) for block in blocks)])
@@ -340,13 +353,13 @@ def joined(blocks: Sequence[BinBlock]) -> BinBlock:
 
 
 def _joined_tokens(parts: Sequence[SentTokens | None]) -> SentTokens | None:
-    """Joins the tokens of each block that has sequences; None if one came without."""
+    """Joins the tokens of the blocks that have sequences; None if any of them came without tokens."""
     found = [part for part in parts if part is not None]
     return joined_tokens(found) if found and len(found) == len(parts) else None
 
 
 def _joined(blocks: Sequence[BinBlock], name: str, missing: np.integer[Any]) -> NDArray[Any] | None:
-    """Joins an array of each block, with the value `missing` for one that lacks it; None if all do."""
+    """Joins the field `name` of all blocks, filled with `missing` for a block without it; None if no block has it."""
     arrays = [getattr(block, name) for block in blocks]
     if all(array is None for array in arrays):
         return None
@@ -366,16 +379,16 @@ def decode_bins(
     steps: range = range(0),
     tokens: pb.Tokens | None = None,
 ) -> BinBlock:
-    """Decodes packed little-endian bytes into a block.
+    """Decodes the little-endian bytes of a message into a block.
 
     Args:
-        bins: message of the service.
-        id_type: how its ids are encoded.
-        templates: what the stream has defined so far; None for a single answer.
-        positions: where the message does not tell them, tells those of so many bins.
-        context: what the bins answer, see `packhorse.wire`.
+        bins: the message.
+        id_type: how the message encodes ids.
+        templates: the templates that the stream has defined so far; None for a single answer.
+        positions: function from the number of bins to their positions, for a message that does not give them.
+        context: the request's part of the checksum, see `packhorse.wire`.
         steps: the worker's steps in the block.
-        tokens: the message of the bins' tokens; None without.
+        tokens: the message of the bins' tokens; None if they come without tokens.
 
     Raises:
         VersionMismatchError: the server is older than this client.
@@ -434,6 +447,7 @@ def decode_bins(
 def _redactions(
     redacted: NDArray[np.uint32], tokens: NDArray[np.uint32], num_sequences: int
 ) -> NDArray[np.int64] | None:
+    """Returns `BinBlock.redactions`, given the indices of the redacted sequences and the token that replaces each."""
     if not len(redacted) and not len(tokens):
         return None
     if len(redacted) != len(tokens) or redacted.max(initial=0) >= num_sequences:
@@ -444,6 +458,7 @@ def _redactions(
 
 
 def _array(name: str, data: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Returns bytes as an array without a copy; refuses a size that is not a multiple of the dtype's."""
     if len(data) % dtype.itemsize:
         raise DamagedAnswerError(f"the bins' {name} hold {len(data)} bytes, not a multiple of {dtype.itemsize}")
     return np.frombuffer(data, dtype=dtype)

@@ -1,6 +1,8 @@
 """Where training is, in a form that every checkpoint can hold: the cursor, and a dataloader worker's state around it.
 
-Owns their fields, and writing and reading them. Leaves who holds them to `loading/_progress`.
+Three forms can be loaded, and `Resume.from_state` reads all of them: a cursor (`Cursor`); a worker's state, which is a
+cursor with the worker's own progress (`as_worker_state`); and the state of torchdata's StatefulDataLoader, which holds
+a worker's state for each worker. Leaves what is loaded and when to `loading/_progress`.
 """
 
 import logging
@@ -13,30 +15,33 @@ from packhorse.topology import StreamMode, Topology, checked_integer
 _LOG = logging.getLogger(__name__)
 
 _MOST = 2**63 - 1
+"""The largest number that a cursor may hold."""
 
 _REQUIRED = ("digest", "seed", "epoch", "position")
+"""The fields that every cursor has."""
 
 _OF_PROCESS = ("workers_per_rank", "start_position")
-"""Fields of a Topology that say nothing about which rank gets which bin."""
+"""Fields of a Topology that do not affect which rank gets which bin."""
 
 NO_POSITION = -1
-"""A cursor's position where several workers of an INDEPENDENT dataset are each at another."""
+"""The position of a cursor that cannot be resumed: several workers of an INDEPENDENT dataset were at different ones."""
 
 Facts = dict[str, int | str]
-"""Fields of a Topology, as `topology_facts` returns them."""
+"""Fields of a Topology by name, as `topology_facts` returns them."""
 
 State = dict[str, Any]
-"""A cursor; or a worker's state, which also holds its topology, its number of workers, and `steps_ahead` to its next
-step."""
+"""A cursor; or a worker's state, which also holds the topology, the number of workers, and `steps_ahead`: how many
+steps after the cursor the worker's next step is."""
 
 
 class Cursor(TypedDict):
     """The state of the training data. The first four values are enough to resume under any topology.
 
-    A plain dict, so that JSON and torch.load(weights_only=True) take it.
+    It is a plain dict, so that JSON and torch.load(weights_only=True) can read it.
 
-    With a balance the position moves on at optimizer steps, because the bins of one are exchanged. Within one, the
-    same topology continues after `steps_into_optimizer_step`; any other begins the optimizer step again.
+    With a balance the position changes only after a whole optimizer step, because the bins of an optimizer step are
+    exchanged between its steps. A cursor within an optimizer step also has the steps done: under the same topology
+    training continues after them; under any other the optimizer step begins again.
 
     Example:
         >>> from packhorse.client import PackedDataset
@@ -47,21 +52,21 @@ class Cursor(TypedDict):
     """
 
     digest: str
-    """Of the dataset, and of what is skipped."""
+    """Digest of the dataset and of the skipped positions."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     epoch: int
-    """0-based."""
+    """Epoch, 0-based."""
     position: int
-    """The position to resume at; NO_POSITION if there is none."""
+    """Position to resume at; NO_POSITION if there is none."""
     steps_into_optimizer_step: NotRequired[int]
     """Steps consumed after the position, in an unfinished optimizer step."""
     topology: NotRequired[Facts]
-    """The topology of these steps, as `topology_facts` returns it."""
+    """Topology of these steps, as `topology_facts` returns it."""
 
 
 def topology_facts(topology: Topology) -> Facts:
-    """Returns what decides which rank gets which bin at which step: the fields that differ from Topology's defaults.
+    """Returns the fields of a topology that decide which rank gets which bin at which step, without default values.
 
     Example:
         >>> facts = topology_facts(Topology(world_size=4, balance="micro-step", workers_per_rank=2))
@@ -77,20 +82,20 @@ def topology_facts(topology: Topology) -> Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Where an iteration begins."""
+    """Where an iteration over a dataset begins: at the start of an epoch, or where a state was saved."""
 
     epoch: int
-    """0-based."""
+    """Epoch, 0-based."""
     position: int = 0
-    """Where step 0 is counted from; an optimizer step begins there."""
+    """Position of step 0; an optimizer step begins there."""
     first_step: int = 0
-    """Steps below it are done."""
+    """First step that is not done, counted from `position`."""
     digest: str = ""
     """Digest that the dataset must have; empty for any."""
     is_resumed: bool = False
-    """Whether a cursor was loaded: its run's earlier epochs are done."""
+    """Whether a state was loaded, so that earlier epochs are done."""
     steps_ahead: int | None = None
-    """How many steps after first_step a worker's next one is; None for the worker's own number."""
+    """A resumed worker's next step, counted from first_step; None if the worker begins with its own number."""
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, seed: int, topology: Topology) -> "Resume":
@@ -100,7 +105,7 @@ class Resume:
         topology that it was saved under.
 
         Raises:
-            ValueError: fields are missing, the seed is another, or a worker's state meets another topology.
+            ValueError: fields are missing, the seed differs, or a worker's state was saved under another topology.
         """
         state = _checked(state, seed)
         if state.get("finished"):
@@ -119,36 +124,37 @@ class Resume:
         )
 
     def at_epoch(self, epoch: int) -> "Resume":
-        """The beginning of another epoch of the same run."""
+        """Returns the beginning of another epoch of the same run."""
         return replace(self, epoch=epoch, position=0, first_step=0, steps_ahead=None)
 
     def cursor_at(self, position: int, steps_into: int, *, digest: str, seed: int, facts: Facts) -> State:
-        """Returns the cursor a number of steps into the optimizer step at a position of this epoch."""
+        """Returns the cursor after `steps_into` steps of the optimizer step that begins at a position of this epoch."""
         cursor = {"digest": digest, "seed": seed, "epoch": self.epoch, "position": position}
         return cursor | ({"steps_into_optimizer_step": steps_into, "topology": facts} if steps_into else {})
 
 
 def as_cursor(state: Mapping[str, Any]) -> State:
-    """Returns the cursor in a state: its topology counts within an optimizer step only."""
+    """Returns the cursor in a state. It has a topology only within an optimizer step."""
     names = Cursor.__annotations__ if state.get("steps_into_optimizer_step") else _REQUIRED
     return {name: state[name] for name in names}
 
 
 def as_worker_state(cursor: State, steps_ahead: int, num_workers: int, facts: Facts) -> State:
-    """Returns a worker's state: the cursor after its last batch, and which step comes next for it."""
+    """Returns a worker's state: the cursor after its last batch, and its next step, counted from the cursor's."""
     return cursor | {"topology": facts, "steps_ahead": steps_ahead, "num_workers": num_workers}
 
 
 def is_of_worker(state: Mapping[str, Any]) -> bool:
-    """Whether a state is a worker's, which knows its own next step."""
+    """Whether a state is a worker's state, not a cursor."""
     return "steps_ahead" in state
 
 
 def _cursor_of_loader(state: Mapping[str, Any]) -> State:
-    """Returns a cursor of the last batch that a StatefulDataLoader had returned.
+    """Returns the cursor after the last batch that a StatefulDataLoader returned, from the loader's state.
 
     Each worker's state knows only that worker's last batch. Batches are returned in the order of their steps, so the
-    last of all is that of the worker which is furthest.
+    last batch of all is the one of the worker that is furthest. If the loader saves its workers' states only every few
+    batches, the batches since then are added.
     """
     if "_snapshot" in state:
         of_workers = [worker["dataset_state"] for worker in state["_snapshot"]["_worker_snapshots"].values()]
@@ -163,7 +169,7 @@ def _cursor_of_loader(state: Mapping[str, Any]) -> State:
         return cursor | {"finished": True}
     topology = Topology(**last["topology"])
     if topology.mode is StreamMode.INDEPENDENT and len(of_workers) > 1:
-        return cursor | {"position": NO_POSITION}  # left to `_steps_done` to refuse
+        return cursor | {"position": NO_POSITION}  # `_steps_done` refuses it, if it is used
     if num_since == 0:
         return cursor
     if topology.batch_schedule is not None:
@@ -179,11 +185,12 @@ def _cursor_of_loader(state: Mapping[str, Any]) -> State:
 
 
 def _how_far(state: Mapping[str, Any]) -> tuple[int, bool, int, int]:
+    """Returns a key that sorts workers' states by progress."""
     return state["epoch"], bool(state.get("finished")), state["position"], state.get("steps_into_optimizer_step", 0)
 
 
 def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Returns a cursor or a worker's state, whose digest, epoch, position and seed are in order."""
+    """Returns a state as a cursor or a worker's state; a ValueError if digest, epoch, position or seed is wrong."""
     if not isinstance(state, Mapping):
         raise ValueError(f"not a cursor: {type(state).__name__}; pass a batch's 'cursor' or a state_dict()")
     if "_snapshot" in state or "_num_yielded" in state:  # a StatefulDataLoader's, with or without workers
@@ -206,7 +213,7 @@ def _checked(state: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
 
 
 def _way_to_cursor(state: Mapping[str, Any]) -> str:
-    """Says where a cursor is in what was given instead, such as a whole checkpoint."""
+    """Returns advice for a dict that is not a cursor: where in it a cursor is, if it is e.g. a whole checkpoint."""
     for name, value in state.items():
         if isinstance(value, Mapping) and (all(each in value for each in _REQUIRED) or "_snapshot" in value):
             return f"the one in this {type(state).__name__} is under {name!r}: load_state_dict(state[{name!r}])"
@@ -214,7 +221,7 @@ def _way_to_cursor(state: Mapping[str, Any]) -> str:
 
 
 def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
-    """Steps of a cursor's optimizer step that need not be repeated: 0 where they were made under another topology."""
+    """Returns how many steps of a cursor's optimizer step are done: 0 if they were made under another topology."""
     if state["position"] == NO_POSITION:
         raise ValueError(
             "this cursor is of mode 'independent' with several workers, and cannot say where each of them is; resume "
@@ -239,6 +246,10 @@ def _steps_done(state: Mapping[str, Any], topology: Topology) -> int:
 
 
 def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> None:
+    """Raises a ValueError if a worker's state was saved under a topology whose steps hold other bins.
+
+    Without optimizer steps of several steps, only the number of bins in a step matters.
+    """
     then, now = Topology(**state["topology"]), topology
     in_optimizer_steps = max(then.steps_per_optimizer_step, now.steps_per_optimizer_step) > 1
     sizes = [each.batch_schedule or each.bins_per_step for each in (then, now)]
@@ -251,4 +262,5 @@ def _refuse_another_topology(state: Mapping[str, Any], topology: Topology) -> No
 
 
 def _number(state: Mapping[str, Any], name: str, least: int = 0) -> int:
+    """Returns an integer of a state, 0 if it is missing; a ValueError if it is out of range."""
     return checked_integer(f"the cursor's {name}", state.get(name, 0), least, _MOST)

@@ -1,6 +1,6 @@
-"""Batches as NumPy arrays, made of bins that came with their tokens. No torch.
+"""Batches as NumPy arrays, made of bins that the server sends with their tokens. Nothing here needs torch.
 
-Owns the arrays; leaves the stream and its cursor to `stream`, and PyTorch's batches to `packhorse.client.batches`.
+Owns the arrays. Leaves the stream to `stream`, and PyTorch's batches to `packhorse.client.batches`.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ class BatchStream:
     A batch is a dict of arrays. Legend: B bins, L = `max_seq_len`.
 
     tokens         int32 [B, L], 0 in padding
-    targets        int32 [B, L]: the token after each in its sequence, 0 where there is none
-    loss_mask      bool [B, L]: whether that target is to be predicted
-    segment_ids    int32 [B, L]: 1, 2, … by sequence in its row, 0 in padding
-    positions      int32 [B, L]: 0, 1, … within each sequence, and 0 in padding
+    targets        int32 [B, L]: the next token of the same sequence, 0 for a sequence's last token and in padding
+    loss_mask      bool [B, L]: whether the target is to be predicted
+    segment_ids    int32 [B, L]: 1, 2, … for the sequences of a row, 0 in padding
+    positions      int32 [B, L]: 0, 1, … within each sequence, 0 in padding
     step           int: the rank's step
-    position       int: where any topology resumes after every rank has taken this step
+    position       int: the position to resume at, under any topology, after every rank has taken this step
 
     Example:
         >>> from packhorse.client import connect
@@ -52,7 +52,7 @@ class BatchStream:
         """Yields the batches that are left; the client's exceptions pass through.
 
         Raises:
-            ValueError: the dataset's groups share prefixes, so that its batches are trees.
+            ValueError: the dataset's groups share prefixes; their batches would be trees, which need torch.
         """
         header = self._stream.header
         if header.shares_prefixes:
@@ -96,20 +96,26 @@ def _write(
     arrays: dict[str, NDArray[np.int32]],
     loss_mask: NDArray[np.bool_],
 ) -> None:
+    """Writes all sequences of a block into flat arrays of zeros, one element for each token of all rows.
+
+    Legend: S sequences, N bins; `at` and `source` have an element for each token that is written to `tokens`.
+    """
     sizes = sent.sizes
     rooms = block.lengths.astype(np.int64)
-    per_bin = np.diff(block.bin_ends, prepend=0)
-    first_of_bin = np.repeat(block.bin_starts(), per_bin)
+    per_bin = np.diff(block.bin_ends, prepend=0)  # sequences in each bin: [N]
+    first_of_bin = np.repeat(block.bin_starts(), per_bin)  # index of the first sequence in each one's bin: [S]
     before = np.cumsum(rooms) - rooms
+    # Index of each sequence's first token in the flat arrays: its offset in the bin, and the bin's row.
     starts = before - before[first_of_bin] + np.repeat(np.arange(len(block)) * max_seq_len, per_bin)
-    fed = np.minimum(sizes, rooms)  # with extra_tokens -1 the last token is a target only
-    values, whole = _end_to_end(sent, sizes), np.cumsum(sizes) - sizes
+    fed = np.minimum(sizes, rooms)  # with extra_tokens -1 a sequence's last token is only a target
+    values, whole = _end_to_end(sent, sizes), np.cumsum(sizes) - sizes  # all tokens; each sequence's start in them
     is_predicted = np.ones(len(values), np.bool_)
     if block.loss_mask is not None:
         is_predicted = _end_to_end(block.loss_mask, sizes) != 0
     if block.redactions is not None:
         is_predicted &= np.repeat(block.redactions == AS_IT_IS, sizes)
     number_in_sequence = _ranges(fed)
+    # Where each token is written, and where in `values` it is read.
     at, source = np.repeat(starts, fed) + number_in_sequence, np.repeat(whole, fed) + number_in_sequence
     arrays["tokens"][at] = values[source]
     arrays["positions"][at] = number_in_sequence
@@ -120,12 +126,12 @@ def _write(
 
 
 def _end_to_end(sent: SentTokens, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Returns the values of all entries end to end."""
+    """Returns the values of all sequences end to end; `sizes` is the number of values of each."""
     values = np.empty(int(sizes.sum()), np.int32)
     sent.gather_from(sizes, sizes, first_tokens=sent.firsts)(0, len(sizes), values, np.cumsum(sizes) - sizes)
     return values
 
 
 def _ranges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns 0, 1, … for each size, end to end."""
+    """Returns 0, 1, …, size - 1 for each size, end to end."""
     return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -1,7 +1,8 @@
-"""Online packing that continues when its server fails.
+"""Online packing that continues when its server fails: sequences go in as they arrive, full bins come out.
 
-Owns the sequences that were sent and are in no bin yet, so that a broken stream reopens without loss or repetition.
-Leaves the choice of bins to the service and connections to the transport.
+Owns the sequences that were sent and are in no bin yet, so that a broken stream reopens without loss or repetition. The
+service knows them only by numbers of this client's own, 0, 1, 2, …, and chooses the bins. Leaves connections to
+`transport/grpc_channels`, and decoding bins to `blocks`.
 """
 
 import queue
@@ -21,14 +22,14 @@ from packhorse.topology import RoomRule
 from packhorse.v1 import packing_pb2 as pb
 
 Bin: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32]]
-"""(ids int64 [k], lengths int32 [k]) of one bin's sequences, by descending length; a group's are adjacent, in order."""
+"""(ids int64 [k], lengths int32 [k]) of a bin's k sequences, by descending length; a group stays together, in order."""
 
 SEQUENCES_PER_MESSAGE = 10_000
-"""After which a message ends; its last group is whole."""
+"""The number of sequences after which a message ends; its last group is completed first."""
 
 
 class PackStreamBins(list[Bin]):
-    """The bins of an answer, and the sequences that came back because their version is too old.
+    """The bins of an answer, and the sequences that came back because the policy's version that wrote them is too old.
 
     Example:
         >>> from packhorse.client import connect
@@ -46,22 +47,24 @@ class PackStreamBins(list[Bin]):
         self.evicted = np.array(list(evicted), dtype=np.int64)
 
     def __add__(self, other: list[Bin]) -> "PackStreamBins":  # type: ignore[override]
-        """Joins the bins of two answers, and what came back with them."""
+        """Joins the bins of two answers, and their evicted sequences."""
         also = other.evicted.tolist() if isinstance(other, PackStreamBins) else []
         return PackStreamBins([*self, *other], [*self.evicted.tolist(), *also])
 
 
 class _Sequence(NamedTuple):
-    """A sequence that was sent, or will be, and that no bin has held yet."""
+    """A sequence that was or will be sent, and is in no bin yet."""
 
     id: int
+    """The id that the trainer gave."""
     length: int
+    """Length in tokens."""
     group: int
-    """Own number of the first sequence of its group."""
+    """Own number of the first sequence of the group; of a single sequence, its own number."""
     amounts: tuple[int, ...] = ()
-    """What it takes of each of the stream's budgets."""
+    """Amount of each of the stream's resources that the sequence takes."""
     version: int = 0
-    """Of the policy that wrote it."""
+    """Version of the policy that wrote the sequence."""
 
 
 class PackStream:
@@ -71,8 +74,8 @@ class PackStream:
     the connection breaks, the stream reopens on any replica and sends every sequence again that no bin has held yet, so
     that each comes exactly once. The bins may then differ from those without the break.
 
-    Where the stream packs for D ranks, bin k of all that it has returned belongs to rank k mod D, after a break too:
-    bins come in rounds of a multiple of D, and a bin that waits for its round has not been returned.
+    If the stream packs for D ranks, bin k of all that it has returned belongs to rank k mod D, also after a break: bins
+    are returned only in rounds whose size is a multiple of D.
 
     Example:
         >>> from packhorse.client import connect
@@ -85,21 +88,23 @@ class PackStream:
 
     Args:
         transport: reaches the service.
-        options: of the stream.
-        retry: how long to try again.
+        options: the stream's options, which open every call.
+        retry: the delays and deadlines.
     """
 
     def __init__(self, transport: Transport, options: pb.PackStreamOptions, retry: RetryPolicy) -> None:
         self._transport = transport
         self._options = options
         self._attempts = Attempts(retry, has_answered=lambda: transport.has_answered)
-        self._held: dict[int, _Sequence] = {}  # own number -> sequence, in the order of arrival, group by group
-        self._unsent: dict[int, None] = {}  # own numbers that the open call has not been sent, in order
+        self._held: dict[int, _Sequence] = {}  # own number → sequence that is in no bin yet, ascending
+        self._unsent: dict[int, None] = {}  # own numbers that are not sent over the open call yet, ascending
         self._num_sent = 0
         self._last_packed = -1  # the last own number that the service has ever taken
-        self._groups: dict[int, list[int]] = {}  # first own number -> those held, of groups of several
+        # A group's first own number → own numbers of its sequences in `_held`; only of groups of several.
+        self._groups: dict[int, list[int]] = {}
         self._has_versions = options.HasField("max_staleness") or options.separate_versions
-        self._version = self._told_version = 0  # of the policy, or the newest of its sequences; the open call knows it
+        # The newest version that the trainer has given, of the policy or a sequence; and the newest that the call got.
+        self._version = self._told_version = 0
         self._num_evicted = 0
         self._ready: list[Bin] = []
         self._evicted: list[int] = []
@@ -113,7 +118,7 @@ class PackStream:
 
     @property
     def num_evicted(self) -> int:
-        """Number of sequences that came back, because their version is too old."""
+        """Number of sequences that came back because their version is too old."""
         return self._num_evicted
 
     def send(
@@ -139,20 +144,22 @@ class PackStream:
             ids: int64 [S], chosen by the trainer; they need not be unique, unless the stream has versions.
             lengths: int [S], in tokens, each in [1, max_seq_len].
             groups: int [S]: sequences of this call with equal numbers share a bin, next to each other in their order;
-                without max_sequences_per_bin. A group is handed over whole, so equal numbers of two calls are two
-                groups. None packs each sequence alone.
-            amounts: of a stream with `resources`: name → how much of it each sequence takes, int [S].
-            versions: of a stream with `max_staleness`: the version of the policy that wrote each, int [S], at least 0.
-            policy_version: the policy's version now, which never goes back; None for the newest of all sequences.
+                not together with max_sequences_per_bin. A group is sent as a whole, so equal numbers in two calls are
+                two groups. None makes no groups.
+            amounts: for a stream with `resources`: name → each sequence's amount of the resource, int [S].
+            versions: for a stream with `max_staleness`: the version of the policy that wrote each sequence, int [S], at
+                least 0.
+            policy_version: the policy's version now, which never decreases; None for the newest of all sequences.
 
         Returns:
-            The bins that are ready, in the order in which they left, and as `evicted` what is too old for one.
+            The bins that are ready, in the order in which the service made them, and as `evicted` the sequences that
+            are too old for a bin.
 
         Raises:
-            InvalidRequestError: ids, lengths or versions are invalid, or a group is too long for a bin. None of them is
-                kept.
-            TransientError: no server answered before the deadline. The sequences are kept: do not send them again, go
-                on with others or with `flush`.
+            InvalidRequestError: ids, lengths or versions are invalid, or a group is too long for a bin. The stream has
+                none of these sequences.
+            TransientError: no server answered before the deadline. The stream has the sequences and will send them: do
+                not send them again, but continue with others or with `flush`.
         """
         new_ids, new_lengths = integers("ids", ids), integers("lengths", lengths)
         if len(new_ids) != len(new_lengths):
@@ -161,7 +168,7 @@ class PackStream:
             raise invalid("ids", "must be 64-bit integers")
         new_versions = self._versions_of(new_ids, versions, policy_version)
         self._attempts.begin()
-        self._retrying(self._open)  # refused options are named before lengths
+        self._retrying(self._open)  # first, so that the service refuses wrong options before lengths are checked
         rule = self._check_lengths(new_lengths)
         numbers = range(self._num_sent, self._num_sent + len(new_ids))
         taken = self._taken(amounts or {}, len(new_ids))
@@ -187,7 +194,7 @@ class PackStream:
             policy_version: as in `send`.
 
         Raises:
-            InvalidRequestError: `policy_version` goes back, or there are fewer sequences than bins for all ranks, and
+            InvalidRequestError: `policy_version` decreases, or there are fewer sequences than bins for all ranks, and
                 no bin may be empty. Nothing is lost: send more, and flush again.
             TransientError: no server answered before the deadline; nothing is lost, flush again.
         """
@@ -205,7 +212,7 @@ class PackStream:
         return self._take_ready()
 
     def close(self) -> None:
-        """Ends the call. Sequences that are in no bin yet are kept, and sent again if you use the object again."""
+        """Ends the call. If you use the stream again, it sends the sequences again that are in no bin yet."""
         if self._requests is not None:
             self._requests.put(None)
         close = getattr(self._responses, "close", None)
@@ -226,6 +233,7 @@ class PackStream:
         self.close()
 
     def _open(self) -> None:
+        """Opens a call unless one is open. Then every sequence that is in no bin counts as unsent."""
         if self._responses is not None:
             return
         self._requests = queue.SimpleQueue()
@@ -236,6 +244,7 @@ class PackStream:
         self._exchange(pb.PackStreamRequest(options=self._options))
 
     def _send_unsent(self) -> None:
+        """Sends all unsent sequences, in messages that end between groups, and then the version if it is newer."""
         self._open()
         while self._unsent:
             numbers: list[int] = []
@@ -255,10 +264,10 @@ class PackStream:
                 versions=[self._held[number].version for number in numbers] if self._has_versions else [],
                 policy_version=self._policy_version,
             )
-            for number in numbers:  # they come back as unsent when the stream is opened again
+            for number in numbers:  # before they arrive: if the call breaks, `_open` makes them unsent again
                 del self._unsent[number]
             self._exchange(pb.PackStreamRequest(sequences=sequences))
-            if numbers[-1] > self._last_packed:  # those that are sent again bring nothing new
+            if numbers[-1] > self._last_packed:  # progress; sequences that are only sent again do not count
                 self._last_packed = numbers[-1]
                 self._attempts.succeeded()
         if self._told_version < self._version:
@@ -266,7 +275,7 @@ class PackStream:
             self._exchange(pb.PackStreamRequest(sequences=sequences))
 
     def _exchange(self, request: pb.PackStreamRequest) -> None:
-        """Sends a message and takes in the bins of its response."""
+        """Sends a message, checks the response, and moves its bins to `_ready` and what is too old to `_evicted`."""
         assert self._requests is not None
         assert self._responses is not None
         self._requests.put(request)
@@ -276,7 +285,7 @@ class PackStream:
         block = decode_bins(response.bins, pb.ID_TYPE_INT64)
         evicted = list(response.evicted)
         self._check(block, evicted, response.num_sequences_held)
-        for number in evicted:  # a group is then what is left of it
+        for number in evicted:  # before the bins are checked, because a group may lose only some of its sequences
             self._evicted.append(self._let_go(number))
         self._num_evicted += len(evicted)
         self._check_bins(block)
@@ -289,11 +298,11 @@ class PackStream:
             self._attempts.succeeded()
 
     def _first_of_group(self, number: int) -> int:
-        """Returns the first sequence that is held of a sequence's group."""
+        """Returns the own number of the first sequence of a sequence's group that is in no bin yet."""
         return self._groups.get(self._held[number].group, [number])[0]
 
     def _let_go(self, number: int) -> int:
-        """Holds a sequence no longer, and returns its id."""
+        """Removes a sequence that is in a bin, evicted or refused, and returns its id."""
         sequence = self._held.pop(number)
         if sequence.group in self._groups:
             self._groups[sequence.group].remove(number)
@@ -302,7 +311,13 @@ class PackStream:
         return sequence.id
 
     def _check(self, block: BinBlock, evicted: list[int], num_held: int) -> None:
-        """Refuses an answer if its bins, and what is evicted, differ from the sequences that were sent."""
+        """Raises DamagedAnswerError unless an answer's bins and evicted sequences are among those that were sent.
+
+        Args:
+            block: the bins; the ids are own numbers.
+            evicted: own numbers of the sequences that come back.
+            num_held: the number of sequences that the service still holds, by its own count.
+        """
         came = dict(zip(block.ids.tolist(), block.lengths.tolist(), strict=True))
         if (
             len(came) != len(block.ids)
@@ -319,7 +334,10 @@ class PackStream:
             )
 
     def _check_bins(self, block: BinBlock) -> None:
-        """Refuses torn groups, and bins as a server makes them that does not know resources or versions."""
+        """Raises an error for bins that tear groups apart, or that exceed resources or versions.
+
+        A server that exceeds these is too old to know them: VersionMismatchError.
+        """
         for numbers, _ in block.bins():
             if self._is_torn(numbers.tolist()):
                 raise DamagedAnswerError(f"{self._transport.target} returned other sequences with a group than came")
@@ -334,15 +352,16 @@ class PackStream:
 
     @property
     def _oldest(self) -> int:
-        """The oldest version that a bin may hold."""
+        """The oldest version of a sequence that a bin may hold."""
         return self._version - self._options.max_staleness if self._options.HasField("max_staleness") else 0
 
     @property
     def _policy_version(self) -> int | None:
+        """The newest version, for a message; None for a stream without versions."""
         return self._version if self._has_versions else None
 
     def _may_be_evicted(self, sequence: _Sequence) -> bool:
-        """Whether it is too old, or of a group that goes with one that is."""
+        """Whether a sequence is too old; with `evict_groups`, whether any sequence of its group is."""
         group = self._groups.get(sequence.group, [])
         oldest = min((self._held[number].version for number in group), default=sequence.version)
         return (oldest if self._options.evict_groups else sequence.version) < self._oldest
@@ -350,7 +369,10 @@ class PackStream:
     def _versions_of(
         self, ids: list[int], versions: ArrayLike | Iterable[int] | None, policy_version: int | None
     ) -> list[int]:
-        """Returns each sequence's version; refuses those that a stream cannot take."""
+        """Returns the version of each sequence, 0 in a stream without versions; an InvalidRequestError if one is wrong.
+
+        Versions need unique ids, because evicted sequences come back by their id.
+        """
         if not self._has_versions:
             if versions is not None or policy_version is not None:
                 raise invalid("versions", "need a stream that uses them: give pack_stream max_staleness")
@@ -370,10 +392,16 @@ class PackStream:
         return numbers
 
     def _newest(self, versions: list[int], policy_version: int | None) -> int:
+        """Returns the newest version known, with those of a call."""
         return max(self._version, policy_version or 0, *versions)
 
     def _taken(self, amounts: Mapping[str, ArrayLike | Iterable[int]], num: int) -> list[tuple[int, ...]]:
-        """Returns what each sequence takes of each budget."""
+        """Returns each sequence's amounts of the stream's resources, in the order of its budgets.
+
+        Args:
+            amounts: as in `send`.
+            num: the number of sequences.
+        """
         names = [budget.name for budget in self._options.budgets]
         if not isinstance(amounts, Mapping) or sorted(amounts) != sorted(names):
             raise invalid("amounts", f"must have a list for each resource of the stream: {', '.join(names) or 'none'}")
@@ -386,7 +414,7 @@ class PackStream:
         return list(zip(*columns, strict=True)) if columns else [()] * num
 
     def _is_torn(self, numbers: list[int]) -> bool:
-        """Whether some group did not come whole, in one bin and in its order."""
+        """Whether a bin, given by its own numbers, does not hold each of its groups whole and in order."""
         at = 0
         while at < len(numbers):
             whole = self._groups.get(self._held[numbers[at]].group, numbers[at : at + 1])
@@ -401,12 +429,15 @@ class PackStream:
         groups: ArrayLike | Iterable[int] | None,
         rule: RoomRule,
     ) -> list[_Sequence]:
-        """Returns sequences with own numbers from `_num_sent` on, group by group; refuses a group that fits no bin.
+        """Returns the sequences of a call, sorted by group; they will have own numbers from `_num_sent` on.
 
         Args:
-            rows: id, length, amounts and version of each.
+            rows: (id, length, amounts, version) of each sequence.
             groups: as in `send`.
-            rule: of rooms.
+            rule: computes a sequence's room from its length.
+
+        Raises:
+            InvalidRequestError: a group is too long for a bin, or has several versions that may not share one.
         """
         if groups is None:
             return [
@@ -443,7 +474,13 @@ class PackStream:
         return sequences
 
     def _check_lengths(self, lengths: list[int]) -> RoomRule:
-        """Refuses all lengths before any is sent; the service would refuse message by message."""
+        """Returns the rule of rooms, after checking all lengths by it.
+
+        The service would check them message by message, when earlier messages are already packed.
+
+        Raises:
+            InvalidRequestError: a length does not fit a bin.
+        """
         options = self._options
         rule = RoomRule(options.max_seq_len, align=max(options.align, 1), extra_tokens=options.extra_tokens)
         for length in set(lengths):
@@ -456,13 +493,15 @@ class PackStream:
         return rule
 
     def _take_ready(self) -> PackStreamBins:
+        """Returns the bins that have come since the last call of this method, and what was evicted."""
         ready = PackStreamBins(self._ready, self._evicted)
         self._ready, self._evicted = [], []
         return ready
 
     def _retrying(self, attempt: Callable[[], None]) -> None:
+        """Runs an attempt until it succeeds or the deadline passes; each failure closes the call."""
         try:
             self._attempts.run(attempt, let_go=self.close)
-        except BaseException:  # a response may be on its way that no one will read
+        except BaseException:  # the call is out of step: its response may still arrive, and nobody would read it
             self.close()
             raise

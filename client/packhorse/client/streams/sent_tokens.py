@@ -1,7 +1,7 @@
-"""Tokens that come with bins from a server, as a token source of one block.
+"""Tokens that a server sends with bins, decoded as a token source of one block.
 
-Owns their decoding and checks. Leaves asking for them to `stream`, and reading a corpus to
-`packhorse.tokens`.
+Owns their decoding and checks, and the stand-in `FromServer` for "the tokens will come with the bins". Leaves asking
+for them to `stream`, and reading token files to `packhorse.tokens`.
 """
 
 from typing import Any, NoReturn, Self
@@ -17,14 +17,18 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import tokens_checksum
 
 _DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+"""Bytes of a token in a message → dtype."""
 
 
 class FromServer(TokenSource):
-    """Stands for the tokens, or the loss mask, that come with each block."""
+    """The token source, or loss mask, of a loader whose tokens come with each block. It cannot read by itself.
+
+    A batch takes the tokens of its block (`BinBlock.tokens`, a `SentTokens`) in its stead.
+    """
 
     @property
     def where(self) -> str:
-        """For messages."""
+        """The name of the source, for messages."""
         return "the server's tokens"
 
     def __repr__(self) -> str:
@@ -32,7 +36,7 @@ class FromServer(TokenSource):
 
     @property
     def knows_lengths(self) -> bool:
-        """True: a block brings its tokens."""
+        """True: a block comes with its tokens."""
         return True
 
     @property
@@ -45,7 +49,7 @@ class FromServer(TokenSource):
         return self
 
     def read(self, sequence_id: int, start: int = 0, length: int | None = None) -> NoReturn:
-        """Raises a TokenSourceError: tokens come with bins only."""
+        """Raises a TokenSourceError: tokens come only with bins."""
         raise TokenSourceError(
             f"sequence {sequence_id}: the server sends tokens with bins, and not by id; give tokens= to read single "
             "sequences"
@@ -53,14 +57,16 @@ class FromServer(TokenSource):
 
 
 class SentTokens(FromServer):
-    """The values of a block's entries: their tokens, or which of these are predicted. Legend: S entries.
+    """A block's tokens, or its loss mask: a value for each token of each entry (sequence or piece) of the block.
+
+    Legend: S entries.
 
     Args:
-        values: of all entries: integers.
-        starts: where each entry begins there: int64 [S].
-        sizes: how many values it has: int64 [S].
-        firsts: its first token in its sequence: int64 [S].
-        whole_sizes: tokens of its whole sequence: int64 [S].
+        values: the values of all entries: integers.
+        starts: index in `values` at which each entry begins: int64 [S].
+        sizes: number of values of each entry: int64 [S].
+        firsts: number in its whole sequence of each entry's first value: int64 [S].
+        whole_sizes: tokens of each entry's whole sequence: int64 [S].
     """
 
     def __init__(
@@ -83,16 +89,16 @@ class SentTokens(FromServer):
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How many values each entry has: int64 [S]."""
+        """Number of values of each entry: int64 [S]."""
         return self._sizes
 
     @property
     def firsts(self) -> NDArray[np.int64]:
-        """The first token of each entry in its sequence: int64 [S]."""
+        """Number in its whole sequence of each entry's first value: int64 [S]."""
         return self._firsts
 
     def each(self) -> list[NDArray[Any]]:
-        """Returns the values of each entry: views [S]."""
+        """Returns a view of each entry's values: a list of S arrays."""
         ends = (self._starts + self._sizes).tolist()
         return [self._values[start:end] for start, end in zip(self._starts.tolist(), ends, strict=True)]
 
@@ -113,7 +119,10 @@ class SentTokens(FromServer):
         first_tokens: NDArray[np.int64] | None = None,
         truncate: bool = False,
     ) -> Gather:
-        """Returns a function that writes entries, which are asked for in their order; see `TokenSource.gather_from`."""
+        """Returns a function that writes the values of entries [first, last); see `TokenSource.gather_from`.
+
+        `ids` are ignored: the caller must ask for all entries of the block, in their order.
+        """
         offsets = (0 if first_tokens is None else first_tokens) - self._firsts
         if len(lengths) != len(self) or (offsets < 0).any() or (offsets + lengths > self._sizes).any():
             raise DamagedAnswerError("the tokens that came with the bins are fewer than their rooms hold")
@@ -138,7 +147,7 @@ def sent_with(answer: pb.StreamBlock | pb.GetBinsResponse, *, is_wanted: bool) -
     """Returns the tokens of an answer; None if none are wanted.
 
     Raises:
-        VersionMismatchError: they are wanted, and the server does not know of tokens.
+        VersionMismatchError: they are wanted, but the server is too old to send tokens.
     """
     if is_wanted and not answer.HasField("tokens"):
         raise too_old("tokens in a stream (give the loader tokens= for now)")
@@ -160,13 +169,13 @@ def joined_tokens(parts: "list[SentTokens]") -> SentTokens:
 def decode_tokens(
     message: pb.Tokens, bins_checksum: int, lengths: NDArray[np.int32], first_tokens: NDArray[np.int64] | None
 ) -> tuple[SentTokens, SentTokens | None]:
-    """Returns the tokens of a message's entries, and their loss mask; None for that if every token is predicted.
+    """Returns (tokens, loss mask) of a block's entries; the loss mask is None if every token is to be predicted.
 
     Args:
-        message: the tokens.
-        bins_checksum: of the bins that they came with.
-        lengths: of the bins' entries: int32 [S].
-        first_tokens: of these: int64 [S]; None if all begin at token 0.
+        message: the message of the tokens.
+        bins_checksum: the checksum of the bins that the tokens came with.
+        lengths: length of each entry in the bins: int32 [S].
+        first_tokens: number of each entry's first token in its sequence: int64 [S]; None if all begin at token 0.
 
     Raises:
         DamagedAnswerError: the checksum does not match, or the arrays do not fit each other.

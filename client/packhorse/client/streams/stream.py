@@ -1,6 +1,7 @@
-"""A stream of bins that outlives its server.
+"""A stream of bins that continues when its server fails.
 
-Owns resuming: which step comes next, and reopening at it on any replica. Leaves connections to the transport.
+Owns the next step, and reopening the stream at it on any replica. Leaves connections to `transport/grpc_channels`,
+decoding to `blocks`, and resuming from a checkpoint to `cursor`.
 """
 
 import logging
@@ -46,10 +47,11 @@ class BinStream:
 
     Args:
         transport: reaches the service.
-        request: the stream wanted.
-        topology: as in the request; once the stream is open, `topology` is `of_epoch`.
-        retry: how long to try again.
-        one_dataset: is bound by the header; None if the request says what it expects.
+        request: the message that opens the stream; its `first_step` is updated as blocks are returned.
+        topology: the topology of the request. The attribute `topology` is this one until the stream is open, and then
+            the epoch's own (`Topology.of_epoch`).
+        retry: the delays and deadlines.
+        one_dataset: is bound to the header's digest; None if the request has an `expected_digest`.
     """
 
     def __init__(
@@ -70,13 +72,14 @@ class BinStream:
         self._templates = Templates()
         self._facts: StreamHeader | None = None
         self.was_refused = False
-        """Whether it has had to wait to be admitted, because servers had as many streams as they take."""
+        """Whether a server has refused the stream for a while, because it had as many streams as it allows."""
 
     @property
     def header(self) -> StreamHeader:
         """Facts about the stream; opens it if it is not open yet.
 
-        They change where a file was changed while the stream went on: its digest, and possibly components and steps.
+        They may change when the stream is reopened: if a takedown or a mixture was changed meanwhile, the header has
+        another digest, and perhaps other components and steps.
         """
         if self._facts is None:
             self._attempts.begin()
@@ -85,8 +88,8 @@ class BinStream:
         return self._facts
 
     def position_after(self, step: int) -> int:
-        """The position at which any topology resumes after every rank has consumed `step`."""
-        num_bins = self.header.num_bins  # opens the stream, which tells the epoch's topology
+        """Returns the position to resume at, under any topology, after every rank has consumed `step`."""
+        num_bins = self.header.num_bins  # this opens the stream, which sets the epoch's topology
         return self.topology.position_after(step, num_bins)
 
     def __iter__(self) -> "BinStream":
@@ -131,6 +134,7 @@ class BinStream:
         )
 
     def _open(self) -> Iterator[pb.StreamBinsResponse]:
+        """Opens a call, checks and stores its header, and returns the iterator of the messages that follow."""
         messages = self._transport.stream(STREAM_BINS, self._request, self._attempts.timeout_seconds)
         try:
             first = next(messages, None)
@@ -156,12 +160,13 @@ class BinStream:
         return messages
 
     def _next_block(self) -> BinBlock | None:
+        """Makes one attempt at the next block; returns None at the end of the epoch."""
         if self._messages is None and self._is_complete():
             return None
         try:
             message = next(self._messages or self._open(), None)
         except TransientError:
-            if self._is_complete():  # only the stream's end was lost
+            if self._is_complete():  # all blocks have come; only the message of the stream's end was lost
                 return None
             raise
         if message is None and not self._is_complete():
@@ -169,6 +174,7 @@ class BinStream:
         return None if message is None else self._decoded(message.block)
 
     def _decoded(self, block: pb.StreamBlock) -> BinBlock:
+        """Decodes a block; a DamagedAnswerError unless it holds this worker's next steps, with all their bins."""
         header = self._header
         assert header is not None
         topology = self.topology
@@ -202,23 +208,28 @@ class BinStream:
         return decoded
 
     def _is_known(self) -> bool:
-        """Whether the service has answered before, this process or the one that a checkpoint comes from."""
+        """Whether the service has answered before: this process, or the process that wrote the cursor.
+
+        A request with an `expected_digest` comes from a cursor, or from an earlier answer.
+        """
         return bool(self._request.expected_digest) or self._transport.has_answered
 
     def _is_complete(self) -> bool:
+        """Whether all of this worker's steps were returned."""
         return self._header is not None and self._next_step() >= self._header.num_steps
 
     def _next_step(self) -> int:
-        """This worker's next step."""
+        """Returns this worker's next step: the first at or after `first_step` that belongs to it."""
         return self.topology.next_step(self._request.worker, self._request.first_step)
 
     def _resumable_position(self, step: int) -> int:
-        """The position to resume at where this worker's steps before `step` were delivered."""
+        """Returns the position to resume at if this worker's steps before `step` were delivered."""
         if self._header is None:
             return self.topology.start_position
         return self.topology.position_after(step - 1, self._header.num_bins)
 
     def _retrying(self, attempt: Callable[[], _Result]) -> _Result:
+        """Runs an attempt until it succeeds; a StreamInterruptedError with the position to resume at after that."""
         try:
             return self._attempts.run(attempt, let_go=self.close)
         except TransientError as error:

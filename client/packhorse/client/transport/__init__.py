@@ -1,4 +1,7 @@
-"""Transports: how a client reaches servers, here or over gRPC, with credentials, retries and errors. No torch."""
+"""Transports: how a client reaches the service, over gRPC or in this process, with credentials, retries and errors.
+
+Nothing here needs torch.
+"""
 
 import os
 

@@ -1,8 +1,8 @@
 """The HTTP proxy of a connection: which one the environment names, whether a host goes through it, and why it failed.
 
-gRPC reads the same variables, but compares `no_proxy` with what it is given, which for a name with two addresses is
-numbers, and it sends even loopback to a proxy. So the choice is made here, by name, and gRPC is told. Leaves looking up
-names to `access`, and channels to `grpc_channels`.
+gRPC reads the same variables, but it compares `no_proxy` with its target, which is an IP address if the client has
+looked the name up, and it sends even loopback connections to a proxy. So the choice is made here, by name, and passed
+to gRPC as an option of the channel. Leaves looking up names to `access`, and channels to `grpc_channels`.
 """
 
 import functools
@@ -28,7 +28,7 @@ EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
 
 _DEFAULT_PORT = 80
 _NOT_NOW = (408, 429)
-"""Refusals of a proxy that pass. Its other statuses from 400 to 499 are final."""
+"""HTTP statuses of a proxy that are temporary: timeout, too many requests. Others from 400 to 499 are final."""
 _STATUS = re.compile(r"(?:response code|Tunnel connection failed:) (\d{3})")
 """How gRPC and `http.client` report a proxy's answer to CONNECT."""
 
@@ -43,17 +43,17 @@ class Proxy:
     """
 
     variable: str
-    """Environment variable that names it."""
+    """Environment variable that names the proxy."""
     url: str = field(repr=False)
-    """Its URL, possibly with a password."""
+    """The proxy's URL, possibly with a password."""
 
     def __str__(self) -> str:
-        """The URL without user and password, and where it comes from."""
+        """Returns the URL without user and password, and the variable that it comes from."""
         url = urlsplit(self.url)
         return f"{url.scheme}://{url.netloc.rpartition('@')[2]} (environment variable {self.variable})"
 
     def connect(self, host: str, port: int, seconds: float) -> socket.socket:
-        """Returns a connection through the proxy, which looks the host up; an OSError if there is none."""
+        """Returns a connection through the proxy, which looks the host up; an OSError if it fails."""
         url = urlsplit(self.url)
         headers = {}
         if url.username is not None:
@@ -72,7 +72,7 @@ class Proxy:
         """Returns the exception for a connection that failed; it names the proxy.
 
         Args:
-            host: where the connection should lead.
+            host: the host:port that the client wanted to reach.
             text: what gRPC or the socket reported.
         """
         way = f"the connection goes through the proxy {self}"
@@ -106,11 +106,12 @@ def proxy_for(name: str, port: str = "") -> Proxy | None:
 
 
 def connect(host: str, port: int, seconds: float, proxy: Proxy | None = None) -> socket.socket:
-    """Returns a connection, through the proxy if there is one; an OSError if there is none within the time."""
+    """Returns a connection, through the proxy if one is given; an OSError if it takes longer than `seconds`."""
     return socket.create_connection((host, port), seconds) if proxy is None else proxy.connect(host, port, seconds)
 
 
 def _proxy() -> Proxy | None:
+    """Returns the proxy that the environment names; None without one, or if gRPC cannot use its URL."""
     variable = next((name for name in VARIABLES if name in os.environ), None)
     if variable is None or not os.environ[variable]:
         return None
@@ -123,6 +124,7 @@ def _proxy() -> Proxy | None:
 
 
 def _split(url: str) -> SplitResult | None:
+    """Returns the parts of a URL; None if it cannot be parsed."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -137,6 +139,7 @@ def _tell_unusable(variable: str) -> None:
 
 
 def _exceptions() -> Iterator[str]:
+    """Yields the entries of `no_proxy`, in small letters."""
     listed = next((os.environ[name] for name in EXCEPTIONS if name in os.environ), "")
     for entry in listed.split(","):
         if entry.strip():
@@ -144,6 +147,7 @@ def _exceptions() -> Iterator[str]:
 
 
 def _matches(entry: str, name: str, port: str) -> bool:
+    """Whether an entry of `no_proxy` covers a host; see `proxy_for` for what an entry may be."""
     host, colon, of_port = entry.rpartition(":")
     if colon and of_port.isdecimal() and (host.endswith("]") or ":" not in host):
         if of_port != port:
@@ -154,19 +158,20 @@ def _matches(entry: str, name: str, port: str) -> bool:
     if address is not None:
         try:
             return address in ipaddress.ip_network(entry, strict=False)
-        except ValueError:  # a name
+        except ValueError:  # the entry is a name; only "*" covers an address
             return not entry.strip("*")
     return name.endswith(entry.removeprefix("*"))
 
 
 def _is_this_machine(name: str) -> bool:
     address = _address(name)
-    if address is None:
+    if address is None:  # a name
         return name == "localhost" or name.endswith(".localhost")
     return address.is_loopback or address.is_unspecified
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Returns an IP address; None for a name. ::ffff:10.0.0.1 becomes 10.0.0.1, so that IPv4 networks cover it."""
     try:
         address = ipaddress.ip_address(name)
     except ValueError:

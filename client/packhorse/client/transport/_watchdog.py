@@ -1,6 +1,6 @@
-"""The deadline of each message of a call: gRPC limits whole calls only, and a stream may take hours.
+"""A time limit for each message of a stream: gRPC limits only whole calls, and a stream may take hours.
 
-Owns the one thread of this process that cancels overdue calls. Leaves how long a message may take to `grpc_channels`.
+Owns this process's one thread that cancels overdue calls. Leaves how long a message may take to `grpc_channels`.
 """
 
 import math
@@ -23,25 +23,25 @@ class Call(Protocol[_Message]):
 
 
 class NoMessageError(Exception):
-    """A call brought no message in time, and was cancelled."""
+    """A call brought no message in time and was cancelled, or it ended without one."""
 
 
 class Watchdog:
-    """Cancels calls whose next message is overdue: gRPC limits whole calls, and a stream may take hours.
+    """Cancels calls whose next message is overdue.
 
-    One thread serves all connections of a process, so a message costs two dictionary entries. It ends when the last
-    message that it waited for would have been overdue.
+    One thread serves all connections of a process, so waiting for a message costs only two changes of a dictionary. The
+    thread sleeps until the next message is due, and ends when it wakes up and no call waits.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: dict[int, tuple[float, Call[Any]]] = {}  # id of a call -> when its message is due
-        self._overdue: set[int] = set()
+        self._due: dict[int, tuple[float, Call[Any]]] = {}  # id of a call → (when its message is due, the call)
+        self._overdue: set[int] = set()  # ids of the calls that were cancelled
         self._wakes_at = math.inf
         self._thread: threading.Thread | None = None
 
     def next_message(self, call: Call[_Message], seconds: float) -> _Message | None:
-        """Returns a call's next message, or None at its end; a NoMessageError where it does not come in time."""
+        """Returns a call's next message, or None at its end; a NoMessageError if it takes longer than `seconds`."""
         due = time.monotonic() + seconds
         with self._changed:
             self._due[id(call)] = (due, call)
@@ -59,6 +59,7 @@ class Watchdog:
                 self._overdue.discard(id(call))
 
     def _wake_at(self, due: float) -> None:
+        """Starts the thread if need be, or wakes it, so that it next sleeps only until `due`. Needs the lock."""
         self._wakes_at = due
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="packhorse-watchdog", daemon=True)
@@ -66,6 +67,7 @@ class Watchdog:
         self._changed.notify()
 
     def _watch(self) -> None:
+        """Runs in the thread: cancels each call at its due time, and returns once no call waits."""
         with self._changed:
             while waiting := {key: due for key, (due, _) in self._due.items() if key not in self._overdue}:
                 self._wakes_at = min(waiting.values())
@@ -82,7 +84,7 @@ _WATCHDOG = Watchdog()
 
 
 def _begin_again() -> None:
-    # A fork has neither its parent's threads nor its calls.
+    """Replaces the watchdog in a forked child, which has neither its parent's threads nor its calls."""
     global _WATCHDOG
     _WATCHDOG = Watchdog()
 
@@ -91,5 +93,5 @@ os.register_at_fork(after_in_child=_begin_again)
 
 
 def next_message(call: Call[_Message], seconds: float) -> _Message | None:
-    """See `Watchdog.next_message`."""
+    """Returns a call's next message by this process's one watchdog; see `Watchdog.next_message`."""
     return _WATCHDOG.next_message(call, seconds)

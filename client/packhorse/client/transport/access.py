@@ -1,7 +1,8 @@
-"""Access to servers: addresses, certificates and tokens.
+"""Access to servers: the addresses that a target means, and the client's certificates and tokens.
 
-Owns the arguments, the environment variables that replace them, and which targets can never work. Leaves connections
-to `transport.grpc_channels`.
+Owns the form of targets and the look-up of names (`hosts_of`, `addresses_of`), the arguments with the environment
+variables that replace them (`Access`), and what gRPC gets of both (`Credentials`). Leaves calls to
+`transport.grpc_channels`, and embedded targets to `transport.embedded`.
 """
 
 import ipaddress
@@ -28,7 +29,7 @@ LOOKUP_SECONDS = 3.0
 """Time to look up a name; after that gRPC does it."""
 
 _MOST_SOCKET_BYTES = 107
-"""Linux has 108 for a socket's path and the zero after it."""
+"""The longest path of a socket: Linux has 108 bytes for it and the zero after it."""
 
 _LEFT_TO_GRPC = ("unix:", "unix-abstract:", "vsock:", "xds:", "dns://")
 _HOST_AND_PORT = re.compile(r"(?:dns:(?:///)?|ipv[46]:)?(\[[^\]\s]+\]|[^\s/:,\[\]]+):(\d{1,5})")
@@ -39,28 +40,30 @@ class Address:
     """Where one replica listens."""
 
     target: str
-    """As gRPC takes it."""
+    """The target of a gRPC channel, e.g. `10.0.0.7:50051`."""
     authority: str | None = None
-    """The host:port that was looked up, which the certificate is for; None if it is `target` itself."""
+    """The host:port that `target` was looked up from, and that the certificate is for; None if `target` is a name."""
     proxy: Proxy | None = None
-    """The proxy of its connections, which looks the name up; None for direct ones."""
+    """The proxy that connections go through, which looks the name up; None for direct connections."""
 
 
 class Endpoint(NamedTuple):
-    """A replica's socket."""
+    """An address taken apart, for connecting without gRPC."""
 
     host: str
-    """Its name or IP address, without brackets."""
+    """The replica's name or IP address, without brackets."""
     port: int
-    """Its port."""
+    """The replica's port."""
     server_name: str
-    """The name that its certificate is for."""
+    """The name that the replica's certificate is for."""
     proxy: Proxy | None = None
-    """The proxy on the way."""
+    """The proxy on the way; None for a direct connection."""
 
 
 def hosts_of(target: str) -> tuple[str, ...]:
-    """Returns the hosts that a target lists: `a:1,b:2` gives `a:1` and `b:2`.
+    """Returns the hosts that a target lists: `a:1,b:2` gives `a:1` and `b:2`; `dns:///a:1` gives `a:1`.
+
+    A target that only gRPC understands, such as `unix:PATH`, is one host.
 
     Raises:
         InvalidRequestError: an entry is no address.
@@ -82,10 +85,10 @@ def hosts_of(target: str) -> tuple[str, ...]:
 
 
 def addresses_of(host: str) -> list[Address]:
-    """Returns every address of a host; the host itself where it has one, whose IPv6 and IPv4 gRPC both tries.
+    """Returns an address for each IP address of a host; if it has only one, or cannot be looked up, the host itself.
 
-    A host behind a proxy is one address, because the proxy looks it up. It is not behind the proxy if `no_proxy` lists
-    its name, or if each of its addresses is listed or of this machine.
+    A host that is reached through a proxy is one address, because the proxy looks it up. It is reached directly if
+    `no_proxy` lists its name, or if each of its IP addresses is listed or belongs to this machine.
     """
     name, _, port = host.removeprefix("dns:").rpartition("/")[2].rpartition(":")
     if host.startswith(_LEFT_TO_GRPC):
@@ -102,13 +105,13 @@ def addresses_of(host: str) -> list[Address]:
 
 
 def address_of(host: str) -> Address:
-    """Returns a host as one address, of which gRPC tries all that the name has."""
+    """Returns a host as one address; gRPC looks its name up and tries every IP address."""
     name, _, port = host.rpartition(":")
     return Address(host, proxy=None if proxy_for(name, port) is None else addresses_of(host)[0].proxy)
 
 
 def endpoint_of(address: Address) -> Endpoint | None:
-    """Returns the socket of an address; None if it is no host and port."""
+    """Returns an address taken apart; None if it is not a host and port, e.g. a unix socket."""
     if address.target.startswith(_LEFT_TO_GRPC):
         return None
     host, _, port = address.target.rpartition(":")
@@ -117,6 +120,7 @@ def endpoint_of(address: Address) -> Endpoint | None:
 
 
 def _check_socket(target: str) -> None:
+    """Refuses a unix socket whose path is empty or too long, which gRPC would try to reach until the deadline."""
     scheme, _, path = target.partition(":")
     size = len(os.fsencode(path.removeprefix("//")))
     if scheme in ("unix", "unix-abstract") and not 0 < size <= _MOST_SOCKET_BYTES:
@@ -136,7 +140,7 @@ def _is_literal(name: str) -> bool:
 
 
 def _looked_up(name: str) -> list[str]:
-    """Returns a name's addresses of the family that this machine prefers; none after `LOOKUP_SECONDS`."""
+    """Returns a name's IP addresses, only IPv4 or only IPv6, as this machine prefers; none after `LOOKUP_SECONDS`."""
     answers: queue.SimpleQueue[list[tuple[socket.AddressFamily, str]]] = queue.SimpleQueue()
 
     def look_up() -> None:  # getaddrinfo knows no timeout
@@ -178,9 +182,9 @@ class Access:
     cert: str | Path | None = None
     """File of this client's certificate (PEM), if the server requires one."""
     key: str | Path | None = None
-    """File of its private key (PEM, no passphrase)."""
+    """File of the certificate's private key (PEM, no passphrase)."""
     token: str | None = field(default=None, repr=False)
-    """Sent as a bearer token. Prefer `token_file`: its contents are never printed or pickled."""
+    """Bearer token of every call. Prefer `token_file`: its contents are never printed or pickled."""
     token_file: str | Path | None = None
     """File that holds only the token; you may replace it at any time."""
     insecure: bool = False
@@ -230,12 +234,14 @@ def variable_of(argument: str) -> str:
 
 
 class Credentials:
-    """An Access used with some hosts: its files are read at each use, so that they may be replaced.
+    """What gRPC needs for some hosts, from an Access: credentials of channels, and the token with every call.
+
+    Certificates are read for each new channel and the token's file for each call, so you may replace them at any time.
 
     Args:
-        access: with the environment.
-        hosts: as `hosts_of` returns them.
-        credentials: of a secure channel; None to make them from `access`.
+        access: the certificates and tokens, with the environment's values filled in.
+        hosts: the target's hosts, as `hosts_of` returns them.
+        credentials: the credentials of a secure channel; None to make them from `access`.
 
     Raises:
         ValueError: a token would travel in plain text, a file cannot be read, or one is missing.
@@ -268,14 +274,14 @@ class Credentials:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether the channel's credentials were given."""
+        """Whether gRPC's own credentials were given, instead of files of certificates."""
         return self._credentials is not None
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata of every call."""
+        """The metadata to send with a call: the token, read again from its file."""
         if self.access.token_file is not None:
-            with suppress(ValueError):  # it is being replaced
+            with suppress(ValueError):  # the file is being replaced: the last token is used
                 self._token = self._read_token()
         return (("authorization", f"Bearer {self._token}"),) if self._token else ()
 
@@ -302,6 +308,7 @@ class Credentials:
         return grpc.secure_channel(address.target, credentials, options)
 
     def _read_token(self) -> str | None:
+        """Returns the token, from its file if there is one; a ValueError if the file does not hold one word."""
         if self.access.token_file is None:
             return self.access.token
         text = (_read("token_file", self.access.token_file) or b"").decode("ascii", errors="replace").strip()
@@ -313,6 +320,7 @@ class Credentials:
 
 
 def _read(name: str, path: str | Path | None) -> bytes | None:
+    """Returns a file's content, None for no path; a ValueError with the argument's name if it cannot be read."""
     if path is None:
         return None
     try:

@@ -1,7 +1,8 @@
 """Targets in this process: the server's backend over a folder, or over datasets planned from lengths in memory.
 
-The only file of the client that reaches the server's packages, and only when an `embedded:` target or `MemoryDatasets`
-is used, or when rollouts are packed without a client.
+Owns `MemoryDatasets`, the transports of this process, and `SharedSet`, a small set that forked processes share. It is
+the only file of the client that imports the server's packages, and does so only if an `embedded:` target or
+`MemoryDatasets` is used, or if rollouts are packed without a client. Leaves servers to `transport.grpc_channels`.
 """
 
 import hashlib
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 class MemoryDatasets:
     """Datasets from lengths in memory, to test a trainer: a target of `connect`, `PackedDataset` and others.
 
-    A folder that `packhorse prepare` writes from the same lengths, with the same options, has the same plans, epochs
-    and bytes. Such datasets pickle and fork; each dataloader worker plans them again. Needs packhorse[server].
+    They give the same plans, epochs and bytes as a folder that `packhorse prepare` writes from the same lengths, with
+    the same options. They can be pickled and forked; each spawned dataloader worker plans them again. Needs
+    packhorse[server].
 
     Example:
         >>> from packhorse.client import connect
@@ -53,8 +55,8 @@ class MemoryDatasets:
         keep: which end of a truncated sequence stays.
         max_sequences_per_bin: the most sequences in a bin; None for no limit.
         align: a sequence's room is a multiple of this many tokens.
-        extra_tokens: tokens kept free for each sequence beside its own (BOS, EOS); -1 leaves out the last one.
-        group_size: this many consecutive sequences share a bin; None for no groups.
+        extra_tokens: tokens that each sequence takes besides its own (BOS, EOS); -1 leaves out the last token.
+        group_size: the number of consecutive sequences that share a bin; None for no groups.
 
     Raises:
         ValueError: a name or a length is invalid; `connect` checks the options.
@@ -95,7 +97,7 @@ class MemoryDatasets:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal if the datasets are equal."""
+        """A tuple of all lengths and options: equal if the datasets are equal."""
         lengths = ((name, lengths.tobytes()) for name, lengths in self.lengths.items())
         return (*lengths, *self.options.items())
 
@@ -107,6 +109,7 @@ def _checked_name(name: object) -> str:
 
 
 def _lengths_of(name: str, given: Any) -> NDArray[np.int32]:
+    """Returns a dataset's lengths, int32 [S], of a list of lengths or of sequences of tokens."""
     wanted = "a list of lengths in tokens, each at least 1, or of the sequences' tokens"
     if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__len__"):
         raise ValueError(f"datasets[{name!r}] must be {wanted}, got {shortened(given)}")
@@ -120,10 +123,14 @@ def _lengths_of(name: str, given: Any) -> NDArray[np.int32]:
 
 
 _ENTRY_BYTES = 16
+"""Bytes of an entry of a `SharedSet`: a text's hash."""
 
 
 class SharedSet:
-    """A set of texts that forks share; forgets one where another takes its slot.
+    """A set of texts in one page of memory that a process shares with its forks, without a lock.
+
+    The page has 256 slots of 16 bytes, each with the hash of a text. A text that comes to another's slot replaces it,
+    so the set may forget texts; use it only if that costs nothing but time.
 
     Example:
         >>> known = SharedSet()
@@ -141,12 +148,13 @@ class SharedSet:
         self._memory[slot] = entry
 
     def __contains__(self, text: str) -> bool:
-        """Whether any of these processes has added the text. An entry that is being written does not count."""
+        """Whether any of these processes has added the text. An entry that is only half written does not count."""
         entry, slot = _entry_of(text)
         return self._memory[slot] == entry
 
 
 def _entry_of(text: str) -> tuple[bytes, slice]:
+    """Returns a text's hash, and the bytes of the page where it belongs."""
     entry = hashlib.blake2b(text.encode(), digest_size=_ENTRY_BYTES).digest()
     first = int.from_bytes(entry[:8], "little") % (mmap.PAGESIZE // _ENTRY_BYTES) * _ENTRY_BYTES
     return entry, slice(first, first + _ENTRY_BYTES)
@@ -158,19 +166,20 @@ _Response = TypeVar("_Response")
 PREFIX = "embedded:"
 
 _CHECKED = SharedSet()
-"""Folders whose files matched their checksums, with the files' stamps: workers need not read them in each epoch."""
+"""Folders whose files matched their checksums, with the files' stamps, so that workers need not check every epoch."""
 
 _PLANNED: "BoundedCache[object, MemoryCatalog]" = BoundedCache(8)
-"""This process's last plans, for the client of each epoch and for forked workers."""
+"""The last plans of `MemoryDatasets`: a client is made for each epoch, and forked workers use their parent's plans."""
 
 
 class _InThisProcess:
-    """Answers from an object that has some of the service's methods, without a time limit.
+    """A transport that calls methods of an object in this process, without a time limit.
 
     Args:
-        target: what `connect` was given.
-        methods: has the methods, by their names.
-        fault: what the methods raise.
+        target: the target that `connect` was given.
+        methods: an object with some of the service's methods, under the names of `Method`: the server's Backend, or a
+            module.
+        fault: the exception that the methods raise; it becomes the client's exception of the same reason.
     """
 
     has_answered = True
@@ -196,9 +205,10 @@ class _InThisProcess:
             yield from self._of(method)(request)
 
     def close(self) -> None:
-        """Does nothing."""
+        """Does nothing: there are no connections."""
 
     def _of(self, method: Method[Any, Any]) -> Any:
+        """Returns the object's function for a method; a NotImplementedByServerError if it has none."""
         try:
             return getattr(self._methods, method.name)
         except AttributeError:
@@ -208,6 +218,7 @@ class _InThisProcess:
 
     @contextmanager
     def _client_errors(self) -> Iterator[None]:
+        """Turns the server's exceptions, raised in this context, into the client's."""
         try:
             yield
         except self._fault as error:
@@ -218,7 +229,7 @@ class _InThisProcess:
 class EmbeddedTransport(_InThisProcess):
     """Answers from the prepared datasets below a folder, `embedded:DIR`. Each is opened when it is first requested.
 
-    A dataset is compared with its checksums once for this process and its forks, while its files stay the same.
+    A dataset is compared with its checksums once for this process and its forks, and again if its files change.
 
     Raises:
         PackhorseError: the server's packages are not installed, or the folder has no dataset.
@@ -271,7 +282,7 @@ class MemoryTransport(_InThisProcess):
 
 
 class EmbeddedPlanner(_InThisProcess):
-    """Packs lengths at once, without a folder; a PackhorseError if the server's packages are not installed."""
+    """Packs lengths in this process, without a dataset; a PackhorseError if the server's packages are not installed."""
 
     def __init__(self) -> None:
         try:

@@ -1,7 +1,8 @@
-"""The remote target: channels to the replicas of the service.
+"""The transport to servers: gRPC channels to the replicas of the service.
 
-Owns the channels, their options and which replica is asked. Leaves what a target means to `transport.access`, what an
-error means and retries to `transport.retries`, and resuming to `streams/stream`.
+Owns the channels, their options and the choice of a replica; a call that fails at one replica is tried at the others,
+once. Leaves what a target means to `transport.access`, what an error means to `transport.grpc_errors`, later attempts
+to `transport.retries`, and resuming to `streams/stream`.
 """
 
 import atexit
@@ -51,42 +52,43 @@ _Response = TypeVar("_Response")
 _Answer = TypeVar("_Answer")
 
 MAX_MESSAGE_BYTES = 65 << 20
+"""The largest message that a client accepts."""
 ANSWER_SECONDS = 30.0
-"""Time of one replica to answer a request, or to open a stream."""
+"""The most time for one replica to answer a request, or to send a stream's first message."""
 PACK_SECONDS = 120.0
 """The same for PackSequences and a PackStream's messages: a million distinct lengths take half a minute."""
 STALL_SECONDS = 60.0
-"""Time of the next block of an open stream, while its connection is alive. A healthy server makes one within 10."""
+"""The most time for the next block of an open stream. A healthy server makes a block within 10 seconds."""
 READ_AHEAD_BYTES = 64 << 10
-"""Bytes of a stream that the network may hold after the message that is read: a thousand bins or more."""
+"""A stream's flow-control window: bytes that may wait in the network unread, which is a thousand bins or more."""
 AVOID_SECONDS = 10.0
 """Time during which a replica that failed is asked after all others."""
 MOST_CONNECTIONS = 16
-"""Connections that are tried where a replica has another version of a dataset. Of several processes at one address, one
-may have started after the dataset's folder was replaced, while the others still serve the old version."""
+"""Connections to try at one address if it has another version of a dataset: several server processes may share the
+address, and some may have started after the dataset's folder was replaced, while others still serve the old version."""
 
 PING_SECONDS = 8
-"""Time between pings on a quiet connection. A peer that vanished is noticed within 15 seconds: 5 for the answer."""
+"""Time between pings on a quiet connection. A lost server is noticed within 15 seconds: 5 of them wait for the pong."""
 FEW_PINGS_SECONDS = 330
-"""The same at a replica that refuses so many: by default gRPC's servers and proxies allow a ping every 5 minutes."""
+"""The same for a replica that refused so many pings: gRPC's servers and proxies allow one in 5 minutes by default."""
 
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),  # a stream's client has nothing to send for hours
-    # An attempt to connect ends after 4 seconds, not 20, for those that a busy server never heard.
+    ("grpc.http2.max_pings_without_data", 0),  # no limit: a stream's client has nothing to send for hours
+    # Connecting times out after 4 s instead of 20 s: a busy server may never have seen the attempt.
     ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # gRPC's own flow-control window grows to megabytes, hours of bins, which stages and takedowns cannot reach.
+    # No probing: the window would grow to megabytes, which are hours of bins, sent before a new stage or takedown.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", READ_AHEAD_BYTES),
 )
 
 _TOO_MANY_PINGS = "too many pings"
-"""gRPC's text for a connection that its peer ended because of them, in small letters."""
+"""The beginning of gRPC's text, in small letters, if the other side ended a connection because of its pings."""
 
 _PERHAPS_ELSEWHERE = (
     AccessDeniedError,
@@ -99,24 +101,25 @@ _PERHAPS_ELSEWHERE = (
 """Refusals of one replica that another may not share."""
 
 _ANCHORS: list[grpc.Channel] = []
-"""An idle channel, kept for the life of the process. gRPC's engine stops with its last channel, and a process that
-forks meanwhile (a DataLoader, right after `len(dataset)`) gets children whose calls never return."""
+"""One idle channel, kept for the life of the process. Without it gRPC's engine stops with the last channel, and if the
+process forks meanwhile (a DataLoader, right after `len(dataset)`), calls in the children never return."""
 
 _ANSWERED = SharedSet()
-"""Targets that have ever answered. Forked workers begin each epoch with new connections, and wait longer for a server
-that restarts than for one that was never there."""
+"""Targets that have ever answered this process or one of its forks. Workers begin each epoch with new connections, and
+should wait longer for a server that restarts than for one that was never there."""
 
 _TRANSPORTS: "WeakSet[GrpcTransport]" = WeakSet()
+"""The transports of this process, which `_end_calls` closes at its end."""
 
 _FEW_PINGS = SharedSet()
-"""Replicas that ended a connection because of too many pings: a proxy with gRPC's default policy is on the way."""
+"""Replicas that ended a connection because of its pings, e.g. because a proxy with gRPC's defaults is on the way."""
 
-_RANDOM = random.SystemRandom()  # ranks that seed the global one alike would all choose the same replica
+_RANDOM = random.SystemRandom()  # the global generator has the same seed on all ranks, which would choose one replica
 
 
 @atexit.register
 def _end_calls() -> None:
-    """Ends streams that are still open with the process: later gRPC's modules are gone, and it says so on stderr."""
+    """Closes streams that are open when the process ends; later gRPC could not end them, and would write to stderr."""
     for transport in list(_TRANSPORTS):
         transport.close()
 
@@ -132,7 +135,7 @@ def _serialized(message: Any) -> bytes:
 
 
 class _Replica:
-    """One address of the service and the channel to it."""
+    """One address of the service, the channel to it, and when it last failed."""
 
     def __init__(self, address: Address, credentials: Credentials) -> None:
         self.name = address.target
@@ -143,19 +146,26 @@ class _Replica:
         self._credentials = credentials
         self._explained_at = -math.inf
         self._channel: grpc.Channel | None = None
-        self._methods: dict[tuple[str, str], Any] = {}  # of the channel: making one takes as long as calling it
+        # (kind, method) → the channel's callable: making one takes as long as calling it.
+        self._methods: dict[tuple[str, str], Any] = {}
 
     def call(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
         """Calls a method of the service over the channel."""
         return self._made("unary_unary", method, method.parse)(request, **options)
 
     def stream(self, method: Method[Any, Any], request: Any, **options: Any) -> Any:
-        """Opens a stream of bytes: gRPC would decode messages in the one thread that reads for all."""
+        """Opens a stream of undecoded bytes: gRPC would decode them in the one thread that serves all calls."""
         kind = "stream_stream" if isinstance(request, Iterator) else "unary_stream"
         return self._made(kind, method, bytes)(request, **options)
 
     def _made(self, kind: str, method: Method[Any, Any], parse: Callable[[bytes], Any]) -> Any:
-        """Returns the channel's method, and opens the channel first."""
+        """Returns the channel's callable for a method; opens the channel if there is none.
+
+        Args:
+            kind: `unary_unary`, `unary_stream` or `stream_stream`: a method of gRPC's Channel.
+            method: the service's method.
+            parse: turns the bytes of an answer into what the callable returns.
+        """
         if self._channel is None:
             seconds = FEW_PINGS_SECONDS if self.name in _FEW_PINGS else PING_SECONDS
             options = (*_OPTIONS, ("grpc.keepalive_time_ms", 1000 * seconds))
@@ -170,12 +180,15 @@ class _Replica:
         return made
 
     def renew(self) -> None:
-        """Lets the next call open another channel; calls on the old one continue."""
-        self._channel = None  # after altered bytes a connection may stay spoilt, as headers refer to earlier headers
+        """Lets the next call open another channel; calls on the old channel continue.
+
+        After altered bytes a connection stays damaged, because HTTP/2's headers refer to earlier headers.
+        """
+        self._channel = None
 
     def refusal(self) -> AccessDeniedError | None:
-        """Returns why no connection opens, where certificates are the cause; looks at most once in AVOID_SECONDS."""
-        if self._credentials.has_credentials:  # they cannot be read
+        """Returns why no connection opens, if TLS is the cause; else None. Tries at most once in AVOID_SECONDS."""
+        if self._credentials.has_credentials:  # gRPC's own, whose certificates cannot be read
             return None
         uses_tls, endpoint, now = self._credentials.uses_tls, endpoint_of(self._address), time.monotonic()
         if endpoint is None or now - self._explained_at < AVOID_SECONDS or (self.has_answered and not uses_tls):
@@ -194,21 +207,22 @@ class _Replica:
         return ServerUnavailableError(text) if proxy is None else proxy.failure(self.name, text)
 
     def close(self) -> None:
+        """Closes the channel; calls that are waiting fail."""
         self.is_closed = True
         if self._channel is not None:
             self._channel.close()
 
 
 class GrpcTransport:
-    """Calls a service. Every process makes its own channels when it first needs them, so a transport survives a fork.
+    """Calls a service over gRPC. Each process opens its own channels at its first call, so a transport survives a fork.
 
-    A call goes to any replica that has not failed lately. Where one cannot answer, or lacks the dataset, the others are
-    asked before the call fails.
+    A call goes to a random replica that has not failed in the last AVOID_SECONDS. If it cannot answer, or lacks the
+    dataset, the others are asked before the call fails.
 
     Args:
         target: host:port, host:port,host:port, dns:///host:port, unix:PATH.
         access: certificates and tokens; the environment gives what it leaves out.
-        credentials: of a secure channel, instead of certificates.
+        credentials: gRPC's credentials of a secure channel, instead of certificates.
 
     Raises:
         ValueError: a token would travel in plain text, or a file cannot be read.
@@ -223,9 +237,9 @@ class GrpcTransport:
         given = access if credentials is not None else access.or_environment()
         self._credentials = Credentials(given, self._hosts, credentials)
         self._replicas: dict[Address, _Replica] = {}
-        self._is_current = False  # whether the replicas are the addresses of the hosts' names
-        self._calls: set[Any] = set()  # of streams
-        self._pid = -1
+        self._is_current = False  # whether the hosts' names were looked up since the last failure
+        self._calls: set[Any] = set()  # gRPC's calls of open streams
+        self._pid = -1  # the process that the replicas and calls belong to
         _TRANSPORTS.add(self)
 
     @property
@@ -239,6 +253,7 @@ class GrpcTransport:
         """Returns the one answer to a request."""
 
         def ask(replica: _Replica, seconds: float) -> _Response:
+            """Asks one replica, and raises the client's exception if it fails."""
             try:
                 answer: _Response | None = replica.call(
                     method, request, timeout=seconds, metadata=self._credentials.metadata
@@ -254,9 +269,9 @@ class GrpcTransport:
     def stream(
         self, method: Method[_Request, _Response], request: _Request, seconds_left: Callable[[], float] = no_deadline
     ) -> Iterator[_Response]:
-        """Yields the messages that answer a request, or an iterator of requests; closing the iterator cancels the call.
+        """Yields the messages that answer a request, or an iterator of requests; closing this iterator ends the call.
 
-        An iterator can be read only once, so only one replica is asked in an attempt.
+        An iterator of requests can be read only once, so only one replica is asked.
         """
         is_iterator = isinstance(request, Iterator)
 
@@ -296,11 +311,17 @@ class GrpcTransport:
         *,
         most_replicas: int | None = None,
     ) -> _Answer:
-        """Asks each replica at most once, for `most_seconds`, and returns the first answer within `timeout_seconds`.
+        """Asks one replica after the other, and returns the first answer.
+
+        Args:
+            ask: asks a replica, and takes at most so many seconds.
+            timeout_seconds: the time for all replicas together, which they share equally.
+            most_seconds: the most time for one replica.
+            most_replicas: the most replicas to ask; None for all.
 
         Raises:
-            TransientError: one could not answer, and might not have refused.
-            PackhorseError: all refuse.
+            TransientError: no replica answered, and at least one failed in a way that may pass.
+            PackhorseError: every replica refuses, or one refuses in a way that the others would too.
         """
         end = time.monotonic() + timeout_seconds
         refusal: PackhorseError | None = None
@@ -328,7 +349,10 @@ class GrpcTransport:
         raise trouble
 
     def _ask_processes(self, ask: Callable[[_Replica, float], _Answer], replica: _Replica, seconds: float) -> _Answer:
-        """Asks a replica, and again over another connection while it has another version of the dataset."""
+        """Asks a replica; if it has another version of the dataset, asks again over up to MOST_CONNECTIONS connections.
+
+        See MOST_CONNECTIONS for the reason: each connection may reach another process.
+        """
         end = time.monotonic() + seconds
         number = 0
         while True:
@@ -348,7 +372,10 @@ class GrpcTransport:
         first_seconds: float,
         next_seconds: Callable[[], float],
     ) -> Generator[_Response]:
-        """Yields a stream's messages; each later one has its own time."""
+        """Yields a stream's messages, decoded by `parse`; cancels the call when the generator is closed.
+
+        The first message may take `first_seconds`; each later one what `next_seconds` says before it.
+        """
         self._calls.add(call)
         seconds = first_seconds
         try:
@@ -356,7 +383,7 @@ class GrpcTransport:
                 yield parse(data)
                 seconds = next_seconds()
         except GeneratorExit:
-            raise  # at the end of the process the names of the next lines are gone
+            raise  # first, because at the end of the process the names in the next lines may be gone
         except DecodeError:
             raise DamagedAnswerError(f"a message of {replica.name} cannot be read: bytes changed on the way") from None
         except (grpc.RpcError, NoMessageError) as error:
@@ -367,7 +394,10 @@ class GrpcTransport:
                 self._calls.discard(call)
 
     def _in_order(self) -> list[_Replica]:
-        """Returns every replica, in random order, those that have failed lately last."""
+        """Returns every replica in random order, but those that failed in the last AVOID_SECONDS at the end.
+
+        Forgets the replicas of a parent process after a fork, and looks the hosts' names up again after a failure.
+        """
         if self._pid != os.getpid():
             self._replicas, self._calls, self._is_current = {}, set(), False
             self._pid = os.getpid()
@@ -392,7 +422,10 @@ class GrpcTransport:
         _ANSWERED.add(self.target)
 
     def _failure(self, replica: _Replica, error: grpc.RpcError | NoMessageError) -> PackhorseError:
-        """Returns the client's exception, and remembers where it comes from."""
+        """Returns the client's exception for an error, and records the failure.
+
+        The replica is avoided for a while, its connection is replaced if it broke, and names are looked up again.
+        """
         if replica.is_closed and not isinstance(error, NoMessageError):
             return PackhorseError(f"{self.target}: the client was closed during a call")
         failure = replica.failure(error)

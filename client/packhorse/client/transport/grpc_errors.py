@@ -1,7 +1,8 @@
 """Why a call failed: from gRPC's error to the client's exception.
 
-A failure is the service's answer, can never work, or is an accident of the network. Leaves trying again to `retries`,
-and a refused connection's cause to `handshake` and `_proxies`.
+An error with one of the service's own reasons is the service's answer. Of the others, a few statuses say that the
+call can never work, and the rest are failures of the network, which may pass. Leaves trying again to `retries`, and
+why a connection is refused to `handshake` and `_proxies`.
 """
 
 import grpc
@@ -27,7 +28,7 @@ from packhorse.client.transport.requests import bounded
 from packhorse.v1 import packing_pb2 as pb
 
 DOMAIN = "packhorse.v1"
-"""The domain of the service's own reasons."""
+"""The `domain` of google.rpc.ErrorInfo that marks the service's own reasons."""
 
 
 _WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
@@ -38,17 +39,20 @@ _WITHOUT_REASON: dict[grpc.StatusCode, type[PackhorseError]] = {
     grpc.StatusCode.NOT_FOUND: DatasetNotFoundError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: TooManyRequestsError,
 }
-"""The meaning of a status without one of our reasons. Others come from the network, a proxy or a broken server:
-ServerUnavailableError."""
+"""The exception for a status without one of the service's reasons. Every other status comes from the network, a proxy
+or a broken server, and becomes ServerUnavailableError."""
 
 
 _OVER_SIZE = "larger than max"
-"""gRPC's text for a message over a limit of either end; other RESOURCE_EXHAUSTED pass."""
+"""gRPC's text if a message is over the size limit of either side. Other RESOURCE_EXHAUSTED are temporary."""
 
 
 def exception_of(error: grpc.RpcError, target: str, proxy: Proxy | None = None) -> PackhorseError:
-    """Returns the client's exception for an error of a call to a target, perhaps by a proxy; never raises."""
-    assert isinstance(error, grpc.Call)  # a stub raises errors that are both
+    """Returns the client's exception for an error of a call to a target, perhaps through a proxy; never raises.
+
+    A damaged trailer is no error here: then only the status decides.
+    """
+    assert isinstance(error, grpc.Call)  # what a stub raises is an RpcError and a Call at once
     info, retry, text = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), ""
     try:
         status = rpc_status.from_call(error)

@@ -1,6 +1,6 @@
-"""Why a connection does not open: the TLS handshake, tried once more by hand, and when a certificate expires.
+"""Why a connection does not open: repeats the TLS handshake without gRPC, and reads when a certificate expires.
 
-gRPC does not say why a connection was refused. Leaves what else may fail to `retries`.
+gRPC does not say why a connection was refused. Leaves errors of calls to `grpc_errors`, and proxies to `_proxies`.
 """
 
 import ssl
@@ -13,23 +13,30 @@ from packhorse.client.transport.access import Access, Endpoint, variable_of
 from packhorse.wire.certificates import days_until
 
 SECONDS = 1.0
-"""How long each step may take."""
+"""The most time for each wait: connecting, the handshake, the first answer."""
 
 _PAUSE_SECONDS = 0.05
+"""The pause between two handshakes with a server that closes the connection."""
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
-"""OpenSSL's names for an answer that is not TLS."""
+"""OpenSSL's reasons if the answer to a handshake is not TLS."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""How HTTP/2 begins: the protocol's name, and empty settings."""
+"""The first bytes of an HTTP/2 connection: the protocol's preface, and an empty SETTINGS frame."""
 
 
 def refusal_of(endpoint: Endpoint, access: Access, *, uses_tls: bool) -> AccessDeniedError | None:
-    """Returns why a server or this client refuses the other; None if certificates are not the cause."""
+    """Returns why the server refuses this client, or this client the server; None if TLS is not the cause.
+
+    Args:
+        endpoint: the server's socket.
+        access: the client's certificates.
+        uses_tls: whether the client's channel uses TLS.
+    """
     try:
         if not uses_tls:
             return _speaks_tls(endpoint)
-        for _ in range(2):  # a server that is shutting down looks the same, once
+        for _ in range(2):  # a server that is shutting down closes the connection too, but only once
             if not _closes_at_once(endpoint, access):
                 return None
             time.sleep(_PAUSE_SECONDS)
@@ -41,10 +48,10 @@ def refusal_of(endpoint: Endpoint, access: Access, *, uses_tls: bool) -> AccessD
 
 
 def days_left(endpoint: Endpoint, access: Access) -> float:
-    """Returns for how many days the server's certificate is valid.
+    """Returns the days until the server's certificate expires.
 
     Raises:
-        AccessDeniedError: it is not valid, or the server refuses this client.
+        AccessDeniedError: the certificate is not valid, or the server refuses this client.
         OSError: the connection broke.
     """
     with _secure_connection(endpoint, access) as connection:
@@ -53,7 +60,7 @@ def days_left(endpoint: Endpoint, access: Access) -> float:
 
 
 def _closes_at_once(endpoint: Endpoint, access: Access) -> bool:
-    """Whether a server ends the connection after the handshake, which with TLS 1.3 means it rejects the certificate."""
+    """Whether the server closes the connection right after the handshake: so TLS 1.3 rejects a client's certificate."""
     with _secure_connection(endpoint, access) as connection:
         try:
             connection.sendall(_PREFACE)
@@ -67,7 +74,7 @@ def _closes_at_once(endpoint: Endpoint, access: Access) -> bool:
 def _secure_connection(endpoint: Endpoint, access: Access) -> ssl.SSLSocket:
     """Returns a connection after a handshake as strict as gRPC's; an AccessDeniedError if one end refuses."""
     context = ssl.create_default_context(cafile=str(access.ca))
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC is not
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # gRPC is not strict either
     context.hostname_checks_common_name = False
     context.set_alpn_protocols(["h2"])
     if access.cert is not None and access.key is not None:
@@ -89,12 +96,12 @@ def _secure_connection(endpoint: Endpoint, access: Access) -> ssl.SSLSocket:
             raise
         cause, why = "plain-text", "speaks plain text, and ca asks for TLS: give the server tls_cert, or leave ca out"
     finally:
-        plain.close()  # a socket that was wrapped has left it
+        plain.close()  # has no effect on a wrapped connection, which has taken the socket over
     raise _denied(cause, f"{endpoint.server_name}:{endpoint.port} {why}")
 
 
 def _speaks_tls(endpoint: Endpoint) -> AccessDeniedError | None:
-    """Returns an error for a server that answers to TLS."""
+    """Returns the error for a client of plain text whose server answers a TLS handshake; else raises an OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
@@ -109,6 +116,7 @@ def _speaks_tls(endpoint: Endpoint) -> AccessDeniedError | None:
 
 
 def _why_refused(endpoint: Endpoint, access: Access) -> str:
+    """Returns the message for a server that refuses the client's certificate, or asks for one."""
     server = f"{endpoint.server_name}:{endpoint.port}"
     if access.cert is None:
         return (

@@ -1,6 +1,6 @@
-"""`SequenceLocation`: where a sequence is in an epoch, from the service's answer.
+"""`SequenceLocation`: where a sequence is in an epoch, read from the service's answer to LocateSequences.
 
-Owns checking the answer. Leaves answers of packing to `packing_answer`.
+Owns checking that answer. Leaves the request to `client/api`, and answers of packing to `packing_answer`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from packhorse.wire import WIRE_VERSION, LocationsChecksum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLocation:
-    """Where one sequence is in an epoch. A field without an answer is None.
+    """Where one sequence, or one piece of a split sequence, is in an epoch. A field that does not apply is None.
 
     Example:
         >>> from packhorse.client import connect
@@ -23,33 +23,38 @@ class SequenceLocation:
     """
 
     id: int
-    """The requested id, or that of the key; -1 if no sequence has the key."""
+    """The requested id, or the id of the requested key; -1 if no sequence has the key."""
     found: bool
     """Whether the plan has the sequence."""
     first_token: int | None = None
-    """First token of the piece in its sequence; 0 for a whole sequence."""
+    """Number of the piece's first token in its sequence; 0 for a whole sequence."""
     length: int | None = None
-    """Its length in tokens."""
+    """Length of the sequence or piece, in tokens."""
     position: int | None = None
-    """Position of its bin; -1 if the bin is skipped."""
+    """Position of the bin that holds it; -1 if the bin is skipped."""
     index_in_bin: int | None = None
-    """Its index among the sequences of that bin, as `get_bins` returns it."""
+    """Index among the sequences of that bin, in the order of `get_bins`."""
     step: int | None = None
-    """Step, counted from start_position; None if the bin is dropped or before it."""
+    """Step, counted from start_position; None if the bin is dropped or before start_position."""
     rank: int | None = None
     """Data-parallel rank."""
     worker: int | None = None
     """Dataloader worker within the rank."""
     slot: int | None = None
-    """Which of the rank's batch_size bins of that step."""
+    """Index of the bin among the rank's batch_size bins of that step."""
     component: str = ""
-    """Its component in a mixture; empty without a mixture."""
+    """Component of a mixture; empty without a mixture."""
     key: str = ""
-    """The requested key, or that of the id if the dataset has keys."""
+    """The requested key, or the key of the id if the dataset has keys."""
 
 
 def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSequencesRequest) -> list[SequenceLocation]:
-    """Returns the locations of an answer; refuses one that does not match its checksum."""
+    """Returns the locations in an answer.
+
+    Raises:
+        DamagedAnswerError: they do not match their checksum.
+        VersionMismatchError: the server does not know keys.
+    """
     if not set(request.keys) <= {location.key for location in response.locations}:
         raise VersionMismatchError(
             "this server is too old for keys: upgrade packhorse on the server's side",
@@ -64,6 +69,7 @@ def read_locations(response: pb.LocateSequencesResponse, request: pb.LocateSeque
 
 
 def _location(location: pb.SequenceLocation) -> SequenceLocation:
+    """Returns a location of the message, with None for fields that it does not give."""
     where: dict[str, int] = {}
     if location.found:
         where = {name: getattr(location, name) for name in ("first_token", "length", "position", "index_in_bin")}

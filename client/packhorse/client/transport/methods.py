@@ -1,4 +1,7 @@
-"""The methods of the service, and the interface of a transport that calls them."""
+"""The methods of the service, and the interface of a transport that calls them.
+
+The transports are in `transport/grpc_channels` and `transport/embedded`.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,24 +19,24 @@ _Response = TypeVar("_Response")
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[_Request, _Response]):
-    """One method of the service, with the types of what it takes and of each message that it returns."""
+    """One method of the service; its type parameters are the request and each message that it returns."""
 
     name: str
-    """In Python, as the server's backend has it: get_bins."""
+    """The method's name in Python, as in the server's backend: get_bins."""
 
     @property
     def rpc(self) -> str:
-        """In the protocol: GetBins."""
+        """The method's name in the protocol: GetBins."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @property
     def path(self) -> str:
-        """As gRPC writes it: /packhorse.v1.PackingService/GetBins."""
+        """The method's path in gRPC: /packhorse.v1.PackingService/GetBins."""
         return f"/{_SERVICE.full_name}/{self.rpc}"
 
     @property
     def parse(self) -> Callable[[bytes], _Response]:
-        """Decodes a message that the method returns; raises DecodeError."""
+        """A function that decodes a message that the method returns; it raises DecodeError."""
         kind: Any = GetMessageClass(_SERVICE.methods_by_name[self.rpc].output_type)
         parse: Callable[[bytes], _Response] = kind.FromString
         return parse
@@ -65,11 +68,11 @@ class Transport(Protocol):
     """
 
     target: str
-    """What `connect` was given."""
+    """The target that `connect` was given."""
 
     @property
     def has_answered(self) -> bool:
-        """Whether the service has ever answered; clients wait longer for one that has."""
+        """Whether the service has ever answered; a client tries longer if it has."""
 
     def answer(
         self, method: Method[_Request, _Response], request: _Request, timeout_seconds: float = math.inf
@@ -81,8 +84,9 @@ class Transport(Protocol):
     ) -> Iterator[_Response]:
         """Yields the messages that answer a request, or an iterator of requests; closing the iterator ends the call.
 
-        `seconds_left` is asked before each message for the time until the deadline. A later message that takes half of
-        it fails, so that there is time for another attempt. Nothing is sent before the first message is asked for.
+        Before each message, `seconds_left` is called for the time until the deadline. The first message may take all of
+        it; a later one that takes half of it fails, so that there is time for another attempt. Nothing is sent before
+        the first message is asked for.
         """
 
     def close(self) -> None:

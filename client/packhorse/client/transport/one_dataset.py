@@ -1,7 +1,8 @@
-"""One dataset for each name: what a client's first answer named, its later ones must be about.
+"""One dataset for each name: a client's first answer names a digest, and all later answers must have the same.
 
-Owns the digests that bind a client, and what the ranks of a run have in common. Leaves the check to servers, which may
-keep an earlier version, and what several workers share to `loading/_progress`.
+Owns the digests that a client is bound to, and the hash by which the ranks of a run are known to belong together.
+Servers compare the digest in each request, since they may still have an earlier version. Leaves what the workers of a
+rank share to `loading/_progress`, and what ranks share to `loading/_agreement`.
 """
 
 import hashlib
@@ -12,11 +13,11 @@ from packhorse.client.errors import DigestMismatchError
 from packhorse.wire import own_digest
 
 _JOBS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "RAY_JOB_ID")
-"""Variables of launchers that name a job, the same for all its ranks and for no other job."""
+"""Environment variables in which launchers name a job: the same for all ranks of the job, and for no other job."""
 
 
 class OneDataset:
-    """The digests that a client is bound to, by the name of the dataset. Safe to be used by many threads.
+    """The digests that a client is bound to, by the name of the dataset. Several threads may use it.
 
     Example:
         >>> bound = OneDataset()
@@ -33,19 +34,22 @@ class OneDataset:
         self._digests: dict[str, str] = {}
 
     def digest_of(self, name: str) -> str:
-        """Returns the digest that a dataset must have; empty if nothing has answered yet."""
+        """Returns the digest that a dataset must have; empty if there was no answer about it yet."""
         return self._digests.get(name, "")
 
     def bind(self, name: str, digest: str, *, may_change: bool = False) -> None:
-        """Binds the client to what an answer named, or compares it with what an earlier one did.
+        """Binds the client to an answer's digest; if it is bound already, compares the two.
+
+        The part of a digest that names skips does not count.
 
         Args:
             name: the dataset's name.
             digest: the digest in the answer.
-            may_change: whether the dataset's digest may change, as a mixture's does; its server then compares.
+            may_change: whether the digest may change, as a mixture's does when a stage is appended. Then only the
+                server compares.
 
         Raises:
-            DigestMismatchError: it is another dataset.
+            DigestMismatchError: the client is bound to another digest.
         """
         own = own_digest(digest)
         bound = self._digests.setdefault(name, own)
@@ -58,9 +62,9 @@ class OneDataset:
 
 
 def run_id_of(environment: Mapping[str, str] = os.environ) -> str:
-    """Returns what the ranks of this process's run have in common, by their launcher; empty if that does not say.
+    """Returns an identifier that all ranks of this process's run share, from their launcher; empty without a launcher.
 
-    It is a hash: neither a job's name nor an address leaves the machine.
+    It is a hash of the job's name, or of the master's address, so neither of them leaves the machine.
 
     Example:
         >>> run_id_of({"SLURM_JOB_ID": "4711"}), run_id_of({})

@@ -1,6 +1,6 @@
-"""The service's answer to lengths that it packed: the bins, checked against the request.
+"""The service's answer to PackSequences: the bins of the lengths that were sent, checked against the request.
 
-Leaves packing in this process to `embedded`.
+Leaves a stream that packs to `streams/pack_stream`, and locations to `locations`.
 """
 
 import numpy as np
@@ -12,7 +12,15 @@ from packhorse.v1 import packing_pb2 as pb
 
 
 def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRequest) -> list[NDArray[np.int64]]:
-    """Returns each bin's indices into the request's lengths; refuses an answer that does not pack them."""
+    """Returns each bin's indices into the request's lengths, int64.
+
+    The answer holds all indices, bin after bin, and `bin_ends`, where each bin ends among them; both are 32-bit
+    little-endian numbers without a sign.
+
+    Raises:
+        DamagedAnswerError: the bins do not hold each index once, or break a limit of the request.
+        VersionMismatchError: they break groups or resources, because an older server does not know these.
+    """
     lengths = np.array(request.lengths, dtype=np.int64)
     if len(response.indices) != 4 * len(lengths) or len(response.bin_ends) % 4:
         raise DamagedAnswerError(
@@ -26,6 +34,7 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
         or (sizes < int(not request.allow_empty)).any()
         or (ends[-1] if len(ends) else 0) != len(lengths)
         or len(ends) % max(request.num_bins_multiple_of, 1)
+        # Running sums of the lengths, at the bins' ends: their differences are the bins' tokens.
         or np.diff(np.concatenate(([0], np.cumsum(lengths[indices])))[ends], prepend=0).max(initial=0)
         > request.max_seq_len
         or _is_mixed(np.array(request.separate_by, dtype=np.int64), indices, sizes)
@@ -41,9 +50,16 @@ def read_packing(response: pb.PackSequencesResponse, request: pb.PackSequencesRe
 
 
 def _is_torn(groups: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
-    """Whether a group's sequences are in several bins, not next to each other, or in another order."""
+    """Whether a group's sequences are in several bins, not next to each other, or in another order.
+
+    Args:
+        groups: the group of each sequence, [S]; empty without groups.
+        indices: the sequences' indices, bin after bin, [S].
+        sizes: sequences in each bin.
+    """
     if not len(groups):
         return False
+    # Neighbours continue a group if they share it and the bin. If no group is torn, all but the first of each do.
     bins, numbers = np.repeat(np.arange(len(sizes)), sizes), groups[indices]
     continues = (np.diff(numbers) == 0) & (np.diff(bins) == 0)
     return bool((np.diff(indices)[continues] < 0).any()) or len(indices) - int(continues.sum()) != len(
@@ -52,7 +68,7 @@ def _is_torn(groups: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArr
 
 
 def _is_mixed(kinds: NDArray[np.int64], indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
-    """Whether neighbours in a bin differ in kind."""
+    """Whether sequences of different kinds (numbers of `separate_by`) share a bin; arguments as in `_is_torn`."""
     if not len(kinds):
         return False
     bins = np.repeat(np.arange(len(sizes)), sizes)

@@ -1,8 +1,9 @@
-"""Requests to the service: messages from Python arguments.
+"""Requests to the service: protobuf messages from Python arguments.
 
-A field that cannot hold a value is refused here by its name. Leaves ranges to the service, which refuses with the same
-exception, the methods and the interface of a transport to `methods`, and answers to `locations`, `packing_answer`
-and `streams/blocks`.
+A value that its field cannot hold is refused here, with the field's name. Leaves ranges of values to the service, which
+raises the same exception; the methods and a transport's interface to `methods`; and answers to `locations`,
+`packing_answer` and `streams/blocks`. Helpers for the texts of errors are here too: `invalid`, `too_old`, `shortened`,
+`bounded`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +20,7 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import WIRE_VERSION
 
 Resources: TypeAlias = "Mapping[str, tuple[ArrayLike, int]]"
-"""Name of what sequences take of a bin beside tokens → (how much each takes, int [S]; the most that a bin holds)."""
+"""Name of a budget besides tokens, such as image tiles → (each sequence's amount, int [S]; a bin's maximum)."""
 
 NO_RESOURCES: Resources = MappingProxyType({})
 
@@ -28,7 +29,13 @@ _Message = TypeVar("_Message")
 
 
 def message(kind: Callable[..., _Message], *, within: str = "", **fields: Any) -> _Message:
-    """Returns a message of the given fields; an InvalidRequestError names one that does not fit, in `within`."""
+    """Returns a message with these fields; an InvalidRequestError names the first field whose value does not fit.
+
+    Args:
+        kind: the message's class.
+        within: the path of the message in the request, with a dot at the end, for the error: "topology.".
+        fields: the message's fields.
+    """
     try:
         return kind(**fields)
     except (ValueError, TypeError, OverflowError):  # protobuf does not tell which field
@@ -62,6 +69,7 @@ def topology_message(topology: Topology) -> pb.Topology:
 
 
 def _phases(schedule: BatchSchedule) -> list[pb.BatchPhase]:
+    """Returns the messages of a batch schedule's phases."""
     return [
         message(
             pb.BatchPhase,
@@ -81,7 +89,7 @@ def skip_message(skips: Skips) -> list[pb.PositionRange]:
 
 
 def checked_balance(field: str, balance: Balance | str) -> Balance:
-    """Returns a balance; an InvalidRequestError names the field where it is none."""
+    """Returns a Balance, also of its name; an InvalidRequestError for anything else names the field."""
     try:
         return as_choice(field, Balance, balance)
     except ValueError as error:
@@ -97,7 +105,7 @@ def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
     """Returns a list of Python ints; refuses anything but a flat list of integers."""
     try:
         array = np.asarray(values if isinstance(values, np.ndarray) else list(values))  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:  # no list, or lists of several lengths
+    except (TypeError, ValueError) as error:  # not a list, or lists of several lengths in a list
         raise invalid(field, f"must be a flat list of 64-bit integers ({bounded(error)})") from None
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise invalid(field, f"must be a flat list of 64-bit integers (got {array.dtype} of shape {array.shape})")
@@ -105,7 +113,7 @@ def integers(field: str, values: ArrayLike | Iterable[int]) -> list[int]:
 
 
 def budget_messages(resources: Resources) -> list[pb.Budget]:
-    """Returns budgets as messages; refuses what is no mapping of name to (amounts, cap)."""
+    """Returns the messages of resources; refuses anything but a mapping of name to (amounts, cap)."""
     messages = []
     for name, given in resources.items() if isinstance(resources, Mapping) else [("", None)]:
         if not isinstance(given, tuple) or len(given) != 2:
@@ -134,12 +142,12 @@ def texts(field: str, values: Iterable[str]) -> list[str]:
 
 
 def invalid(field: str, what: str) -> InvalidRequestError:
-    """The exception that names a field."""
+    """Returns the exception for a field with a wrong value: its text is the field's name and `what`."""
     return InvalidRequestError(parameter(field) + f": {what}", {"field": field})
 
 
 def too_old(what: str) -> VersionMismatchError:
-    """The exception for an answer that leaves out what was asked for."""
+    """Returns the exception for a server that ignores a newer field of the request, which `what` names in the text."""
     return VersionMismatchError(
         f"this server is too old for {what}: upgrade packhorse on the server's side",
         {"client_version": str(WIRE_VERSION), "server_version": str(WIRE_VERSION)},
@@ -152,6 +160,6 @@ def shortened(value: object) -> str:
 
 
 def bounded(text: object, most: int = 1000) -> str:
-    """Returns the first `most` characters of a text, with an ellipsis where it has more."""
+    """Returns the first `most` characters of a text, and an ellipsis if it has more."""
     text = str(text)
     return text if len(text) <= most else f"{text[:most]}…"

@@ -1,8 +1,8 @@
 """Tries again until a deadline: the attempts of one call or stream, and their log lines.
 
-Owns when a series ends. Accidents of the network are transient: every request may be sent again. Leaves its times to
-`packhorse.formats.retry_policy`, which failures are accidents to `grpc_errors`, and connections and limits of gRPC's
-calls to `transport.grpc_channels`.
+Owns the decision whether to try once more. Every request may be sent again, so every TransientError is. Leaves delays
+and deadlines to `packhorse.formats.retry_policy`, which failures are transient to `grpc_errors`, and trying several
+replicas within an attempt to `transport.grpc_channels`.
 """
 
 import logging
@@ -26,14 +26,15 @@ _Result = TypeVar("_Result")
 SHORTEST_ATTEMPT_SECONDS = 0.5
 """The least time of an attempt, however close the deadline."""
 TOLD_EVERY_SECONDS = 10.0
-"""Least time between two lines of the log."""
+"""The least time between two lines in the log about the same wait."""
 MOST_DAMAGED = 20
-"""How often a stream may go on after damaged answers, until SOUND_ANSWERS in a row were sound."""
+"""How often a stream may continue after damaged answers; the count begins again after SOUND_ANSWERS sound answers."""
 SOUND_ANSWERS = 100
+"""Undamaged answers in a row after which earlier damage is forgotten."""
 
 
 def policy_of(timeout_seconds: float | None, retry: RetryPolicy | None) -> RetryPolicy:
-    """Returns the policy of two arguments of `connect`; a ValueError if both are given, or one is out of range."""
+    """Returns the policy of `connect`'s arguments; a ValueError if both are given, or one is out of range."""
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise ValueError(f"retry must be a RetryPolicy, e.g. RetryPolicy(deadline_seconds=60), got {shortened(retry)}")
     if timeout_seconds is None:
@@ -46,19 +47,19 @@ def policy_of(timeout_seconds: float | None, retry: RetryPolicy | None) -> Retry
 
 
 class Attempts:
-    """One series of attempts under a policy.
+    """The attempts of one call, or of one stream over all its messages.
 
     Args:
-        policy: how long and how often.
+        policy: the delays and deadlines.
         has_answered: whether the service has ever answered.
     """
 
     def __init__(self, policy: RetryPolicy, *, has_answered: Callable[[], bool]) -> None:
         self._policy = policy
         self._has_answered = has_answered
-        self._told_at = -math.inf
-        self._num_damaged = self._num_sound = 0
-        self._is_damaged = False
+        self._told_at = -math.inf  # when the log was last written
+        self._num_damaged = self._num_sound = 0  # waits that ended after damage; answers without damage since
+        self._is_damaged = False  # whether a damaged answer came in this wait
         self.begin()
 
     def begin(self) -> None:
@@ -67,7 +68,7 @@ class Attempts:
         self._failures = 0
 
     def succeeded(self) -> None:
-        """Begins the next wait after an answer that brought something new."""
+        """Records an answer that brought something new, and begins the wait for the next one."""
         if self._failures:
             _LOG.warning("answered again after %.1f s", self._elapsed_seconds())
         if self._is_damaged:
@@ -80,8 +81,8 @@ class Attempts:
         self.begin()
 
     def timeout_seconds(self) -> float:
-        """The most that the answer may still take."""
-        if self._policy.deadline_seconds == 0:  # there is only this one
+        """Returns how long this attempt may take: until the deadline, but not less than SHORTEST_ATTEMPT_SECONDS."""
+        if self._policy.deadline_seconds == 0:  # there is only one attempt
             return math.inf
         return max(SHORTEST_ATTEMPT_SECONDS, self._policy.deadline_seconds - self._elapsed_seconds())
 
@@ -122,7 +123,7 @@ class Attempts:
                     raise
 
     def _tell(self, error: TransientError, elapsed: float, limit: float) -> None:
-        """Logs the first failure, then at most a line in ten seconds."""
+        """Logs the first failure of a wait, then at most one line in TOLD_EVERY_SECONDS."""
         if self._failures == 1:
             _LOG.warning("%s; trying again for up to %g s", error, limit)
         elif time.monotonic() - self._told_at >= TOLD_EVERY_SECONDS:
@@ -140,7 +141,10 @@ def with_retries(
 ) -> _Result:
     """Returns the result of the first attempt that succeeds; a TransientError once the deadline has passed.
 
-    An attempt takes the seconds that it may last; `has_answered` says whether the service has ever answered.
+    Args:
+        policy: the delays and deadlines.
+        attempt: makes one attempt; its argument is the most seconds that it may take.
+        has_answered: whether the service has ever answered.
     """
     attempts = Attempts(policy, has_answered=has_answered)
     result = attempts.run(lambda: attempt(attempts.timeout_seconds()))

@@ -1,1 +1,1 @@
-"""Dataloader workers: how they start, and how they outlive a preemption."""
+"""Dataloader workers: how they start, and how they survive a preemption until the trainer has saved."""

@@ -1,7 +1,8 @@
-"""Lets a loader's fork server outlive a preemption: the fork server imports this module, for this effect only.
+"""Lets a loader's fork server survive a preemption: importing this module in a fork server makes it ignore signals.
 
-The children of the fork server begin with the default signals, so that other code's processes end as usual; a loader's
-workers choose for themselves (`workers.preemption`). In any other process this module does nothing.
+The children of the fork server begin with the default handling of signals, so that processes of other code end as
+usual. A loader's workers then set their own, which is in `workers/preemption`. In any other process this module does
+nothing.
 """
 
 import multiprocessing.forkserver
@@ -10,9 +11,11 @@ import signal
 import sys
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals of a preemption whose default is to end the process."""
 
 
 def _as_by_default() -> None:
+    """Gives these signals their default effect again."""
     for each in _ENDING:
         signal.signal(each, signal.SIG_DFL)
 
@@ -25,5 +28,6 @@ def _is_fork_server() -> bool:
 if _is_fork_server():
     for _each in _ENDING:
         signal.signal(_each, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDING, signal.SIGINT))  # a loader holds them back while it starts
+    # The fork server inherits the signals that `starting_workers` blocks.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDING, signal.SIGINT))
     os.register_at_fork(after_in_child=_as_by_default)

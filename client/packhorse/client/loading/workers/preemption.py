@@ -1,7 +1,8 @@
-"""Workers that outlive a preemption: its signals reach the whole process group, and the trainer wants to save first.
+"""Workers that survive a preemption: its signals reach all processes, but the trainer must save before workers end.
 
-Owns what a worker does with the signals by which nodes are taken away (Slurm, `timeout`, Kubernetes), and how it ends:
-when its DataLoader ends it, or with its parent. What a trainer does with a signal is its own affair.
+Owns how a worker handles the signals by which nodes are taken away (Slurm, `timeout`, Kubernetes), and when it ends:
+when its DataLoader ends it, or when its parent ends. The trainer's own handling of signals is up to the trainer. Leaves
+the choice how workers start to `workers/start`.
 """
 
 import multiprocessing
@@ -21,16 +22,20 @@ ANNOUNCING = tuple(
 )
 """Signals that only announce an end or interrupt a trainer. Workers ignore them."""
 PREEMPTING = (*ANNOUNCING, signal.SIGTERM)
+"""All signals that a preemption may send."""
 
 FORK_SERVER_MODULE = "packhorse.client.loading.workers._fork_server"
+"""The module that makes a fork server ignore these signals when it is imported."""
 _LOOK_UP_SECONDS = 1.0
+"""Time between two looks whether the parent is alive."""
 
 _protected_pid = -1
+"""The process in which `outlive_preemption` was called, to call it once in each."""
 
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Holds the signals back from workers that are started meanwhile, until `outlive_preemption` in each of them."""
+    """Blocks the signals in workers that are started in this context; `outlive_preemption` unblocks them there."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -42,10 +47,12 @@ def starting_workers() -> Iterator[None]:
 
 
 def outlive_preemption(is_ending: Callable[[], bool]) -> None:
-    """Lets this dataloader worker outlive the signals, once for each process.
+    """Lets this dataloader worker survive the signals of a preemption, and end when its parent ends.
+
+    A second call in the same process does nothing.
 
     Args:
-        is_ending: whether the trainer ends its workers, so that SIGTERM counts.
+        is_ending: whether the trainer is ending, so that the worker must obey SIGTERM.
     """
     global _protected_pid
     if _protected_pid == os.getpid() or threading.current_thread() is not threading.main_thread():
@@ -56,26 +63,31 @@ def outlive_preemption(is_ending: Callable[[], bool]) -> None:
     signal.signal(signal.SIGTERM, partial(_end_if_told, is_ending))
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PREEMPTING)
-    # PyTorch looks after the parent too, but not while a worker waits for a server.
+    # PyTorch's worker also watches its parent, but only between batches, not while it waits for a server.
     threading.Thread(target=_end_with, args=(os.getppid(),), name="packhorse-parent", daemon=True).start()
 
 
 def protected_fork_server() -> BaseContext:
-    """Returns the context of a fork server that outlives the signals and has the loader imported."""
+    """Returns the context of a fork server that survives the signals, and has imported the loader.
+
+    So torch is imported once; with "spawn", each worker would take seconds to import it.
+    """
     context = multiprocessing.get_context("forkserver")
-    # The server imports torch once, not each worker again; "spawn" would take seconds for every worker.
     context.set_forkserver_preload([FORK_SERVER_MODULE, "__main__", "packhorse.client.loading.dataset"])
     return context
 
 
 def _end_if_told(is_ending: Callable[[], bool], number: int, frame: FrameType | None) -> None:
-    """Ends the worker if its DataLoader or the end of the trainer sent the signal."""
+    """Handles SIGTERM: ends the worker if the DataLoader has ended it, or if the trainer is ending."""
     if is_ending() or _is_done(frame):
         os._exit(0)
 
 
 def _is_done(frame: FrameType | None) -> bool:
-    """Whether the DataLoader has told its workers to end, which it does before it sends SIGTERM."""
+    """Whether the DataLoader has set its workers' `done_event`, as it does before it sends SIGTERM.
+
+    The event is a local variable of PyTorch's worker loop, which is on the stack of the interrupted code.
+    """
     while frame is not None:
         if frame.f_code.co_name == "_worker_loop" and "done_event" in frame.f_locals:
             return bool(frame.f_locals["done_event"].is_set())
@@ -84,7 +96,10 @@ def _is_done(frame: FrameType | None) -> bool:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this worker with its parent, and with the trainer, which a fork server stands between."""
+    """Runs in a thread: ends this worker once its parent or the trainer has ended.
+
+    They are two processes if the parent is a fork server.
+    """
     trainer = multiprocessing.parent_process()
     while os.getppid() == parent and (trainer is None or trainer.is_alive()):
         time.sleep(_LOOK_UP_SECONDS)

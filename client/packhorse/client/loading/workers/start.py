@@ -1,6 +1,6 @@
-"""How workers are started, and the refusal of a script that would start itself again in each of them.
+"""How workers are started: by fork, fork server or spawn. Refuses a script that each worker would run again.
 
-Owns that choice; leaves what workers do with signals to `workers.preemption`.
+Owns that choice. Leaves how workers handle signals to `workers.preemption`.
 """
 
 import ast
@@ -19,11 +19,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def context_of_workers(given: BaseContext | str | None) -> BaseContext:
-    """Returns how to start workers from this process, as it is now.
+    """Returns the multiprocessing context for workers of this process.
 
     Args:
-        given: what the user chose; None for a safe choice: the platform's default, but never a fork of a process that
-            has used gRPC, whose children sometimes stall.
+        given: the user's choice. None for a safe one: the platform's default, but a fork server instead of forking a
+            process that has used gRPC, because its children sometimes stall.
 
     Raises:
         PackhorseError: each worker would run the main script again, from the top.
@@ -44,7 +44,15 @@ def context_of_workers(given: BaseContext | str | None) -> BaseContext:
 
 
 def _refuse_unguarded_script(method: str, why: str) -> None:
-    """Refuses to start workers from the top level of a script, which each of them imports first."""
+    """Raises a PackhorseError if workers are started at the top level of the main script.
+
+    Workers that are not forked import the script first, and would start workers again. Code below
+    `if __name__ == "__main__":` is not run by that import. Without the script's source, nothing is refused.
+
+    Args:
+        method: the start method, for the error.
+        why: the reason for the method, for the error.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None and not (
         frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
