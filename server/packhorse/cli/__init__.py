@@ -1,7 +1,7 @@
-"""The command line: `packhorse COMMAND`, one file for each command; here those of the core.
+"""The command line: the table of all commands, and how `packhorse COMMAND` shows failures and signals.
 
-Owns the list of commands, what each needs to be installed, and how failures and signals are shown. A command's module
-is imported when it runs, so that no command needs another's packages and help appears at once.
+Each command of the core has a file of its name in this folder; commands of the shelf are in their own packages. A
+command's module is imported when it runs, so that no command needs another's packages and help appears at once.
 """
 
 import io
@@ -26,16 +26,16 @@ from packhorse.shelf import has_package
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command, as it is listed before its module is imported."""
+    """What is known of a command before its module is imported."""
 
     summary: str
     """The first sentence of its help."""
     extra: str | None = None
     """The extra of packhorse that it needs; None if every install has it."""
     modules: tuple[str, ...] = ()
-    """Modules of that extra without which it cannot run."""
+    """Modules of that extra without which the command cannot run."""
     package: str = "packhorse.cli"
-    """The package in which the module of its name is; on the shelf, one of a package that may be left out."""
+    """The package with the command's module, named like the command. A package of the shelf may not be installed."""
 
     @property
     def is_there(self) -> bool:
@@ -44,7 +44,7 @@ class CommandEntry:
 
     @property
     def missing(self) -> list[str]:
-        """Those modules that are not installed."""
+        """The needed modules that are not installed."""
         return [name for name in self.modules if find_spec(name) is None]
 
 
@@ -112,22 +112,22 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "Open every stream of a run at the servers of --target, and measure rates and waits.", package=_PROOF
     ),
 }
-"""Every command, in the order of use; each is in the module of its name, in its package.
+"""Name of each command → its entry, in the order in which a user needs them.
 
-Commands of the shelf register themselves here: an entry whose package is left out is no command.
+Commands of the shelf are listed here too. If their package is not installed, they are neither shown nor found.
 """
 
 
 _GRPC_VERBOSITY = "NONE"
-"""Keeps gRPC's core from writing to stderr by itself, where strangers could make it write without limit: bytes of a
-GOAWAY, broken handshakes, long metadata."""
+"""Value of the environment variable GRPC_VERBOSITY with which gRPC's core writes nothing to stderr. Otherwise strangers
+could make it write without limit: bytes of a GOAWAY, broken handshakes, long metadata."""
 
 
 def in_flags(message: str, parameters: Iterable[click.Parameter]) -> str:
     """Returns a message of the library with its parameters spelled as flags of the command that runs.
 
-    Only what the library marked as a parameter is spelled anew; a parameter without a flag stays as it is.
-    `flags_of` adds further names to an option, those of an object's field: `columns.length` is `--length-column`.
+    Only what the library marked as a parameter changes; a parameter without a flag stays as it is. An option that
+    `flags_of` made from an object's field is found by the field's names too: `columns.length` is `--length-column`.
 
     Example:
         >>> from packhorse.parameters import parameter
@@ -147,6 +147,7 @@ def in_flags(message: str, parameters: Iterable[click.Parameter]) -> str:
 
 
 def _spelled(found: Parameter, flags: Mapping[str, str]) -> str:
+    """Returns a parameter as its flag, with the value that the message gives: `--over-length drop`, `--no-eos`."""
     flag = flags.get(found.name)
     if found.value is False:  # append_eos=False is --no-eos
         return flags.get(f"no_{found.name.removeprefix('append_')}", str(found))
@@ -156,7 +157,7 @@ def _spelled(found: Parameter, flags: Mapping[str, str]) -> str:
 
 
 class Stopped(BaseException):
-    """A signal ended the command. It is no KeyboardInterrupt, which libraries take as a request to end early."""
+    """A signal ends the command. Not a KeyboardInterrupt, which libraries take as a request to end early."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -165,10 +166,10 @@ class Stopped(BaseException):
 
 @contextmanager
 def stopped_by_signals(message: str) -> Iterator[None]:
-    """Turns Ctrl-C, SIGTERM and SIGHUP inside into one line and exit status 130, 143 or 129.
+    """Ends the command at Ctrl-C, SIGTERM or SIGHUP with one line on stderr and exit status 130, 143 or 129.
 
-    A signal that was ignored before, as under nohup, stays ignored. The work itself sees an exception, and undoes what
-    it has to.
+    The code inside the `with` gets the exception `Stopped`, so that it can clean up. A signal that was ignored before,
+    as under nohup, stays ignored.
 
     Args:
         message: the rest of the line, after the signal's name.
@@ -176,7 +177,7 @@ def stopped_by_signals(message: str) -> Iterator[None]:
     from packhorse.jobs import ENDING_SIGNALS
 
     def ignore(number: int, frame: FrameType | None) -> None:
-        """Unlike SIG_IGN, with which Python complains about a signal that is already pending."""
+        """Does nothing. With SIG_IGN instead, Python would complain about a signal that is already pending."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         for other in ENDING_SIGNALS:  # a second signal must not interrupt the undoing
@@ -198,7 +199,7 @@ def stopped_by_signals(message: str) -> Iterator[None]:
 
 
 def _message_of(error: Exception) -> str:
-    """Returns an error's message; for an error of the system the file and the reason, without a number."""
+    """Returns an error's message; of an OSError, the file and the reason without the error's number."""
     if isinstance(error, OSError) and error.strerror and error.errno is not None:
         return ": ".join([*([] if error.filename is None else [str(error.filename)]), error.strerror])
     return message_of(error)
@@ -217,7 +218,7 @@ class LazyGroup(click.Group):
             _end_like_sigpipe()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of every command, in the order of use."""
+        """Returns the names of the commands that this installation has, in the order of COMMANDS."""
         return [name for name, entry in COMMANDS.items() if entry.is_there]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -280,7 +281,7 @@ class LazyGroup(click.Group):
 
 
 def _end_like_sigpipe() -> NoReturn:
-    """Ends `packhorse stream | head` as SIGPIPE ends other programs: quietly, and with neither success nor failure."""
+    """Ends a command whose output nobody reads any more (`packhorse stream | head`): quietly, with SIGPIPE's status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it flushes at its end
     sys.exit(128 + signal.SIGPIPE)
 
@@ -315,7 +316,7 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Replaces streams that a shell closed (`>&-`), and characters that an encoding lacks by `?`."""
+    """Opens /dev/null for a standard stream that the shell closed (`>&-`); prints `?` for what an encoding lacks."""
     for name in ("stdin", "stdout", "stderr"):  # in this order: each takes the lowest free descriptor
         stream = getattr(sys, name)
         if stream is None:

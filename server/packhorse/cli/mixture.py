@@ -158,7 +158,10 @@ def _print_stage(
     components: Sequence[str],
     shares: Sequence[Fraction],
 ) -> None:
-    """Prints the new state of a mixture."""
+    """Prints where the last stage begins, the digests before and now, and the shares of the components.
+
+    `firsts` has the first position of each stage; `shares` has each component's share of the bins of the last stage.
+    """
     epoch, inside = divmod(firsts[-1], num_bins)
     click.echo(f"{name}: stage {len(firsts) - 1} begins at position {inside:,} of epoch {epoch:,}")
     if digests[0] == digests[1]:
@@ -169,7 +172,7 @@ def _print_stage(
 
 
 def _weights(text: str) -> dict[str, int | Decimal]:
-    """Reads NAME=WEIGHT,…; a UsageError if it is something else."""
+    """Reads `web=60,code=40` as name → weight; raises a UsageError if the text is something else."""
     weights: dict[str, int | Decimal] = {}
     for part in text.split(","):
         name, _, weight = map(str.strip, part.rpartition("="))
@@ -185,6 +188,7 @@ def _weights(text: str) -> dict[str, int | Decimal]:
 
 
 def _components_table(info: DatasetInfo) -> Table:
+    """Returns a table with a row of sizes for each component."""
     rows = []
     for each in info.components:
         sizes = (each.num_bins, each.num_sequences, each.own_tokens, each.max_seq_len, each.rows_per_bin)
@@ -194,6 +198,7 @@ def _components_table(info: DatasetInfo) -> Table:
 
 
 def _stages_table(info: DatasetInfo) -> Table:
+    """Returns a table with a row for each stage: where it begins, and each component's share of bins."""
     rows = []
     for number, stage in enumerate(info.stages):
         epoch, position = divmod(stage.first_position, info.num_bins)

@@ -1,6 +1,7 @@
-"""`packhorse prepare`: lengths to a prepared folder.
+"""`packhorse prepare`: makes a prepared folder from lengths, tokens or text.
 
-Owns the command's flags and its printed summary; leaves the work to `packhorse.prepare`.
+Owns the command's flags and its printed summary. Leaves the work to `packhorse.prepare`, and the tokens of text to
+`packhorse.cli.shared.made_tokens`.
 """
 
 import shlex
@@ -40,16 +41,16 @@ _GROUP_FLAGS = {"column": "group_column", "size": "group_size", "numbers": "grou
 
 
 class _Command(click.Command):
-    """The command, which with --tokenizer takes tokenize's options too, and whose help also lists what is read."""
+    """A command that with --tokenizer also takes the options of tokenize, and whose help lists the kinds of input."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the arguments; leaves those that may be tokenize's in `ctx.args`."""
+        """Reads the arguments. With --tokenizer, options unknown to prepare stay in `ctx.args`, for tokenize."""
         if any(each.partition("=")[0] == "--tokenizer" for each in args):
             ctx.ignore_unknown_options = ctx.allow_extra_args = True
         return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the readers."""
+        """Adds to the help what each reader takes as --input."""
         with formatter.section("What --input may be, recognised by its content"):
             formatter.write_dl([(reader.kind, reader.takes) for reader in READERS])
         formatter.write_paragraph()
@@ -168,7 +169,7 @@ def _prepare_text(
     execution: Execution,
     place: Place,
 ) -> Manifest:
-    """Tokenizes and prepares; what prepare does not know are options of tokenize."""
+    """Tokenizes text and prepares its tokens. Options that prepare does not know are passed to tokenize."""
     options = ["--tokenizer", tokenizer, *click.get_current_context().args]
     with tokens_of_text(sources, options, plan, columns, grouping, execution, place) as tokens:
         return prepare_with_tokens(
@@ -184,6 +185,7 @@ def _prepare_text(
 
 
 def _print_dry_run(result: DryRun, over_length: OverLength) -> None:
+    """Prints what a prepare would read, plan and cost."""
     click.echo(result.stats)
     _print_read(result.inputs)
     _print_left_out(result.over_length, result.inputs, over_length)
@@ -204,6 +206,7 @@ def _print_read(inputs: Inputs) -> None:
 
 
 def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length: OverLength) -> None:
+    """Prints how many rows were skipped, and what was done with sequences longer than max_seq_len."""
     if inputs is not None and inputs.skipped.rows:
         skipped, first = inputs.skipped, inputs.skipped.first[0]
         said = skipped_text(skipped.rows, skipped.by_reason)
@@ -218,6 +221,7 @@ def _print_left_out(ledger: OverLengthLedger, inputs: Inputs | None, over_length
 
 
 def _print_summary(manifest: Manifest, output: Path, layout: Layout, seconds: float) -> None:
+    """Prints the facts of the folder that was written, and the next command."""
     click.echo(stats_of(manifest, _templates(output, layout)))
     if real := real_tokens(manifest):
         click.echo(f"real tokens  {real}")

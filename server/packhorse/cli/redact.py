@@ -142,7 +142,7 @@ def _locate(dataset: str, data_root: Path | None) -> tuple[Path, str]:
 
 
 def _opened(root: Path, name: str) -> Dataset:
-    """Opens a dataset or mixture as a server would; a ValueError if it cannot be served."""
+    """Opens a dataset or mixture as a server would; raises a ValueError if it cannot be served."""
     from packhorse.server.base.faults import ServiceError
     from packhorse.server.datasets.lazy_catalog import LazyCatalog
     from packhorse.server.datasets.mixtures import Mixtures
@@ -154,13 +154,13 @@ def _opened(root: Path, name: str) -> Dataset:
 
 
 def _counted(redaction: Redaction) -> str:
-    """Says how many ids and keys there are."""
+    """Returns how many ids and keys a redaction names, as "3 ids and 1 key"."""
     counts = ((len(redaction.ids), "id"), (len(redaction.keys), "key"))
     return " and ".join(counted(count, noun) for count, noun in counts if count)
 
 
 def _check_component(component: str, served: Dataset) -> None:
-    """Refuses a component that is missing or unknown, or that is given for a dataset."""
+    """Raises a UsageError if a mixture's component is missing or unknown, or if one is given for a dataset."""
     names = [each.name for each in served.datasets] if isinstance(served, MixtureDataset) else []
     if names and component not in names:
         given = f"; --component {component} is none of them" if component else ""
@@ -170,7 +170,7 @@ def _check_component(component: str, served: Dataset) -> None:
 
 
 def _is_right(served: Dataset, path: Path) -> bool:
-    """Prints how many ids each redaction of a file names, and which of them do not exist."""
+    """Prints how many ids each redaction of a file names and which of them do not exist; returns whether all exist."""
     from packhorse.server.datasets.takedowns import put_together, unknown_names
 
     file = TakedownFile.parse(takedown_text(path), path.name, read_ids_of(path))

@@ -1,4 +1,8 @@
-"""`packhorse serve`: a server of every prepared dataset below a folder."""
+"""`packhorse serve`: a server of every prepared dataset below a folder.
+
+Owns the flags and the lines on stdout. Leaves the checks of options to `packhorse.server.access.config`, and serving to
+`packhorse.server.app.running` or, with --processes, `packhorse.server.app.processes`.
+"""
 
 import asyncio
 import dataclasses
@@ -20,16 +24,16 @@ from packhorse.storage import never_wait_for_files, within
 _LOG = logging.getLogger(__name__)
 
 _STDOUT_SECONDS = 1.0
-"""How long a server that starts or ends waits for whoever reads its stdout."""
+"""How long a server that starts or ends waits if nobody reads its stdout."""
 
 
 _DEFAULTS = {each.name: each.default for each in dataclasses.fields(ServeConfig)}
 
 
 def _option(flag: str, **options: Any) -> Callable[..., Any]:
-    """An option of `serve`, with the default of ServeConfig.
+    """Returns a decorator that adds an option to `serve`, with the default of ServeConfig's field.
 
-    A container can set it by an environment variable, such as PACKHORSE_DATA_ROOT.
+    A container can set the option by an environment variable, such as PACKHORSE_DATA_ROOT.
     """
     name = flag.partition("/")[0].removeprefix("--").replace("-", "_")
     if _DEFAULTS[name] not in (dataclasses.MISSING, None):
@@ -127,7 +131,7 @@ def command(**options: Any) -> None:
 
 
 def _announce(address: str, metrics_url: str | None, datasets: list[str]) -> None:
-    """Prints it on stdout; where stdout cannot be written (a full disk, a closed pipe), logs it."""
+    """Prints addresses and datasets on stdout; if it cannot be written (a full disk, a closed pipe), logs them."""
     metrics = [] if metrics_url is None else [f"metrics at {metrics_url}"]
     names = ", ".join(name if name.isprintable() else repr(name) for name in datasets)
     lines = (f"serving {names}", *metrics, f"listening on {address}")

@@ -1,4 +1,4 @@
-"""`packhorse shard`: a corpus to shards, each prepared, and a mixture over them.
+"""`packhorse shard`: cuts a corpus into shards, prepares each, and writes a mixture of them.
 
 Owns the command's flags and its printed summary; leaves the work to `packhorse.prepare`.
 """

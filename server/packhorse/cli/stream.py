@@ -1,4 +1,4 @@
-"""`packhorse stream`: one worker's bins as JSON lines."""
+"""`packhorse stream`: prints one worker's bins as JSON lines."""
 
 import json
 from functools import partial

@@ -59,6 +59,7 @@ def new(name: str, token_file: Path, datasets: str, methods: str, expires: str) 
 
 
 def _end(expires: str) -> datetime | None:
+    """Returns the time that --expires gives: days from now (90d), a time, or None for never."""
     if expires == "never":
         return None
     if expires.removesuffix("d").isdecimal() and expires.endswith("d") and len(expires) <= 6:

@@ -33,6 +33,7 @@ from packhorse.shelf import from_shelf, is_offered
 from packhorse.wire import tokens_fingerprint
 
 _MANY_ENTRIES = 10_000_000
+"""Lengths from which on several processes compare them."""
 _UNPROVEN = "Other tokens of the same lengths pass, such as those of another tokenizer run"
 
 
@@ -78,8 +79,8 @@ def command(
 
     With --tokens, the length of each sequence in the token source is compared with the planned length. If the dataset
     was prepared from one Megatron or flat file, the tokens of up to 64 sequences are compared too, by a fingerprint.
-    Otherwise tokens that were made anew with the same lengths pass. It exits with 0 if everything matches. Otherwise it
-    exits with 1 and names the first sequences that differ.
+    Otherwise other tokens with the same lengths pass. It exits with 0 if everything matches. Otherwise it exits with 1
+    and names the first sequences that differ.
     """
     if tokens is None and (sample is not None or id_column is not None):
         raise click.UsageError("--sample and --id-column belong to --tokens; give --tokens as well")
@@ -119,16 +120,20 @@ def command(
 
 @dataclass(slots=True, kw_only=True)
 class _VersionResult:
-    """What was found in one version."""
+    """The result for one version of a dataset."""
 
     folder: Path
     manifest: Manifest | None = None
+    """The manifest; None if it cannot be read."""
     lengths: LengthReport | None = None
+    """The comparison of lengths; None without --tokens."""
     are_tokens_compared: bool = False
+    """Whether tokens were compared too, by a fingerprint."""
     wrong: list[str] = field(default_factory=list)
+    """A sentence for each difference."""
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as JSON can hold it."""
+        """Returns the result as a JSON object."""
         inputs = None if self.manifest is None else self.manifest.inputs
         return {
             "folder": str(self.folder),
@@ -160,14 +165,14 @@ def _folders(folder: Path, number: int | None, all_versions: bool) -> list[Path]
 
 @dataclass(frozen=True, slots=True)
 class _OpenLengths:
-    """Opens a token source, in any process."""
+    """A function without arguments that opens a token source; it can be pickled for other processes."""
 
     tokens: str
     id_column: str | None
     dataset_column: str
 
     def __call__(self) -> LengthsOf:
-        """Returns a function from ids to lengths."""
+        """Opens the source, and returns its function from ids to lengths."""
         source = open_tokens(self.tokens, self.id_column)
         assert source is not None
         return source.for_ids(self.dataset_column).lengths
@@ -199,7 +204,7 @@ def _compared(
 def _what_differs(
     lengths: LengthReport, manifest: Manifest, tokens: str, id_column: str | None, *, is_current: bool
 ) -> Iterator[str]:
-    """Yields what is wrong; a token source may hold more sequences than an old version."""
+    """Yields a sentence for each difference. A token source may have more sequences than an old version had."""
     yield from (difference.why for difference in lengths.first)
     more = lengths.differing - len(lengths.first)
     if more > 0:
@@ -220,7 +225,7 @@ def _what_differs(
 
 
 def _has_fingerprint(manifest: Manifest, tokens: str, id_column: str | None) -> bool:
-    """Whether the manifest holds a fingerprint of as many sequences as the token source has."""
+    """Whether the manifest has a fingerprint of tokens, and of as many sequences as the token source has."""
     source = open_tokens(tokens, id_column)
     assert source is not None
     inputs = manifest.inputs
@@ -228,7 +233,7 @@ def _has_fingerprint(manifest: Manifest, tokens: str, id_column: str | None) -> 
 
 
 def _other_tokens(manifest: Manifest, tokens: str) -> Iterator[str]:
-    """Yields that the tokens are others of the same lengths, if they are."""
+    """Yields a sentence if the tokens differ from those that the dataset was prepared from."""
     source = open_tokens(tokens)
     assert source is not None
     assert manifest.inputs is not None
@@ -241,7 +246,7 @@ def _other_tokens(manifest: Manifest, tokens: str) -> Iterator[str]:
 
 
 def _print(result: _VersionResult, name: str, tokens: str | None) -> None:
-    """Prints what was compared, and what is wrong on stderr."""
+    """Prints what was compared on stdout, and what is wrong on stderr."""
     manifest, lengths = result.manifest, result.lengths
     if manifest is not None:
         version = f", version {manifest.version}" if manifest.version > 1 or result.folder.name != name else ""

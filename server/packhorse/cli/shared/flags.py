@@ -1,4 +1,4 @@
-"""From the fields of an options object to flags: its class states name, type, default and help, once."""
+"""Flags of a command, made from the fields of an options dataclass: their names, types, defaults and docstrings."""
 
 import ast
 import inspect
@@ -21,7 +21,7 @@ _METAVARS_OF_NAMES = {"_column": "NAME", "_seconds": "SECONDS"}
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """Returns the docstring of each of a class's fields, on one line.
+    """Returns field → its docstring, as one line, for each field of a class that has one.
 
     Example:
         >>> from packhorse.dataset import PlanOptions
@@ -51,8 +51,8 @@ def flags_of(
     Args:
         kind: the dataclass.
         argument: the command's argument that receives the object.
-        names: field → flag's name, with underscores, where they differ.
-        choices: field → possible values, where its type does not list them.
+        names: field → flag's name, with underscores, if they differ.
+        choices: field → possible values, if its type does not list them.
         leave_out: fields without a flag.
         is_optional: whether the argument is None if no flag is given.
     """
@@ -62,8 +62,11 @@ def flags_of(
     flag_of = {name: names.get(name, name) for name in own}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the command with the flags."""
+
         @wraps(command)
         def with_object(*arguments: Any, **options: Any) -> Any:
+            """Runs the command with the object that is made of the flags' values."""
             given = {name: options.pop(flag) for name, flag in flag_of.items()}
             is_left_out = is_optional and all(given[name] == own[name].default for name in own)
             try:
@@ -75,12 +78,13 @@ def flags_of(
             return command(*arguments, **options, **{argument: made})
 
         decorated: Callable[..., Any] = with_object
-        for name in reversed(own):
+        for name in reversed(own):  # as decorators, the last of which click shows first
             text = texts[name]
-            for field, flag in flag_of.items():
+            for field, flag in flag_of.items():  # a docstring names other fields, the help their flags
                 text = text.replace(f"`{field}`", f"--{flag.replace('_', '-')}")
             option = _option(flag_of[name], own[name].default, hints[name], choices.get(name), text)
             decorated = option(decorated)
+            # The names by which `in_flags` finds this flag for a message of the library.
             decorated.__click_params__[-1].fields = (name, f"{argument}.{name}")  # type: ignore[attr-defined]
         return decorated
 
@@ -90,6 +94,15 @@ def flags_of(
 def _option(
     flag: str, default: Any, hint: Any, choices: list[str] | None, text: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns the decorator that adds one field's flag.
+
+    Args:
+        flag: the flag's name, with underscores.
+        default: of the field; MISSING if it has none, and the flag is required.
+        hint: the field's type.
+        choices: possible values; None if the type lists them, or any is possible.
+        text: the help.
+    """
     names = "--" + flag.replace("_", "-"), flag
     if get_origin(hint) in (UnionType, Union):
         [hint] = [each for each in get_args(hint) if each is not NoneType]
@@ -112,7 +125,7 @@ def _option(
 
 
 def _metavar(flag: str, hint: Any) -> str:
-    """Returns what a flag takes, in a word: by the end of its name, or else by its type."""
+    """Returns the word that help shows for a flag's value: by the end of its name, or else by its type."""
     by_name = (word for end, word in _METAVARS_OF_NAMES.items() if flag.endswith(end))
     return next(by_name, _METAVARS.get(hint, "VALUE"))
 

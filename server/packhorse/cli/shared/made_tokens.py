@@ -1,7 +1,7 @@
-"""Tokens that `packhorse prepare --tokenizer` makes on the way.
+"""The tokens that `packhorse prepare --tokenizer` makes before it prepares them.
 
-Owns where they lie until the dataset holds them, and whether those of an earlier call can be used again. Leaves making
-them to the command `tokenize`.
+Owns the hidden folder in which they are until the dataset has a copy, and the decision whether tokens of an earlier,
+failed call can be used again. Leaves making them to the command `tokenize`.
 """
 
 import json
@@ -27,7 +27,7 @@ _RECORD = "made.json"
 
 
 class Place(NamedTuple):
-    """Where a dataset goes."""
+    """Where a dataset is written, and what may happen to one that is there."""
 
     output: Path
     overwrite: bool
@@ -36,12 +36,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MadeTokens:
-    """What is prepared."""
+    """Tokens that are ready to be prepared."""
 
     input: str
-    """Their index, in a folder of its own."""
+    """Path of their index, NAME.idx, in the hidden folder."""
     grouping: Grouping | None = None
-    """Which of them stay together: the two answers of a preference."""
+    """Which sequences stay together, such as the two answers of a preference; None if each is by itself."""
 
 
 @contextmanager
@@ -54,23 +54,24 @@ def tokens_of_text(
     execution: Execution,
     place: Place,
 ) -> Iterator[MadeTokens]:
-    """Gives the tokens of text in a hidden folder beside the output, which goes once they are in the dataset.
+    """Tokenizes text into a hidden folder beside the output, and yields the tokens to the caller, who prepares them.
 
-    After a failure they stay. The next call with the same options and unchanged files prepares them at once.
+    Afterwards the folder is removed. If the caller fails, the folder stays, and the next call with the same options and
+    unchanged files uses its tokens without tokenizing again.
 
     Args:
-        sources: the text.
+        sources: files or URLs of the text.
         options: of `tokenize`, as they were typed.
         plan: of the dataset.
         columns: of the text: the ids, and what happens to bad rows.
-        grouping: of the dataset; None for what the text says.
+        grouping: of the dataset; None if the text decides.
         execution: engine, workers, and whether finished parts are used again.
-        place: where the dataset goes.
+        place: where the dataset is written.
 
     Raises:
         ClickException: an option or the text is wrong.
-        ValueError: the plan cannot be; said before a token is made.
-        FileExistsError: the output is taken.
+        ValueError: the options of the plan contradict each other; raised before any token is made.
+        FileExistsError: something is at the output already, which `place` does not let it replace or append to.
     """
     if plan.max_seq_len is None:
         raise click.UsageError("Missing option '--max-seq-len'.")
@@ -118,7 +119,7 @@ def tokens_of_text(
 
 
 def _tokens_before(before: PreparedDataset) -> Path:
-    """Returns the index that a dataset holds, to which tokens are added."""
+    """Returns the path of the tokens' index that a dataset's folder contains, to which new tokens are added."""
     inputs = before.manifest.inputs
     path = None if inputs is None or inputs.tokens is None else before.path / inputs.tokens.path
     if path is None or not path.is_file():
@@ -130,7 +131,7 @@ def _tokens_before(before: PreparedDataset) -> Path:
 
 
 def _shared(columns: InputColumns, execution: Execution) -> list[str]:
-    """Returns the options that prepare and tokenize both have."""
+    """Returns the options that prepare and tokenize both have, as arguments of tokenize."""
     given = {
         "--id-column": columns.id,
         "--on-bad-row": None if columns.on_bad_row == "error" else columns.on_bad_row,
@@ -142,12 +143,13 @@ def _shared(columns: InputColumns, execution: Execution) -> list[str]:
 
 
 def _run_tokenize(arguments: list[str]) -> int:
-    """Runs the command; returns how many sequences each row became."""
+    """Runs `packhorse tokenize` inside this command; returns how many sequences it makes of each row."""
     context = click.get_current_context()
     command = main.get_command(context.find_root(), "tokenize")
     if command is None:
         raise click.UsageError("--tokenizer needs packhorse.tokenize, which this installation does not have.")
     try:
+        # Named as the command that the user typed, for usage errors.
         with command.make_context("prepare", arguments, parent=context.parent) as running:
             rows: int = command.invoke(running)
     except ValueError as error:
@@ -156,7 +158,10 @@ def _run_tokenize(arguments: list[str]) -> int:
 
 
 def _files_now(arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Returns path → size and time of each file that arguments name; None if one is a URL, which has neither."""
+    """Returns path → [size in bytes, time of change in ns] of each file that arguments name; None if one is a URL.
+
+    An argument names a file by its path, as NAME=PATH, by a pattern, or by a folder that contains it.
+    """
     named = {part for each in arguments for part in (each, each.partition("=")[2]) if part}
     if any(map(is_url, named)):
         return None

@@ -1,6 +1,6 @@
 """Old names of flags: for one minor release a flag that was renamed gives its value to the new one and warns.
 
-Owns the option of the old name. Leaves what is said to `packhorse.deprecations`.
+Owns the option of the old name. Leaves the text of the warning to `packhorse.deprecations`.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,12 @@ def old_flag(
         since: the minor release that warns first.
         removed: the first minor release without it.
         instead: the flag's new name, which the command has as well.
-        options: of `click.option`, where the flag is more than a text: `is_flag=True`.
+        options: further arguments of `click.option`, such as `is_flag=True`.
     """
     found = declare(f"{command} {old}", since=since, removed=removed, instead=instead)
 
     def hand_over(context: click.Context, option: click.Parameter, value: Any) -> None:
+        """Makes the old flag's value the default of the new flag, and warns."""
         if value in (None, False, ()):
             return
         new = next(each for each in context.command.params if instead in each.opts)

@@ -1,7 +1,7 @@
-"""Options that several commands share: a timeout, which part of which epoch, and the shape of a run.
+"""Options that several commands share: --timeout-seconds, --target, --epoch, --seed, DATASET, and a topology's flags.
 
-Owns their names and help. Leaves flags made of fields to `flags`, how a server is reached to `profiles`, tokens to
-`tokens`, connecting to `service`, and which values go together to the options object.
+Owns their names and help texts. Leaves flags made from the fields of a dataclass to `flags`, --profile to `profiles`,
+--tokens to `tokens`, and connecting to `service`.
 """
 
 import math
@@ -20,12 +20,12 @@ from packhorse.topology import Skips, Topology
 
 
 class Seconds(click.FloatRange):
-    """A time in seconds. NaN, which passes every comparison of a range, is refused."""
+    """A time in seconds. NaN is refused: click's check of the range would let it pass."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Returns the number."""
+        """Returns the number of seconds that was typed."""
         seconds: float = super().convert(value, param, ctx)
         if math.isnan(seconds):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
@@ -36,12 +36,20 @@ class Wait(Seconds):
     """A time to wait for an answer: `inf` becomes thirty years, the longest that sockets and gRPC accept."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Returns the number."""
+        """Returns the number of seconds, at most 1e9."""
         return min(super().convert(value, param, ctx), 1e9)
 
 
 def remote_timeout_option(command: Callable[..., Any], *, says: str = "", **options: Any) -> Callable[..., Any]:
-    """Adds --timeout-seconds for everything remote, in child processes too, while the command runs."""
+    """Adds --timeout-seconds: how long a command keeps trying to read from servers and object stores.
+
+    While the command runs, the value is also in the environment, so that child processes use it.
+
+    Args:
+        command: the command's function.
+        says: the help; empty for the help about object stores.
+        options: further arguments of `click.option`.
+    """
 
     def keep(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
         value = of_profile(context, option, value)
@@ -71,6 +79,7 @@ def store_timeout_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _restore(before: str | None) -> None:
+    """Gives the timeout's environment variable the value that it had before; None if it was not set."""
     os.environ.pop(TIMEOUT_VARIABLE, None)
     if before is not None:
         os.environ[TIMEOUT_VARIABLE] = before
@@ -104,7 +113,7 @@ def dataset_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def topology_options(command: Callable[..., Any], *, leave_out: tuple[str, ...] = ("mode",)) -> Callable[..., Any]:
-    """Adds the flags of a topology, which the command receives as `topology`, and --skip as `skip`."""
+    """Adds the flags of a topology and --skip; the command receives them as `topology` and `skip`."""
 
     def parse(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> Skips:
         try:

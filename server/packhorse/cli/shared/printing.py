@@ -1,7 +1,6 @@
 """How commands print: the console, and tables.
 
-Owns how a table is laid out and shown where it is too wide for the terminal. Leaves every figure to
-`packhorse.analysis`.
+Owns how a table is laid out, also if it is too wide for the terminal. Leaves every figure to `packhorse.analysis`.
 """
 
 import sys
@@ -13,13 +12,14 @@ from rich.measure import Measurement
 from rich.table import Table
 
 _WIDTH_IN_FILES = 1_000_000
-"""In a file or a pipe a table is as wide as its cells, so that whole digests and names can be read from it."""
+"""Columns of a console that prints to a file or a pipe: so many that a table is as wide as its cells, and digests and
+names are printed whole."""
 
 
 class OutputConsole(Console):
     """A console that never cuts a number or a name.
 
-    A table that is wider than the terminal loses its frame, and its cells wrap between words. Where that is not enough,
+    A table that is wider than the terminal loses its frame, and its cells wrap between words. If that is not enough,
     each row is shown by itself, a line for each column.
 
     Example:
@@ -43,21 +43,23 @@ class OutputConsole(Console):
             self.print(f"--- {title}" if title else "---")
 
     def on_broken_pipe(self) -> NoReturn:
-        """Leaves it to the command line, which rich would end with 1, as if it had failed."""
+        """Leaves a broken pipe to the command line; rich would exit with status 1, as if the command had failed."""
         raise BrokenPipeError
 
     def _fitting(self, table: Table) -> Table:
+        """Returns a table that is no wider than the console: as it is, without its frame, or as records."""
         if self.measure(table, options=self.options.update(max_width=_WIDTH_IN_FILES)).maximum <= self.width:
             return table
         cells = [[column.header, *column.cells] for column in table.columns]
         needs = [[Measurement.get(self, self.options, cell) for cell in column] for column in cells]
-        least = [max(need.minimum for need in column) for column in needs]
-        widths = [max(need.maximum for need in column) for column in needs]
+        least = [max(need.minimum for need in column) for column in needs]  # of the longest word
+        widths = [max(need.maximum for need in column) for column in needs]  # of the longest cell
         num_gaps = max(1, len(widths) - 1)
         gap = min(2, (self.width - sum(least)) // num_gaps)
         if gap < 1 and table.show_header:
             return _records(table, cells)
         left = self.width - gap * num_gaps
+        # Takes single characters from the widest column that can still wrap, until the columns fit.
         while sum(widths) > left and widths != least:
             widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
             widths[widest] -= 1
@@ -69,7 +71,10 @@ class OutputConsole(Console):
 
 
 def _records(table: Table, cells: list[list[RenderableType]]) -> Table:
-    """Shows each row as lines of a header and a cell."""
+    """Returns a table that shows each row as several lines, each with a column's header and the row's cell.
+
+    `cells` has a list for each column: its header, then its cells.
+    """
     records = Table(box=None, show_header=False, pad_edge=False, title=table.title, title_justify="left")
     records.add_column(no_wrap=True)
     records.add_column(overflow="fold")
@@ -82,7 +87,7 @@ def _records(table: Table, cells: list[list[RenderableType]]) -> Table:
 
 
 def output_console() -> OutputConsole:
-    """Returns a console on stdout: as wide as the terminal, or as wide as any table where there is none."""
+    """Returns a console on stdout: as wide as the terminal; if stdout is not a terminal, as wide as any table."""
     return OutputConsole(width=None if sys.stdout.isatty() else _WIDTH_IN_FILES, soft_wrap=True, highlight=False)
 
 

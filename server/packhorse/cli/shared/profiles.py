@@ -1,4 +1,4 @@
-"""Named profiles: how a server is reached, from one file, instead of five flags on each command."""
+"""The option --profile: a file has named tables of how a server is reached, so that commands need no flags for it."""
 
 import os
 import tomllib
@@ -15,19 +15,20 @@ from packhorse.storage import read_text
 _PROFILES_VARIABLE = "PACKHORSE_PROFILES"
 _PROFILES = "~/.config/packhorse/profiles.toml"
 _PATHS = ("ca", "cert", "key", "token_file")
+"""Keys of a profile whose values are paths."""
 ACCESS_KEYS = (*_PATHS, "insecure")
-"""Keys of a profile by which server and client identify each other."""
+"""Keys of a profile that are fields of the client's `Access`."""
 _PROFILE_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("target", *_PATHS), (str,)),
     "insecure": (bool,),
     "timeout_seconds": (int, float),
 }
 PROFILE = f"{__name__}.profile"
-"""The key of the profile in a command's context."""
+"""The key under which `context.meta` has the profile's keys and values."""
 
 
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --profile; `service.access_of_command` returns its certificates and tokens."""
+    """Adds --profile. A profile gives --target and --timeout-seconds, and `service.access_of_command` its access."""
 
     def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -74,6 +75,7 @@ def read_profile(name: str) -> dict[str, Any]:
 
 
 def _check_profile_key(path: Path, name: str, key: str, value: object) -> None:
+    """Raises a UsageError if a profile cannot have the key, or not with this value."""
     where = f"{path}: [{name}]"
     if key not in _PROFILE_TYPES:
         near = get_close_matches(key, _PROFILE_TYPES, 1)
@@ -85,7 +87,7 @@ def _check_profile_key(path: Path, name: str, key: str, value: object) -> None:
 
 
 def of_profile(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Returns an option's value: from the command line, or else from the profile."""
+    """Returns an option's value: from the command line, else from the profile, else `value`, as click found it."""
     if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
         return value
     return context.meta.get(PROFILE, {}).get(option.name, value)

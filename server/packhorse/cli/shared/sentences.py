@@ -31,7 +31,7 @@ def groups_line(groups: GroupRecord, num_sequences: int) -> str:
 
 
 def resource_lines(manifest: Manifest) -> Iterator[str]:
-    """Yields, for each resource, how much of it there is, and how full bins are of it."""
+    """Yields a line for each resource: how much of it all sequences need, and how full bins are."""
     for each in manifest.resources:
         item = "group" if manifest.is_grouped else "sequence"
         full = f"; bins are {each.total / (each.cap * manifest.num_bins):.2%} full of {each.cap:,}" if each.cap else ""
@@ -39,12 +39,12 @@ def resource_lines(manifest: Manifest) -> Iterator[str]:
 
 
 def keys_text(keys: KeyRecord) -> str:
-    """Returns how many keys there are, and where they are from."""
+    """Returns how many keys there are, and from which column."""
     return f"{keys.num_keys:,} of column {keys.column!r}, {keys.num_bytes:,} bytes"
 
 
 def real_tokens(manifest: Manifest) -> str:
-    """Returns a plan's efficiency without the tokens that rooms add; empty if they add none."""
+    """Returns a plan's efficiency in sequences' own tokens; empty if rooms are as large as their sequences."""
     if manifest.own_tokens == manifest.total_tokens:
         return ""
     if manifest.options.extra_tokens < 0:

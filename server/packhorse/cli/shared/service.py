@@ -48,8 +48,8 @@ def _options_of_access() -> dict[str, Any]:
 def asking(target: str, timeout_seconds: float | None) -> Iterator[Client]:
     """Connects a command to the service. While no server answers, stderr says so.
 
-    On a terminal that is one line, which is rewritten and then removed; elsewhere it is a line each time. A server that
-    neither the command nor the environment names may not be there at all, and is asked once.
+    On a terminal it does so in one line, which is rewritten and then removed; elsewhere, in a line for each attempt. If
+    neither the command nor the environment names a server, there may be none, so the default address is tried once.
     """
     retry = None if timeout_seconds is not None or _is_target_named() else RetryPolicy(connect_seconds=0)
     line = _Line()
@@ -92,7 +92,7 @@ def asking_for(target: str, timeout_seconds: float | None, dataset: str) -> Iter
 
 
 def is_path(dataset: str) -> bool:
-    """Whether an argument cannot be a dataset's name at a server."""
+    """Whether an argument is a path, which cannot be the name of a dataset at a server."""
     return os.sep in dataset
 
 
@@ -104,7 +104,7 @@ def _is_target_named() -> bool:
 
 
 class _Line(logging.Handler):
-    """Shows warnings on stderr."""
+    """Shows the client's warnings on stderr; on a terminal, the latest one only."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -123,7 +123,7 @@ class _Line(logging.Handler):
             print(text, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Removes the line."""
+        """Removes the line from the terminal, if there is one."""
         if self._is_shown:
             sys.stderr.write(_CLEAR_LINE)
             sys.stderr.flush()
@@ -131,7 +131,7 @@ class _Line(logging.Handler):
 
 
 def check_one_server(target: str) -> None:
-    """Raises a UsageError where the target is no server, or several."""
+    """Raises a UsageError if the target is no server, or several."""
     if target.startswith("embedded:"):
         raise click.UsageError("--target embedded:DIR is not a server; give HOST:PORT")
     if not target.startswith("unix:") and "," in target:

@@ -12,7 +12,7 @@ from packhorse.server.access.tls import TlsFiles
 from packhorse.wire import is_local
 
 OVERDUE_SECONDS = 3.0
-"""How long after the grace period the process ends, whatever it does."""
+"""Seconds after the grace period at which the process ends, even if the shutdown is not finished."""
 
 _MOST_GRACE_SECONDS = 86_400.0
 
@@ -26,11 +26,11 @@ class ServeConfig:
     """
 
     data_root: Path
-    """Folder of prepared folders."""
+    """Folder that contains the prepared folders."""
     listen: str = "127.0.0.1:50051"
     """HOST:PORT (port 0 for a free one) or unix:PATH."""
     metrics_listen: str | None = None
-    """HOST:PORT of /metrics; None for none."""
+    """HOST:PORT of /metrics; None for no metrics."""
     status_page: bool = True
     """Whether the port of the metrics has a status page for people."""
     grace_seconds: float = 30.0
@@ -40,17 +40,17 @@ class ServeConfig:
     tls_cert: Path | None = None
     """The server's certificate (PEM), for both ports; None for plain text. A unix socket stays plain."""
     tls_key: Path | None = None
-    """Its private key."""
+    """The certificate's private key."""
     tls_client_ca: Path | None = None
-    """CAs of clients' certificates, without which nobody connects; None if clients need none."""
+    """CAs of the clients' certificates; None if clients need no certificate."""
     tokens: tuple[str, ...] = ()
-    """Where token ids of datasets are, which streams may send: training data. Empty if streams send sequences' ids
-    only. See `Corpora.parse`; not the bearer tokens of `token_file`."""
+    """Where the token ids of datasets are, if streams may send these too: training data. Empty if streams send only ids
+    of sequences. See `Corpora.parse`; not the bearer tokens of `token_file`."""
     token_file: Path | None = None
     """File of bearer tokens, one of which every call needs: access. None if calls need none. See `access.tokens`; not
     the token ids of `tokens`."""
     insecure: bool = False
-    """Whether plain text may leave the machine."""
+    """Whether the server may listen in plain text where other machines can connect."""
     reflection: bool = True
     """Whether gRPC's server reflection is offered."""
     workarounds: bool = True
@@ -86,6 +86,7 @@ class ServeConfig:
         self._check_encryption()
 
     def _check_processes(self) -> None:
+        """Refuses several processes if they cannot share the address."""
         if self.processes < 1:
             raise ValueError(parameter("processes") + f" must be at least 1, got {self.processes}")
         if self.processes > 1 and self.listen.startswith("unix:"):
@@ -102,6 +103,7 @@ class ServeConfig:
             )
 
     def _check_encryption(self) -> None:
+        """Refuses an incomplete set of TLS files, and plain text that other machines can reach, unless `insecure`."""
         if (self.tls_cert is None) != (self.tls_key is None):
             present, missing = ("tls_key", "tls_cert") if self.tls_cert is None else ("tls_cert", "tls_key")
             raise ValueError(f"{present} must be given together with {missing}")
@@ -135,13 +137,13 @@ class ServeConfig:
 
     @property
     def remote_addresses(self) -> dict[str, str]:
-        """Option → address, of those that other machines can reach."""
+        """Option → its address, for each address that other machines can reach."""
         addresses = {"listen": self.listen, "metrics_listen": self.metrics_listen}
         return {name: address for name, address in addresses.items() if address is not None and not is_local(address)}
 
 
 def split_address(option: str, address: str) -> tuple[str, int]:
-    """Splits HOST:PORT; a ValueError naming the option if it is something else."""
+    """Splits HOST:PORT; raises a ValueError that names the option if the address is something else."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(parameter(option) + f" must be HOST:PORT, e.g. 127.0.0.1:50051, got {address!r}")

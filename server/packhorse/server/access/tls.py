@@ -1,7 +1,7 @@
 """The server's certificates, read again whenever their files change.
 
-Owns the files, their check and the two forms in which gRPC and the metrics' port take them. Leaves who may connect
-without TLS to `config`.
+Owns the files, their check, and the two forms of certificates: one for gRPC, one for the metrics' port. Leaves who may
+connect without TLS to `config`.
 """
 
 import ssl
@@ -16,7 +16,7 @@ from packhorse.storage import Watched, read_plain
 from packhorse.wire.certificates import end_of
 
 FRESH_SECONDS = 0.25
-"""Files are looked at again when the last look is older: thousands of connections may open at once."""
+"""Seconds after which the files are looked at again. Not at every connection: thousands may open at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,15 +24,15 @@ class TlsFiles:
     """The PEM files of a server."""
 
     cert: Path
-    """The server's certificate, followed by those between it and the clients' CA."""
+    """The server's certificate, followed by the intermediate ones between it and the CA that clients trust."""
     key: Path
-    """Its private key, without a passphrase."""
+    """The certificate's private key, without a passphrase."""
     client_ca: Path | None = None
     """CAs of the clients' certificates; None if clients need none."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Every file."""
+        """The paths of all files."""
         return (self.cert, self.key) if self.client_ca is None else (self.cert, self.key, self.client_ca)
 
 
@@ -73,8 +73,8 @@ class Certificates:
         def changed() -> grpc.ServerCertificateConfiguration | None:
             """Returns the new certificates; None while they are the same.
 
-            Whenever gRPC gets some, it frees its handshakers of those before, even under a connection that begins at
-            that moment. Passing the same ones for each of a thousand connections ended the process.
+            Whenever gRPC gets certificates, it frees the handshakers of the previous ones, even if a connection is
+            using them. Passing the same certificates for each of a thousand connections ended the process.
             """
             nonlocal current
             before, (current, _) = current, self._current.get()
@@ -91,11 +91,12 @@ class Certificates:
         return self._current.get()[1]
 
     def _read(self) -> tuple[grpc.ServerCertificateConfiguration, ssl.SSLContext]:
+        """Reads and checks the files; returns the certificates for gRPC, and the context for the metrics' port."""
         files = self._files
         cert = _bytes_of("tls_cert", files.cert)
         key = _bytes_of("tls_key", files.key)
         client_ca = None if files.client_ca is None else _bytes_of("tls_client_ca", files.client_ca)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # gRPC itself would notice nothing before a connection fails
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # also the check: gRPC notices errors when somebody connects
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(files.cert, files.key, password="")  # never asks on the terminal

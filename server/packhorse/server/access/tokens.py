@@ -1,6 +1,7 @@
 """Bearer tokens: their names, grants and expiry, and the token of the current call.
 
-Owns the token file, its lines and the client of a call. Leaves where calls are let in to `interceptor`.
+Owns the token file, its lines (grants), and the `Client` of a call: what its sender may read and change. Leaves asking
+them at each call to `interceptor`.
 
 A token is 256 random bits, so its plain SHA-256 does not reveal it: there is nothing to guess, and a slow hash such as
 scrypt, made for passwords that people choose, would only let strangers use up the server's time.
@@ -32,28 +33,28 @@ PREFIX = "packhorse_"
 """What every token begins with, so that programs that look for leaked secrets can find it."""
 
 METRICS, REFLECTION, TOKENS = "Metrics", "Reflection", "Tokens"
-"""What a scope may name beside the service's methods: scraping the metrics' port, gRPC's server reflection, and the
-text itself as tokens, in streams and answers."""
+"""Names that `methods=` of a line may have beside the service's methods: scraping the metrics' port, gRPC's server
+reflection, and the text itself as tokens, in streams and answers."""
 
 METHODS = (*pb.DESCRIPTOR.services_by_name["PackingService"].methods_by_name, METRICS, REFLECTION, TOKENS)
 """Everything that a token may be for."""
 
 NAMED = ("AppendStage", TOKENS)
-"""What changes runs or shows their text: a scope must name it, and no pattern covers it."""
+"""Methods that change runs or show their text. `methods=` must name them; no pattern covers them, not even `*`."""
 
 MOST_TOKENS = 1000
-"""In a file: each request is compared with all of them."""
+"""Most tokens in a file, because each request is compared with all of them."""
 
 MOST_BYTES = 1 << 20
-"""Bytes of a token file: a thousand long lines. A larger one is no token file, and reading it would hold up every
+"""Most bytes of a token file: a thousand long lines. A larger one is no token file, and reading it would hold up every
 call."""
 
 GONE_SECONDS = 10.0
-"""A file that has been gone or without tokens for this long withdraws all of them. Editors, and `>` of shells, leave
-it so for a moment, which must not end runs."""
+"""Seconds without the file, or without a token in it, after which all tokens are withdrawn. Editors, and `>` of shells,
+leave a file empty for a moment, which must not end runs."""
 
 FRESH_SECONDS = 0.25
-"""The file is looked at again when the last look is older: thousands of calls may come at once."""
+"""Seconds after which the file is looked at again. Not at every call: thousands may come at once."""
 
 _ADD_ONE = "`packhorse token new` adds one"
 
@@ -64,7 +65,7 @@ _PATTERNS = re.compile(r"[^\s,]+(,[^\s,]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One line of a token file: who, and what for.
+    """One line of a token file: who holds the token, and for which datasets and methods.
 
     Example:
         >>> grant = Grant.parse("team-a sha256:" + "0" * 64 + " datasets=corpus*,books methods=* expires=2031-01-01")
@@ -79,9 +80,9 @@ class Grant:
     datasets: tuple[str, ...] = ("*",)
     """Patterns (`*`, `?`, `[…]`) of the datasets' names."""
     methods: tuple[str, ...] = ("*",)
-    """Patterns of METHODS; those of NAMED must be named."""
+    """Patterns of METHODS. Methods in NAMED are granted only if one of these is their whole name."""
     expires: datetime | None = None
-    """When it ends, in UTC; None for never."""
+    """When the token expires, in UTC; None for never."""
 
     def __post_init__(self) -> None:
         """Checks every field."""
@@ -125,7 +126,7 @@ class Grant:
         )
 
     def __str__(self) -> str:
-        """The line."""
+        """Returns the line of the token file."""
         scopes = [f"datasets={','.join(self.datasets)}", f"methods={','.join(self.methods)}"]
         if self.expires is not None:
             scopes.append(f"expires={self.expires:%Y-%m-%dT%H:%M:%SZ}")
@@ -133,16 +134,16 @@ class Grant:
 
     @property
     def has_expired(self) -> bool:
-        """Whether its time is over."""
+        """Whether the token has expired."""
         return self.expires is not None and datetime.now(UTC) >= self.expires
 
     @property
     def covers_every_dataset(self) -> bool:
-        """Whether it may know the names of all datasets."""
+        """Whether the token is for all datasets, so that its holder may see all their names."""
         return "*" in self.datasets
 
     def allows_dataset(self, name: str) -> bool:
-        """Whether it is for a dataset."""
+        """Whether the token is for a dataset of this name."""
         return any(fnmatchcase(name, pattern) for pattern in self.datasets)
 
     def check_method(self, method: str) -> None:
@@ -170,8 +171,8 @@ class TokenFile:
     """The grants of a file, always its current ones.
 
     If the file is gone or has no token any more, nobody is admitted after GONE_SECONDS: whoever deletes it wants to
-    withdraw every token. If it changes into something else that cannot be used, the grants before it stay. The log says
-    both, and `trouble` does as long as it lasts.
+    withdraw every token. If the file has another error, the previous grants stay. Both are logged, and `trouble` says
+    so until the file is right.
 
     Args:
         path: a line for each token; empty lines and those that begin with # are skipped.
@@ -195,10 +196,10 @@ class TokenFile:
         self._grants = grants
 
     def grant_of(self, authorization: str | None) -> Grant:
-        """Returns the grant of a call by its authorization header; None if there was none.
+        """Returns the grant of the token in a call's authorization header, which is None if the call had none.
 
         Raises:
-            ServiceError: no token came, or one that is unknown or expired.
+            ServiceError: there is no token, or an unknown or expired one.
         """
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
@@ -206,7 +207,7 @@ class TokenFile:
         match: Grant | None = None
         digest = hash_of(token)
         for grant in self.grants():
-            if hmac.compare_digest(grant.hash, digest):  # without a break: the time taken does not tell which it is
+            if hmac.compare_digest(grant.hash, digest):  # no `break`, so that the time does not reveal which matches
                 match = grant
         if match is None:
             raise _unauthenticated("unknown", "this server does not know the token; it may have been withdrawn")
@@ -252,7 +253,7 @@ class TokenFile:
 
 
 def _grants_in(path: Path) -> tuple[Grant, ...] | None:
-    """Returns the grants of a file; None if it is gone, a ValueError if it cannot be used."""
+    """Returns the grants of a file, None if it is gone; raises a ValueError if it cannot be used."""
     try:
         data = read_plain(path, MOST_BYTES + 1)
     except FileNotFoundError:
@@ -291,12 +292,12 @@ def new_token() -> str:
 
 
 def hash_of(token: str) -> str:
-    """Returns the hash of a token, as the file has it."""
+    """Returns the hash of a token as it is in the file: `sha256:` and 64 hexadecimal digits."""
     return "sha256:" + hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def parse_time(text: str) -> datetime:
-    """Reads a time in ISO 8601, in UTC if it names no other zone; a ValueError if it is something else.
+    """Reads a time in ISO 8601, in UTC if it names no zone; raises a ValueError if the text is something else.
 
     Example:
         >>> parse_time("2031-01-01").isoformat()
@@ -316,10 +317,13 @@ def _unauthenticated(cause: str, message: str) -> ServiceError:
 
 
 class Client:
-    """Whoever made a call to a server without tokens: may read everything and change nothing."""
+    """The sender of a call to a server without a token file: may read everything and change nothing.
+
+    If the server has a token file, the sender is a `TokenHolder`.
+    """
 
     name = ""
-    """Name of the token, for people and the log."""
+    """Name of the token's holder, for people and the log; empty without a token."""
 
     def check_request(self, request: Message) -> None:
         """Raises a ServiceError if the request is about a dataset that the client may not read."""
@@ -340,7 +344,7 @@ class Client:
         """Raises a ServiceError if the client may not continue with an open stream."""
 
     def visible_datasets(self, response: pb.ListDatasetsResponse) -> pb.ListDatasetsResponse:
-        """Returns the datasets that the client may know of, and until when."""
+        """Returns the datasets that the client may know of, and when its token expires."""
         return response
 
     def visible_activity(self, activity: pb.GetActivityResponse) -> pb.GetActivityResponse:
@@ -353,11 +357,11 @@ class Client:
 
 
 class TokenHolder(Client):
-    """Whoever sent a token.
+    """The sender of a call with a token: may do what the token's grant says.
 
     Args:
         tokens: the file with the token.
-        grant: of the token.
+        grant: the token's line in it.
     """
 
     def __init__(self, tokens: TokenFile, grant: Grant) -> None:
@@ -366,7 +370,7 @@ class TokenHolder(Client):
         self.name = grant.name
 
     def check_request(self, request: Message) -> None:
-        """As of a Client."""
+        """Raises a ServiceError if the token is not for the request's dataset, or not for the tokens it asks for."""
         if isinstance(request, pb.GetDatasetRequest):
             self._grant.check_dataset(request.name)
         elif "dataset" in request.DESCRIPTOR.fields_by_name:
@@ -375,14 +379,14 @@ class TokenHolder(Client):
             self._grant.check_method(TOKENS)
 
     def check_changes(self) -> None:
-        """Checks nothing: the token's scope names the method."""
+        """Checks nothing: a call gets here only if its token names the method."""
 
     def check_again(self) -> None:
-        """As of a Client: tokens expire, and are withdrawn."""
+        """Raises a ServiceError if the token has expired, or was withdrawn or changed."""
         self._tokens.check_again(self._grant)
 
     def visible_datasets(self, response: pb.ListDatasetsResponse) -> pb.ListDatasetsResponse:
-        """As of a Client."""
+        """Returns the datasets that the token is for, and when it expires."""
         expires = self._grant.expires
         return pb.ListDatasetsResponse(
             datasets=[dataset for dataset in response.datasets if self._grant.allows_dataset(dataset.name)],
@@ -391,7 +395,7 @@ class TokenHolder(Client):
         )
 
     def visible_activity(self, activity: pb.GetActivityResponse) -> pb.GetActivityResponse:
-        """As of a Client."""
+        """Returns the activity without streams and datasets that the token is not for."""
         if self._grant.covers_every_dataset:
             return activity
         visible = pb.GetActivityResponse()
@@ -403,7 +407,7 @@ class TokenHolder(Client):
         return visible
 
     def visible_error(self, error: ServiceError) -> ServiceError:
-        """As of a Client: without the names of other people's datasets."""
+        """Returns a refusal without the names of datasets that the token is not for."""
         if error.reason != pb.ERROR_REASON_DATASET_NOT_FOUND or self._grant.covers_every_dataset:
             return error
         name = error.metadata.get("dataset", "")
@@ -411,4 +415,4 @@ class TokenHolder(Client):
 
 
 CLIENT: ContextVar[Client] = ContextVar("client", default=Client())  # noqa: B039 (it has no state)
-"""The client of the call that this task answers."""
+"""The client of the call that the current asyncio task answers."""

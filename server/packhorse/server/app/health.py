@@ -1,7 +1,7 @@
 """Whether this server can serve, and why not.
 
 Owns the reasons for which health is NOT_SERVING, and the two loops that look for them: whether lanes answer and blocks
-are made, and whether there is a dataset. Leaves gRPC's health service, and that the server
+are made (`probe`), and whether there is a dataset (`watch`). Leaves gRPC's health service, and health while the server
 starts or drains, to `running`.
 """
 
@@ -29,13 +29,13 @@ from packhorse.wire import WIRE_VERSION
 _LOG = logging.getLogger(__name__)
 
 TOKENS = f"{SERVICE}.Tokens"
-"""The name by which health tells of tokens, at servers that send them."""
+"""The service name under which gRPC's health says whether tokens can be sent, if the server sends them."""
 
 NO_BLOCKS = "blocks"
-"""The cause that the lanes of streams do not answer."""
+"""The cause of NOT_SERVING if the lanes of streams do not answer."""
 
 PROBE_SECONDS = 10.0
-"""How long a lane of streams may take to answer before health turns NOT_SERVING; it is probed again at once."""
+"""How long a lane of streams may take to answer before health turns NOT_SERVING. Then it is probed again at once."""
 
 PROBE_EVERY_SECONDS = 2.0
 
@@ -46,14 +46,14 @@ _WATCH_EVERY_SECONDS = 10.0
 
 
 class Condition:
-    """Sets health by the reasons against it. Used from one event loop only.
+    """The reasons why this server cannot serve, and the health that follows. Used from one event loop only.
 
-    The service's health is NOT_SERVING for any reason. The process's is so only while no blocks are made, because only
-    then may a restart help.
+    The service's health is NOT_SERVING while there is any reason. The process's health (of the empty service name) is
+    so only while no blocks are made, because only then may a restart help.
 
     Args:
-        servicer: of gRPC's health.
-        metrics: shows health too.
+        servicer: gRPC's health service, which answers probes.
+        metrics: have a gauge of the same health.
     """
 
     def __init__(self, servicer: health.aio.HealthServicer, metrics: Metrics) -> None:  # type: ignore[name-defined]
@@ -63,7 +63,7 @@ class Condition:
         self._reasons: dict[str, str] = {}
 
     def ask(self, seconds: float = ANSWER_SECONDS) -> bool:
-        """Asks the event loop, from another thread, whether this server serves; without an answer it does not."""
+        """Asks the event loop, from another thread, whether this server serves; returns False without an answer."""
         answer = asyncio.run_coroutine_threadsafe(self._show(), self._loop)
         try:
             return answer.result(seconds)
@@ -73,6 +73,7 @@ class Condition:
             return False
 
     async def _show(self) -> bool:
+        """Sets the gauge, and returns whether this server serves."""
         self._metrics.serving.set(not self._reasons)
         return not self._reasons
 
@@ -80,8 +81,8 @@ class Condition:
         """Sets one reason why this server cannot serve, and logs a change of health.
 
         Args:
-            cause: a reason replaces the earlier one of the same cause; NO_BLOCKS counts for the process too.
-            reason: empty if this cause is not, or no longer, a reason.
+            cause: a name; a reason replaces the earlier one of the same cause. NO_BLOCKS counts for the process too.
+            reason: a sentence for the log; empty if this cause does not prevent serving now.
         """
         before = dict(self._reasons)
         if reason:
@@ -98,7 +99,11 @@ class Condition:
         self._metrics.serving.set(not self._reasons)
 
     async def set_tokens(self, *, is_whole: bool) -> None:
-        """Sets the health of `TOKENS`: NOT_SERVING while those of any dataset are withdrawn. Ids are served on."""
+        """Sets the health of `TOKENS`: NOT_SERVING if the tokens of any dataset are withdrawn. Ids are still served.
+
+        Args:
+            is_whole: whether the tokens of all datasets can be sent.
+        """
         status = health_pb2.HealthCheckResponse
         await self._servicer.set(TOKENS, status.SERVING if is_whole else status.NOT_SERVING)
 
@@ -118,7 +123,7 @@ class Blocks:
         self._hanging: set[str] = set()
 
     def make(self) -> None:
-        """Makes one; those of a dataset that hangs are left out until it answers.
+        """Makes a block of the next dataset that answers. A dataset whose files hang is passed over.
 
         Raises:
             TimeoutError: no dataset answers.
@@ -133,7 +138,7 @@ class Blocks:
                     _LOG.error("no block of %s can be made: its files have not answered for some seconds", name)
                 self._hanging.add(name)
                 continue
-            except ServiceError:  # it is not served, which `watch` and its clients are told
+            except ServiceError:  # the dataset is not served: no fault of this probe; its clients get the same error
                 self._hanging.discard(name)
                 continue
             if name in self._hanging:
@@ -148,11 +153,11 @@ class Blocks:
 
 
 async def probe(lanes: Sequence[Lane], make_block: Callable[[], None], condition: Condition) -> None:
-    """Sets health by whether all lanes answer and a block is made, until it is cancelled."""
+    """Sets health, again and again until it is cancelled, by whether all lanes answer and a block can be made."""
     while True:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                for answer in [lane.submit(int) for lane in lanes]:
+                for answer in [lane.submit(int) for lane in lanes]:  # `int()` is work that does nothing
                     await answer
         except TimeoutError:
             await condition.set(NO_BLOCKS, f"no block could be made for {PROBE_SECONDS:g} seconds")
@@ -163,7 +168,7 @@ async def probe(lanes: Sequence[Lane], make_block: Callable[[], None], condition
 
 
 def _why_no_block(make: Callable[[], None]) -> str:
-    """Makes a block, and returns why that is not possible; empty if it is. A restart would not help."""
+    """Returns why no block can be made, for a reason that a restart would not remove; empty if one was made."""
     try:
         make()
     except TimeoutError:
@@ -177,7 +182,7 @@ def _why_no_block(make: Callable[[], None]) -> str:
 async def watch(
     catalog: Catalog, mixtures: Mixtures, corpora: Corpora, look_now: asyncio.Event, condition: Condition
 ) -> None:
-    """Looks for new and changed datasets and at takedowns, now and then and when `look_now` is set.
+    """Looks for new and changed datasets and takedowns, every ten seconds and when `look_now` is set.
 
     While nothing can be served, health is NOT_SERVING: clients then wait, or go elsewhere, instead of failing.
     """

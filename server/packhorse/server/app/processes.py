@@ -1,8 +1,8 @@
 """A server of several processes, for more streams than one process can feed: each listens on the same port.
 
-Owns the parent: it starts the processes, replaces those that die, passes signals on, and shows the metrics and
-the status page of all as one. It serves nothing itself. Leaves what each process does to `running`, and what a process
-is given and answers to `sibling`.
+Owns the parent, which serves no requests itself: it starts the processes, replaces those that die, passes signals on,
+and shows the metrics and the status page of all as one. Leaves what each process does to `running`, and the settings
+that a process gets and its answers to the parent to `sibling`.
 """
 
 import asyncio
@@ -44,12 +44,13 @@ from packhorse.storage import never_wait_for_files
 _LOG = logging.getLogger("packhorse.server.app.processes")  # a process of several runs this file as __main__
 
 FIRST_DELAY_SECONDS = 0.1
-"""How long after its death another process is started; each further death doubles it, as long as another one serves."""
+"""Seconds between a process's death and the start of its replacement. Each further death doubles them; while no process
+serves, the replacement starts after this time in any case."""
 
 MOST_DELAY_SECONDS = 30.0
 
 STEADY_SECONDS = 60.0
-"""A process that lived for this long is replaced as if it were the first to die."""
+"""Lifetime in seconds after which a process that dies is replaced after FIRST_DELAY_SECONDS again."""
 
 _ANSWER_SECONDS = 5.0
 """How long a process may take to answer."""
@@ -61,14 +62,14 @@ _SHARED_MEMORY = "/dev/shm"
 
 
 def main() -> None:
-    """Serves by the parent's settings, and exits without waiting for threads that are inside kernels."""
+    """Runs one process: serves with the parent's settings, then exits without waiting for threads inside kernels."""
     parent: Connection[Any, Any] = Connection(int(sys.argv[1]))
     settings: ProcessSettings = parent.recv()
     set_up_logging(settings.config.log_format, settings.config.log_level)
     never_wait_for_stderr()
     never_wait_for_files()
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.folder)
-    # before any metric is made
+    # Before any metric is made, because each takes its values' class when it is made.
     values.ValueClass = values.MultiProcessValue(lambda: settings.slot)  # type: ignore[no-untyped-call]
     from packhorse.server.app.running import serve
 
@@ -92,9 +93,8 @@ def main() -> None:
 async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str | None, list[str]], None]) -> int:
     """Serves in `config.processes` processes until SIGTERM or SIGINT, as `running.serve` does in one; returns a status.
 
-    SIGTERM, SIGINT and SIGHUP are passed on. A process that dies otherwise is replaced. `ready` is as for `serve`, and
-    is called once all processes serve.
-
+    SIGTERM, SIGINT and SIGHUP are passed on. A process that dies without them is replaced. `ready` is as for `serve`,
+    and is called once all processes serve.
 
     Raises:
         ValueError: no dataset can be served.
@@ -124,7 +124,7 @@ async def serve_in_processes(config: ServeConfig, *, ready: Callable[[str, str |
 
 
 class _Process:
-    """A process that was started."""
+    """A process that was started, as the parent sees it: its state, its number and the connection to it."""
 
     def __init__(
         self, settings: ProcessSettings, process: asyncio.subprocess.Process, connection: "Connection[Any, Any]"
@@ -138,7 +138,7 @@ class _Process:
 
     @classmethod
     async def start(cls, settings: ProcessSettings) -> "_Process":
-        """Starts one."""
+        """Starts a process, and sends it its settings."""
         ours, theirs = Pipe()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -153,7 +153,7 @@ class _Process:
         return cls(settings, process, ours)
 
     async def datasets(self) -> list[str]:
-        """Waits until it serves, and returns the names of its datasets; raises the error that it failed with."""
+        """Waits until the process serves, and returns the names of its datasets; raises the error if it failed."""
         try:
             answer: list[str] | Exception = await asyncio.to_thread(self._connection.recv)
         except (EOFError, OSError):
@@ -163,7 +163,10 @@ class _Process:
         return answer
 
     def ask(self, question: str, seconds: float = _ANSWER_SECONDS) -> Any:
-        """Returns its answer; None if it does not answer."""
+        """Returns the process's answer to one of the questions in `sibling`; None if it does not answer in time.
+
+        Questions are numbered, so that a late answer to an earlier question is not taken for this one's.
+        """
         deadline = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds):
             return None
@@ -187,7 +190,7 @@ class _Process:
             self.process.send_signal(number)
 
     async def ended(self) -> int:
-        """Waits for its end, and gives back its streams; returns its status, or the negative number of a signal."""
+        """Waits for the process's end, and sets its count of streams to 0; returns its status, or −signal."""
         status = await self.process.wait()
         mark_process_dead(self.settings.slot, str(self.settings.folder))  # type: ignore[no-untyped-call]
         self.settings.stream_limit().clear()
@@ -238,7 +241,7 @@ class _Parent:
         return any(self._processes[slot].ask(SERVING, _HEALTH_SECONDS) for slot in sorted(self._serving))
 
     def looks(self) -> list[Look]:
-        """Returns what every process tells for the status page; the first tells of the datasets."""
+        """Returns every process's part of the status page. Only the first adds datasets, because that takes seconds."""
         questions = zip(sorted(self._serving), chain([STATUS], repeat(STREAMS)), strict=False)
         answers = [self._processes[slot].ask(question) for slot, question in questions]
         return [look for look in answers if look is not None]
@@ -248,6 +251,7 @@ class _Parent:
         self._pass_on(signal.SIGKILL)
 
     async def _start(self, slot: int) -> list[str]:
+        """Starts the process of a slot, waits until it serves, and returns the names of its datasets."""
         process = await _Process.start(ProcessSettings(config=self._config, slot=slot, folder=self._folder))
         self._processes[slot] = process
         if self._stopping.is_set():
@@ -257,7 +261,7 @@ class _Parent:
         return datasets
 
     async def _keep(self, slot: int) -> int:
-        """Replaces one process whenever it dies; returns the status of the last."""
+        """Replaces the process of a slot whenever it dies, until the server stops; returns the last one's status."""
         delay_seconds = FIRST_DELAY_SECONDS
         while True:
             process = self._processes[slot]
@@ -296,7 +300,7 @@ class _Parent:
                 return
 
     def _stop(self) -> None:
-        """Drains all processes; the second time, ends them."""
+        """Passes SIGTERM to all processes: at the first they drain, at a second they end. Kills those overdue."""
         if not self._stopping.is_set():
             self._stopping.set()
             overdue_seconds = self._config.grace_seconds + 2 * OVERDUE_SECONDS
@@ -312,8 +316,10 @@ class _Parent:
 def _reserved(listen: str) -> Iterator[str]:
     """Reserves an address for this server's processes; yields it with its real port.
 
+    The check with `probe` is needed because Linux would let the processes of two servers share a port.
+
     Raises:
-        OSError: it is in use, or nobody can listen there. Linux would let the processes of two servers share a port.
+        OSError: the address is in use, or nobody can listen there.
     """
     host, port = split_address("listen", listen)
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as reserved:

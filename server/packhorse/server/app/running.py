@@ -1,7 +1,7 @@
 """A running server: sockets, health, reflection, metrics, and a shutdown that loses no message and ends in time.
 
-Owns the process's life: health is NOT_SERVING before it and after. Leaves requests to `servicer`, workarounds to
-`base.workarounds`, and several processes to `processes`.
+Owns the life of the process from its options to its end. Leaves requests to `servicer`, the reasons against health to
+`health`, workarounds to `base.workarounds`, and several processes to `processes`.
 """
 
 import asyncio
@@ -56,12 +56,12 @@ from packhorse.wire import give_back_freed_memory, keep_freed_memory
 _LOG = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0005
-"""How long a thread that computes in Python may keep the interpreter when another wants it. Python's own 5 ms would let
-one packing thread take most of every stream's time."""
+"""How long a thread that computes in Python may keep the interpreter while another waits for it. With the 5 ms of
+Python's default, one packing thread would take most of every stream's time."""
 
 _COLLECT_EVERY = 20_000
-"""Additional objects after which Python looks for cycles among them. An open call holds dozens: by Python's own 700, a
-tenth of the time in which a thousand streams opened went into looking through theirs."""
+"""New objects after which Python looks for reference cycles among them. An open call has dozens of objects: with
+Python's own 700, a tenth of the time in which a thousand streams opened was spent looking for cycles."""
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES + (1 << 20)),
@@ -80,12 +80,12 @@ _MORE_CONNECTIONS = 256
 """Connections beside one for each stream: health checks, single answers, clients that come back."""
 
 _CALLS_PER_CONNECTION = 128
-"""At once; more wait in their client. A call whose metadata expands beyond the limit keeps half a megabyte in gRPC, and
-a peer need not end it: with 1,280 calls one connection took two gigabytes."""
+"""Most open calls of one connection; more wait in their client. A call whose metadata expands beyond the limit takes
+half a megabyte in gRPC until its peer ends it, if ever: with 1,280 such calls one connection took two gigabytes."""
 
 
 class Server:
-    """Everything that one process serves with, made from its options, before it listens.
+    """The parts of one process that serves, made from its options before it listens.
 
     Args:
         config: the options.
@@ -103,7 +103,7 @@ class Server:
         self.catalog = Catalog(config.data_root)
         self.mixtures = Mixtures(self.catalog)
         self.corpora = Corpora.parse(config.tokens)
-        if not self.mixtures.names():  # opens them
+        if not self.mixtures.names():  # which opens the datasets and mixtures
             raise PreparedDatasetError(why_nothing_is_served(self.mixtures))
         of_files = file_values(self.mixtures, self.corpora, self.tokens, self.certificates)
         self.metrics = Metrics(self.catalog.opened, of_files, self.mixtures.opened)
@@ -152,7 +152,7 @@ class Server:
                 *_OPTIONS,
                 ("grpc.so_reuseport", int(config.processes > 1)),  # else a second server on the port is an error
                 ("grpc.max_allowed_incoming_connections", connections),
-                ("grpc.server.max_pending_requests", connections),  # gRPC cancels what comes beyond, without a message
+                ("grpc.server.max_pending_requests", connections),  # gRPC cancels further requests without a message
                 ("grpc.server.max_pending_requests_hard_limit", connections),
                 ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
             ),
@@ -165,7 +165,7 @@ class Server:
         return server, _bind(server, address, self.certificates)
 
     def listen_for_metrics(self) -> MetricsServer | None:
-        """Starts the metrics' port, if there is to be one."""
+        """Starts the metrics' port; returns None if the options have none."""
         page = None
         if self.config.status_page:
             page = open_page(lambda: [self.own_status.look()], self.config.data_root)
@@ -174,15 +174,20 @@ class Server:
         )
 
     def check_corpora(self) -> None:
-        """Compares the tokens that are served with their plans, beside serving."""
+        """Compares the tokens that are served with the datasets' plans; runs in a thread beside serving."""
         self.corpora.check_all([self.mixtures.get(name) for name in self.mixtures.names()])
 
     def is_serving(self) -> bool:
-        """Asks the event loop whether this server serves; from another thread."""
+        """Returns whether this server serves, by asking its event loop from another thread."""
         return self.condition is not None and self.condition.ask()
 
     async def drain(self, listening: Listening, hurrying: asyncio.Event) -> None:
-        """Ends all streams at a block; at once when a second signal comes, or when only unread streams are left."""
+        """Ends all streams after a block; at once if a second signal comes, or nobody reads the remaining streams.
+
+        Args:
+            listening: the gRPC servers.
+            hurrying: set by the second signal.
+        """
         self.condition = None
         self.metrics.serving.set(0)
         await self.health.enter_graceful_shutdown()
@@ -226,7 +231,7 @@ async def serve(
     await asyncio.to_thread(kernels.begin, wide=any(dataset.plan.is_wide for dataset in server.catalog.opened()))
     await listening.begin()
     gc.set_threshold(_COLLECT_EVERY)
-    gc.freeze()  # no collection walks over what is there now while streams wait
+    gc.freeze()  # no collection looks through the objects that exist by now while streams wait
     server.condition = condition = Condition(server.health, server.metrics)
     await condition.set(NO_BLOCKS, "")
     if server.corpora.are_asked_for:
@@ -260,7 +265,7 @@ async def serve(
 
 
 def _prepare_process(config: ServeConfig) -> Accepting | None:
-    """Sets what counts for the whole process; returns the task factory of its loop, if it works around gRPC."""
+    """Sets what applies to the whole process; returns the task factory of its loop, None without workarounds."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     logging.getLogger(GRPC_LOGGER).addFilter(Sparing())
     if config.tls_files is None:
@@ -319,13 +324,13 @@ def _bind(server: grpc.aio.Server, listen: str, certificates: Certificates | Non
 
 
 def _check_socket(path: Path) -> None:
-    """Refuses a socket that is listened on, and every other file: gRPC would silently take the path over."""
+    """Raises an OSError if a server listens at a path, or another file is there: gRPC would silently replace it."""
     if not path.exists():
         return
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(path))
-            except ConnectionRefusedError:  # of a server that was killed
+            except ConnectionRefusedError:  # left by a server that was killed
                 return
     raise OSError(parameter("listen") + f" unix:{path}: the path is in use")

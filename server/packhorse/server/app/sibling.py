@@ -1,4 +1,4 @@
-"""One of several processes of a server: its settings, and its view of the others.
+"""One of several processes of a server: its settings, what it shares with the others, and its answers to the parent.
 
 Leaves starting processes, and asking them, to `processes`, which is the parent.
 """
@@ -23,10 +23,10 @@ from packhorse.server.watching.own_status import OwnStatus
 _LOG = logging.getLogger(__name__)
 
 REACHED = "reached"
-"""The file in which processes keep how far runs have come."""
+"""Name of the file in which all processes note how far runs have come."""
 
 METRICS, STATUS, STREAMS, SERVING = "metrics", "status", "streams", "serving"
-"""What the parent asks its processes: all metrics, all of the status page, that without the datasets, and health."""
+"""The questions of the parent: for all metrics, the status page, the status page without datasets, and health."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,25 +36,31 @@ class ProcessSettings:
     config: ServeConfig
     """Options of the whole server, with the real port."""
     slot: int
-    """Its number, in [0, config.processes). A process that replaces one that died has the same."""
+    """Number of the process, in [0, config.processes). The replacement of a process that died has its number."""
     folder: Path
-    """What all processes share for as long as their parent lives."""
+    """Folder with the files that all processes share. The parent removes it at its end."""
 
     def stream_limit(self) -> StreamLimit:
         """Returns the limit of streams of all processes together."""
         return StreamLimit(self.config.max_streams, self.folder / "streams", self.slot)
 
     def reached(self) -> RunProgress:
-        """Returns how far the runs have come that any process streams to."""
+        """Returns the table of how far runs have come, over all processes."""
         return RunProgress(self.folder / REACHED, self.slot)
 
 
 class Sibling:
-    """A process's view of the others.
+    """What one of several processes shares with the others, and its connection to the parent.
 
     Args:
         settings: of this process.
         parent: the connection to the parent.
+
+    Attributes:
+        num_processes: how many processes the server has.
+        limit: the limit of streams of all processes together.
+        reached: how far runs have come, over all processes.
+        is_orphan: whether the parent ended first, so that this process has to remove the shared folder.
     """
 
     def __init__(self, settings: ProcessSettings, parent: "Connection[Any, Any]") -> None:
@@ -71,7 +77,7 @@ class Sibling:
         datasets: Sequence[str],
         is_serving: Callable[[], bool],
     ) -> None:
-        """Tells the parent that this process serves these datasets, and from then on answers its questions."""
+        """Tells the parent that this process serves these datasets, and starts a thread that answers its questions."""
         self._parent.send(list(datasets))
         answers: dict[str, Callable[[], Any]] = {
             METRICS: lambda: list(registry.collect()),
@@ -82,7 +88,7 @@ class Sibling:
         threading.Thread(target=self._answer, args=(answers,), name="parent", daemon=True).start()
 
     def _answer(self, answers: dict[str, Callable[[], Any]]) -> None:
-        """Answers the parent until that ends; then this process drains, as after SIGTERM."""
+        """Answers the parent until the parent ends; then drains this process, as after SIGTERM."""
         try:
             while True:
                 number, question = self._parent.recv()
@@ -94,7 +100,7 @@ class Sibling:
 
 
 def _tried(answer: Callable[[], Any]) -> Any:
-    """Returns an answer to the parent; None if it fails, which must not be taken for the end of the parent."""
+    """Returns an answer to the parent; None if it fails, because `_answer` takes an OSError for the parent's end."""
     try:
         return answer()
     except Exception:

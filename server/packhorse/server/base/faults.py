@@ -9,17 +9,17 @@ import errno
 from packhorse.v1 import packing_pb2 as pb
 
 MESSAGE_BYTES = 1000
-"""The longest message: gRPC carries it, and all facts, in headers, which many proxies limit to 8 KiB."""
+"""Most bytes of a message: gRPC carries it, and all facts, in headers, which many proxies limit to 8 KiB."""
 FACT_BYTES = 200
-"""The longest fact of the metadata."""
+"""Most bytes of one fact of the metadata."""
 MOST_FACTS = 6
 
 RETRY_AFTER_SECONDS = 1.0
-"""When a client that was refused because the server is full should try again."""
+"""Seconds after which a client that was refused because the server is full should try again."""
 
 
 class ServiceError(Exception):
-    """A refusal that a client may read: no paths, no traces; texts too long for a header are cut.
+    """A refusal that a client may read: it contains no paths and no traces. Texts too long for a header are cut.
 
     Args:
         reason: for programs.
@@ -45,22 +45,22 @@ class ServiceError(Exception):
 
 
 def reason_name(reason: "pb.ErrorReason") -> str:
-    """Returns a reason as it travels in ErrorInfo, and as it is counted."""
+    """Returns the name of a reason in ErrorInfo and in metrics, such as INVALID_FIELD."""
     return pb.ErrorReason.Name(reason).removeprefix("ERROR_REASON_")
 
 
 def invalid_field(field: str, message: str) -> ServiceError:
-    """A field of the request is missing or out of range."""
+    """Returns the error for a field of the request that is missing or out of range."""
     return ServiceError(pb.ERROR_REASON_INVALID_FIELD, message, {"field": field})
 
 
 def too_large(field: str, limit: int, message: str) -> ServiceError:
-    """A field asks for more than one message may carry."""
+    """Returns the error for a field that asks for more than one message may carry."""
     return ServiceError(pb.ERROR_REASON_REQUEST_TOO_LARGE, message, {"field": field, "limit": str(limit)})
 
 
 def too_many_requests(why: str) -> ServiceError:
-    """The server has no room for a request now."""
+    """Returns the error for a request that the server has no room for now."""
     return ServiceError(pb.ERROR_REASON_TOO_MANY_REQUESTS, f"{why}; try again", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
@@ -70,7 +70,7 @@ def lacks_files(error: BaseException) -> bool:
 
 
 def no_file_left() -> ServiceError:
-    """The server can open no file now."""
+    """Returns the error for a request for which the server cannot open another file now."""
     return too_many_requests("this server has reached its limit of open files and connections")
 
 

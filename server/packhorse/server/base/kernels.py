@@ -1,7 +1,8 @@
-"""Every compiled loop that serving uses, compiled or loaded ahead of the first request that needs it.
+"""The compiled loops (kernels) that serving uses, compiled or loaded before the first request that needs them.
 
-Owns the list of them, in the order in which a server needs them, and the process that compiles them after an install:
-`python -m packhorse.server.base.kernels [wide]`. Leaves what runs until then to `packhorse.compiling`.
+Owns the list of kernels, in the order in which a server needs them, and the process that compiles them after an
+install: `python -m packhorse.server.base.kernels [wide]`. Leaves the plain forms that run until then to
+`packhorse.compiling`.
 """
 
 import logging
@@ -13,6 +14,7 @@ from packhorse.epoch import compile_kernels as compile_epoch
 from packhorse.packing import compile_kernels as compile_packing
 
 _WIDE = "wide"
+"""The process's argument for plans with wide tables."""
 
 
 def compile_kernels(*, wide: bool = False) -> None:
@@ -26,11 +28,11 @@ def compile_kernels(*, wide: bool = False) -> None:
 
 
 def begin(*, wide: bool = False, at_once: bool = True) -> None:
-    """Gets kernels for the requests of this process: from the cache, or in the background. No request waits for it.
+    """Gets kernels for the requests of this process: from the cache, or compiled in the background. Nothing waits.
 
     Args:
         wide: whether for plans with wide tables as well.
-        at_once: whether now, else each with the first request that needs it.
+        at_once: whether all are loaded now; otherwise each is with the first request that needs it.
     """
     if HAS_NUMBA:
         from packhorse.compiling.ahead import compile_ahead
@@ -42,5 +44,5 @@ if __name__ == "__main__":
     from packhorse.compiling.ahead import end_with_parent
 
     end_with_parent()
-    logging.disable(logging.WARNING)  # the server says what goes wrong with the cache
+    logging.disable(logging.WARNING)  # the server itself logs what is wrong with the cache
     compile_kernels(wide=_WIDE in sys.argv)

@@ -8,13 +8,14 @@ import time
 
 
 class Sparing(logging.Filter):
-    """Passes few records, each in one line, and counts the others in the next line.
+    """A logging filter that passes a few records in each period, as single lines, and counts the others.
 
-    gRPC logs a traceback for every call that breaks; clients can break thousands a second.
+    The next line that is passed says how many were left out before it. gRPC logs a traceback for every call that
+    breaks, and clients can break thousands of calls a second.
 
     Args:
-        most_lines: in every period.
-        period_seconds: how long that is.
+        most_lines: lines that are passed in each period.
+        period_seconds: length of a period.
     """
 
     def __init__(self, most_lines: int = 5, period_seconds: float = 60.0) -> None:

@@ -22,18 +22,23 @@ LEVELS = ("debug", "info", "warning", "error")
 """Levels for --log-level. At debug there is a line for every single call."""
 
 _FIELDS = "packhorse_fields"
+"""The attribute of a log record that has its fields."""
 _LONGEST = 300
-"""Characters of a field: strangers choose some of them."""
+"""Most characters of a field: strangers choose the values of some."""
 _PLAIN = re.compile(r"[\w.:/+-]+")
+"""A value that the text format prints without quotes."""
 
 
 def fields(**values: Any) -> dict[str, dict[str, Any]]:
-    """Returns a line's fields as `extra`; those that are None or empty are left out."""
+    """Returns a line's fields, for `extra=`; values that are None or empty are left out."""
     return {_FIELDS: {name: _short(value) for name, value in values.items() if value is not None and value != ""}}
 
 
 def set_up_logging(form: str, level: str) -> None:
-    """Sends the log to stderr, as text or, for "json", an object a line. Other packages are logged from info on."""
+    """Sends the log to stderr: as text or, if `form` is "json", one JSON object a line.
+
+    `level` applies to packhorse. Other packages are never logged below info.
+    """
     handler = LineHandler(STDERR)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=max(logging.INFO, _number(level)), handlers=[handler])
@@ -47,7 +52,7 @@ class TextLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
-        """The line without a traceback."""
+        """Returns the line without a traceback."""
         line = super().formatMessage(record).replace("\n", "\\n")  # names of files may hold line ends
         return " ".join([line, *(f"{k}={_word(v)}" for k, v in _fields_of(record).items())])
 
@@ -56,7 +61,7 @@ class JsonLines(logging.Formatter):
     """Lines for machines: one JSON object each, with the fields beside time, level, logger, process and message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Returns the line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -84,6 +89,6 @@ def _short(value: Any) -> Any:
 
 
 def _word(value: Any) -> str:
-    """Returns a field's value in one word, or quoted: no text of a stranger can look like a line or field of ours."""
+    """Returns a field's value, quoted unless it is plain, so that no stranger's text can look like a line or field."""
     text = f"{value:.3g}" if isinstance(value, float) else str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)

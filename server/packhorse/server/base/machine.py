@@ -21,16 +21,16 @@ MOUNT = Path("/sys/fs/cgroup")
 """Where Linux mounts control groups."""
 
 OWN_FILES = 128
-"""Files of the process itself: libraries, datasets, what threads wait with."""
+"""Descriptors that the process itself needs, beside those for clients: libraries, datasets, what threads wait with."""
 
 _UNLIMITED_BYTES = 1 << 60
-"""Version 1 of control groups writes a number near 2^63 where there is no limit."""
+"""A limit from here on means none: version 1 of control groups then writes a number near 2^63."""
 
 
 def available_cores() -> int:
     """Returns how many processors this process may keep busy, at least 1.
 
-    The affinity of the process and the quotas of its control groups bound it. One and a half processors count as two.
+    That is the smaller of its affinity and its control groups' quotas. A quota of one and a half counts as two.
 
     Example:
         >>> 1 <= available_cores() <= (os.cpu_count() or 1)
@@ -44,7 +44,12 @@ def available_cores() -> int:
 
 
 def quotas(groups: str, root: Path) -> list[float]:
-    """Returns the quotas of control groups, listed as in /proc/self/cgroup, and their parents, in processors."""
+    """Returns the quotas, in processors, of control groups and their parents.
+
+    Args:
+        groups: the text of /proc/self/cgroup.
+        root: the folder where control groups are mounted.
+    """
     all_quotas = []
     for version, folder in _folders_of(groups, "cpu", root):
         if version == 2:
@@ -59,9 +64,12 @@ def quotas(groups: str, root: Path) -> list[float]:
 
 
 def memory_limit(groups: str, machine: str, root: Path) -> int:
-    """Returns how many bytes of memory this process and its control groups may have; 0 where unknown.
+    """Returns how many bytes of memory this process and its control groups may have; 0 if unknown.
 
-    `groups` and `machine` are the texts of /proc/self/cgroup and /proc/meminfo.
+    Args:
+        groups: the text of /proc/self/cgroup.
+        machine: the text of /proc/meminfo.
+        root: the folder where control groups are mounted.
     """
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
     limits = [_text_of(folder / names[version]).strip() for version, folder in _folders_of(groups, "memory", root)]
@@ -71,9 +79,9 @@ def memory_limit(groups: str, machine: str, root: Path) -> int:
 
 
 def allow_descriptors(wanted: int) -> None:
-    """Raises the limit of open files to `wanted` and OWN_FILES, as far as this process may, or warns.
+    """Raises the limit of open files as far as this process may; warns if it is below `wanted` + OWN_FILES.
 
-    Shells and service managers start processes with 1,024 or so, and let each raise it.
+    Shells and service managers start processes with a limit of about 1,024, and let each process raise its own.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -88,7 +96,10 @@ def allow_descriptors(wanted: int) -> None:
 
 
 def most_connections(wanted: int, kept: int) -> int:
-    """Returns how many connections, at most `wanted`, leave the process OWN_FILES and `kept` other descriptors."""
+    """Returns how many connections may be open, at most `wanted`, so that enough descriptors remain.
+
+    These are `kept` for other connections, and OWN_FILES, or more if the process has more files open by now.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
@@ -98,7 +109,7 @@ def most_connections(wanted: int, kept: int) -> int:
 def open_descriptors() -> list[int]:
     """Returns the open descriptors, including the one that lists them; empty if the system does not list them.
 
-    If there is none left to list them with, every number below the limit is returned.
+    If no descriptor is left to list them with, returns every number below the limit.
     """
     try:
         return [int(name) for name in os.listdir("/proc/self/fd")]
@@ -108,23 +119,23 @@ def open_descriptors() -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What this process takes now. Numbers that the system does not know are 0."""
+    """What this process uses now. Numbers that the system does not know are 0."""
 
     processor_seconds: float = 0.0
-    """Since it began, of all its threads."""
+    """Processor time of all its threads since it began."""
     memory_bytes: int = 0
-    """Its own memory. Mapped files, such as pools, do not count: the kernel drops them when memory is short."""
+    """Memory of its own. Mapped files, such as pools, do not count: the kernel drops them when memory is short."""
     memory_limit_bytes: int = 0
-    """Memory of its container, or of the machine: beyond it the kernel ends a process. Others may take from it as
-    well."""
+    """Memory of its container, or else of the machine; beyond it the kernel ends a process. Other processes use the
+    same memory."""
     open_files: int = 0
-    """Files and connections."""
+    """Open files and connections."""
     most_open_files: int = 0
-    """Its limit of files and connections."""
+    """Limit of its open files and connections; 0 also if there is none."""
 
     @classmethod
     def now(cls) -> "Resources":
-        """Returns what this process takes."""
+        """Returns what this process uses now."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return cls(
             processor_seconds=time.process_time(),
@@ -136,7 +147,11 @@ class Resources:
 
 
 def _folders_of(listed: str, controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Yields the version (1 or 2) and the folder of each group that may limit a controller, the root first."""
+    """Yields the version (1 or 2) and the folder of each group that may limit a controller, such as "memory".
+
+    `listed` is the text of /proc/self/cgroup. A line is `NUMBER:CONTROLLERS:PATH`; version 2 has number 0 and one tree
+    for all controllers. In a container the path may not exist below the mount, so the root's folder comes first.
+    """
     for line in listed.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -153,7 +168,7 @@ def _folders_of(listed: str, controller: str, root: Path) -> Iterator[tuple[int,
 
 
 def _text_of(path: Path | str) -> str:
-    """Returns the text of a file of the kernel's; empty if there is no such file."""
+    """Returns the text of a file below /proc or /sys; empty if it cannot be read."""
     try:
         return Path(path).read_text()
     except OSError:
@@ -161,6 +176,6 @@ def _text_of(path: Path | str) -> str:
 
 
 def _kilobytes(text: str, *names: str) -> list[int]:
-    """Returns the sizes that a file of the kernel's gives for some names, in its order."""
+    """Returns the sizes after some names in a text such as /proc/meminfo, in its order: `MemTotal: 123 kB` → 123."""
     lines = (line.partition(":") for line in text.splitlines())
     return [int(value.split()[0]) for name, _, value in lines if name in names]

@@ -1,6 +1,7 @@
-"""Lines on stdout and stderr that nobody waits for: a pipe whose reader has stopped stops no request.
+"""Lines to stderr without waiting: if whoever reads the pipe has stopped, no request stops.
 
-Owns the queue of lines, and counting those that find no room in it. Leaves their form to `logs`.
+Owns the queue of lines, the thread that writes them, and counting those that find no room. Leaves the format of lines
+to `logs`, and the lines on stdout to `packhorse.cli.serve`.
 """
 
 import io
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable
 
 MOST_LINES = 10_000
-"""Lines that wait to be written; more are left out. A large run that starts logs some thousands within a second."""
+"""Most lines that wait to be written; more are left out. When a large run starts, it logs thousands in a second."""
 
 LAST_LINES_SECONDS = 2.0
 """How long the end of the process waits for lines to be written."""
@@ -23,22 +24,25 @@ class Lines:
     """Writes lines to a descriptor, in a thread of its own and in their order. Safe to be used by many threads.
 
     Args:
-        descriptor: of the stream; it stays the caller's.
+        descriptor: of the stream; the caller closes it.
+
+    Attributes:
+        num_left_out: lines that were not written.
+        told: makes a log line of the sentence that says how many lines were left out.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.num_left_out = 0
         self.told: Callable[[str], str] = str
-        """Gives a sentence about lines that were left out the form of a line."""
         self._descriptor = descriptor
         self._lines: queue.Queue[str] = queue.Queue(MOST_LINES)
-        self._untold = 0  # lines left out since one had room
+        self._untold = 0  # lines left out since the last one that had room
         self._counting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def put(self, line: str) -> None:
-        """Adds a line, which may have line ends inside; leaves it out, and counts it, where there is no room."""
-        if self._thread is None or not self._thread.is_alive():  # a fork has none
+        """Adds a line, which may have line ends inside; if there is no room, leaves it out and counts it."""
+        if self._thread is None or not self._thread.is_alive():  # threads do not survive a fork
             self._begin()
         with self._counting:
             if self._untold:
@@ -53,7 +57,7 @@ class Lines:
                 self._untold = 0
 
     def flush(self, seconds: float = LAST_LINES_SECONDS) -> None:
-        """Waits until what was put is written, for `seconds` at most."""
+        """Waits until all lines are written, for `seconds` at most."""
         until = time.monotonic() + seconds
         with self._lines.all_tasks_done:
             while self._lines.unfinished_tasks and (left := until - time.monotonic()) > 0:
@@ -66,6 +70,7 @@ class Lines:
                 self._thread.start()
 
     def _write(self) -> None:
+        """Writes lines for ever, in the thread."""
         while True:
             line = self._lines.get()
             try:
@@ -98,10 +103,11 @@ class LineHandler(logging.Handler):
         self.lines.put(line)
 
     def flush(self) -> None:
-        """Waits a moment for what was logged; the process ends soon."""
+        """Waits, for LAST_LINES_SECONDS at most, until all lines are written: logging calls it at its shutdown."""
         self.lines.flush()
 
     def _line_of(self, sentence: str) -> str:
+        """Returns a sentence of ours as a line of the log."""
         return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, sentence, (), None))
 
 
@@ -118,15 +124,15 @@ class LineStream(io.TextIOBase):
     encoding, errors = "utf-8", "backslashreplace"
 
     def writable(self) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor of the stream that it stands for."""
+        """Returns the descriptor of the stream that this one replaces."""
         return self._descriptor
 
     def write(self, text: str) -> int:
-        """Adds the lines that are complete."""
+        """Adds the lines that are complete, and keeps the rest until its line ends."""
         with self._lock:
             *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
@@ -135,11 +141,11 @@ class LineStream(io.TextIOBase):
 
 
 STDERR = Lines(2)
-"""What this process writes to stderr."""
+"""The lines that this process writes to stderr."""
 
 
 def never_wait_for_stderr() -> None:
-    """From now on, nobody in this process who prints to stderr waits for whoever reads it."""
+    """Replaces sys.stderr, so that no print of this process waits for whoever reads stderr."""
     if sys.stderr is sys.__stderr__ and sys.stderr is not None:
         sys.stderr.flush()
         sys.stderr = LineStream(STDERR, 2)

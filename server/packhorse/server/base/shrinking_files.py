@@ -1,6 +1,6 @@
-"""Outliving files that are cut while they are mapped: a handler of SIGBUS.
+"""Surviving mapped files that are cut while the server reads them: a handler of SIGBUS.
 
-A workaround like those for gRPC, which are in `workarounds`. DESIGN.md says who would notice its absence.
+This is a workaround for the system; those for gRPC are in `workarounds`. DESIGN.md says who would notice its absence.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Any
 
-_MAP_FIXED, _SA_SIGINFO, _SA_RESTART = 0x10, 4, 0x10000000
+_MAP_FIXED, _SA_SIGINFO, _SA_RESTART = 0x10, 4, 0x10000000  # of Linux; Python's modules lack them
 
 
 _ADDRESS = 2  # si_addr is the third 64-bit word of siginfo_t
@@ -31,12 +31,12 @@ _HANDLERS: list[Any] = []
 
 
 def survive_shrinking_files() -> bool:
-    """Makes this process outlive reads of mapped files that were cut; returns whether it can here (64-bit Linux).
+    """Makes this process survive reads of mapped files that were cut; returns whether it can (on 64-bit Linux).
 
     Reading a mapped file beyond its new end raises SIGBUS, which would end the process. The handler maps a page of
     zeros there, and the read continues. The bins are then discarded, because the catalog compares the files' sizes
-    before anything is sent. The handler is compiled, since it runs in whatever thread reads, without Python's lock, and
-    it calls nothing but mmap.
+    before anything is sent. The handler is compiled, because it runs in the thread that reads, without Python's lock.
+    It calls only mmap.
     """
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return False
@@ -52,6 +52,7 @@ def survive_shrinking_files() -> bool:
     readable, over_it = mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
 
     def on_bus(number: Any, info: Any, context: Any) -> None:
+        """Maps a page of zeros over the address that could not be read; `info` is a pointer to siginfo_t."""
         address = carray(info, (_ADDRESS + 1,))[_ADDRESS]
         map_pages(address & mask, page, readable, over_it, -1, 0)
 

@@ -10,7 +10,8 @@ from typing import TypeAlias, TypeVar
 _Result = TypeVar("_Result")
 
 TimeSlices: TypeAlias = Generator[int, None, _Result]
-"""Work that yields after every slice the bytes that it needs from then on, its answer included. Returns the result."""
+"""A generator that does long work. After each slice it yields how many bytes of memory it needs from then on, with its
+answer; at its end it returns the result."""
 
 SLICE_SECONDS = 0.02
 """How long a slice lasts, unless a single kernel within it takes longer."""
@@ -20,7 +21,7 @@ class Pace:
     """Says when a slice has lasted long enough; the first one begins with this object.
 
     Attributes:
-        used_seconds: of a processor, by all slices that are over.
+        used_seconds: processor time of all slices that are over.
 
     Example:
         >>> pace = Pace()
@@ -49,7 +50,7 @@ class Pace:
 
 
 def finish(slices: TimeSlices[_Result]) -> _Result:
-    """Runs all slices at once, and returns the result."""
+    """Runs all slices one after the other, and returns the result."""
     while True:
         try:
             next(slices)

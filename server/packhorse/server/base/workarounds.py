@@ -19,32 +19,32 @@ _LOG = logging.getLogger(__name__)
 _Coroutine: TypeAlias = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
 
 _REQUESTING = frozenset({"_request_call", "_request_registered_call"})
-"""grpc.aio's coroutines whose memory the core writes to."""
+"""Names of grpc.aio's coroutines that wait for the next call. gRPC's core writes the call into their memory."""
 
 _ACCEPTING = "_server_main_loop"
-"""grpc.aio's coroutine that accepts requests; it ends when its server ends, or by an error."""
+"""Name of grpc.aio's coroutine that accepts requests. It ends when its server ends, or by an error."""
 
 _CLOSING = "shutdown"
-"""grpc.aio's coroutine that ends a server. If the accepting one ended by an error, it ends by the same."""
+"""Name of grpc.aio's coroutine that ends a server. If the accepting one ended by an error, it raises the same error."""
 
 CLIENT_LEFT = "ExecuteBatchError"
-"""The name of what gRPC raises from a write whose client has just left."""
+"""Name of the error that gRPC raises from a write whose client has just left."""
 
 _CANCELLED_SECONDS = 10.0
-"""How long a call whose client has left waits to be cancelled by gRPC, which takes a moment."""
+"""How long a call whose client has left waits until gRPC cancels it, which takes a moment."""
 
 _AGAIN_SECONDS = 10.0
-"""How long an address may stay in use before we give it up: gRPC closes its old socket shortly after its loop ended."""
+"""How long we try to listen again while the address is in use: gRPC closes its old socket soon after its loop ended."""
 
 
 class Shielded(asyncio.Future[Any]):
-    """Runs a coroutine of gRPC's to its end, even when this future is cancelled: the core uses its memory until then.
+    """Runs a coroutine of gRPC to its end, even if this future is cancelled, because gRPC's core uses its memory.
 
-    Runs it without a task, which would take one pass of the event loop to begin and one to end.
+    It runs without a task: a task would need one more pass of the event loop to begin, and one to end.
 
     Args:
-        loop: in which it runs.
-        coroutine: waits for nothing but futures.
+        loop: the event loop in which the coroutine runs.
+        coroutine: one that waits only for futures.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: _Coroutine) -> None:
@@ -56,6 +56,7 @@ class Shielded(asyncio.Future[Any]):
         """Does nothing: Python 3.12 and 3.13 name whatever a task factory returns."""
 
     def _continue(self, _: object = None) -> None:
+        """Runs the coroutine until it waits for its next future, or ends."""
         try:
             awaited = self._coroutine.send(None)
         except StopIteration as end:
@@ -65,16 +66,16 @@ class Shielded(asyncio.Future[Any]):
             if not self.done():
                 self.set_exception(error)
         else:
-            awaited._asyncio_future_blocking = False  # as a task says that it has taken the future
-            awaited.add_done_callback(self._continue)  # the core holds the future, and it this and the memory
+            awaited._asyncio_future_blocking = False  # tells the future, as a task would, that we wait for it
+            awaited.add_done_callback(self._continue)  # so the future, which the core holds, keeps us and the memory
 
 
 async def write_to_its_end(message: Any, context: Any) -> None:
-    """Writes a message; if the client has left, waits to be cancelled instead.
+    """Writes a message; if the client has left, waits until gRPC cancels the call.
 
-    gRPC frees the memory of a write only when the write is awaited to its end. Otherwise each stream that its client
-    leaves costs 150 bytes for good: after a write that was cancelled, one that began after the client had left, or a
-    status that follows a failure.
+    gRPC frees the memory of a write only if the write is awaited to its end. Otherwise each stream whose client leaves
+    costs 150 bytes for good: if the write was cancelled, if it began after the client had left, or if a status follows
+    a failed write.
     """
     if not context.cancelled():
         try:
@@ -105,7 +106,7 @@ class Accepting:
     def make_task(
         self, loop: asyncio.AbstractEventLoop, coroutine: _Coroutine, **options: Any
     ) -> "asyncio.Future[Any]":
-        """Makes a task, as `loop.create_task` does; a coroutine that requests a call becomes Shielded."""
+        """Makes a task, as `loop.create_task` does; makes a `Shielded` of a coroutine that waits for a call."""
         name = getattr(coroutine, "__name__", None)
         if name in _REQUESTING:
             return Shielded(loop, coroutine)
@@ -113,7 +114,8 @@ class Accepting:
         if name == _ACCEPTING:
             self._newest = task
         elif name == _CLOSING:
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs no trace of it
+            # The error is looked at, so that asyncio does not log its trace.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     async def ended(self) -> BaseException | None:
@@ -141,7 +143,7 @@ class Listening:
     Args:
         make: returns a server that is bound to an address and not started, and the real address; raises OSError if the
             address cannot be listened on.
-        address: whose port may be 0.
+        address: HOST:PORT, whose port may be 0, or unix:PATH.
         accepting: the task factory of the running loop; None to leave gRPC as it is.
 
     Raises:
@@ -151,7 +153,7 @@ class Listening:
     def __init__(
         self, make: Callable[[str], tuple[grpc.aio.Server, str]], address: str, accepting: Accepting | None
     ) -> None:
-        if not _LOG.filters:  # one request of a stranger is enough for a line
+        if not _LOG.filters:  # each malformed request of a stranger logs a line
             _LOG.addFilter(Sparing())
         self._make = make
         self._accepting = accepting
@@ -163,7 +165,11 @@ class Listening:
         await self._server.start()
 
     async def keep(self) -> None:
-        """Listens again whenever gRPC stops; ends only by an OSError, when the address cannot be had any more."""
+        """Listens again whenever gRPC stops. Never returns.
+
+        Raises:
+            OSError: the address cannot be listened on any more.
+        """
         if self._accepting is None:
             await asyncio.get_running_loop().create_future()
         assert self._accepting is not None
@@ -179,6 +185,7 @@ class Listening:
         await asyncio.gather(*(server.stop(grace_seconds) for server in (self._server, *self._older)))
 
     async def _bound_again(self) -> grpc.aio.Server:
+        """Returns a new server at the address; tries until gRPC has closed the old socket, for _AGAIN_SECONDS."""
         until = time.monotonic() + _AGAIN_SECONDS
         while True:
             try:
@@ -193,7 +200,7 @@ class Listening:
 
         def forget(over: "asyncio.Future[bool]") -> None:
             if not over.cancelled():
-                over.exception()  # the one that ended its loop
+                over.exception()  # looked at, so that asyncio does not log it: `keep` has
             del self._older[server]
 
         self._older[server] = asyncio.ensure_future(server.wait_for_termination())

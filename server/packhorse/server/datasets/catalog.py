@@ -53,14 +53,13 @@ MOST_NAMES = 8
 
 
 class Catalog:
-    """Prepared datasets below a root; a folder that appears later is found when a client asks for it.
+    """Prepared datasets below a root. A folder that appears later is found when a client asks for it.
 
-    A dataset keeps its name until its folder holds another. Clients that ask for no digest, or for the new one's, then
-    get the new version, and those that ask for the older one's get that, as long as somebody reads it. Versions that a
-    folder keeps, as `prepare --append` does, are opened for clients that ask for their digests. A folder that
-    disappears changes nothing. A dataset is withdrawn when its open files are altered. A folder that was refused is
-    tried again once its files change, or soon if the system failed to read it. Opening a folder delays only clients
-    that ask for the same one.
+    If a folder is replaced, clients that ask for no digest or for the new one get the new version. Clients that ask for
+    the old digest get the old version as long as somebody reads it. Earlier versions inside a folder, which
+    `prepare --append` keeps, are opened for clients that ask for their digests. If a folder disappears, its dataset is
+    still served. A dataset is withdrawn if its open files are altered. A folder that was refused is tried again once
+    its files change, or soon if the system failed to read it. Opening a folder delays only clients that ask for it.
 
     Args:
         root: a folder of prepared folders, or one prepared folder.
@@ -87,7 +86,7 @@ class Catalog:
         self._open_first()
 
     def _open_first(self) -> None:
-        """Opens all folders."""
+        """Opens all folders; raises a PreparedDatasetError if none can be served."""
         self.refresh()
         if not self._current:
             reasons = "; ".join(refused.reason for refused in self._refused.values())
@@ -103,6 +102,7 @@ class Catalog:
         for folder, stamps in found.items():
             self._open(folder, stamps)
         names = {folder.name for folder in found} | self._hanging
+        # A folder that is just being replaced may lie aside for a moment: it is not gone.
         gone = [name for name in self._current if name not in names and not aside_of(self._root / name).exists()]
         self._note_gone(dict.fromkeys(gone, "its folder is gone"))
         with self._lock:
@@ -120,7 +120,7 @@ class Catalog:
             _LOG.info("%s: its folder is there again", name)
 
     def names(self) -> list[str]:
-        """Returns the names of the datasets, ascending; of those that are open, if the root is unreadable."""
+        """Returns the names of the datasets, ascending; only of the open ones if the root is unreadable."""
         with suppress(OSError):  # `watch` in `app.health` logs it
             self.refresh()
         with self._lock:
@@ -150,9 +150,15 @@ class Catalog:
             return [older.digest for older in self._older.get(name, ()) if not older.is_gone()]
 
     def get(self, name: str, digest: str = "", *, besides: Iterable[str] = ()) -> PreparedDataset:
-        """Returns a dataset; a ServiceError if none has that name, if it is corrupt, or if no file can be opened.
+        """Returns a dataset in the version of a digest; in the newest without a digest, or if that version is gone.
 
-        Without a digest, or where its version is not kept, it is the newest. The error also lists `besides`, mixtures.
+        Args:
+            name: of the dataset.
+            digest: of the version; empty for the newest.
+            besides: names of mixtures, which the error for an unknown name lists too.
+
+        Raises:
+            ServiceError: no dataset has that name, its folder is refused, or the server can open no more files.
         """
         current = self._current.get(name)
         if digest and (current is None or current.dataset.manifest.digest != digest):
@@ -192,7 +198,7 @@ class Catalog:
             self._check_open_files(dataset, arrays)
 
     def _check_open_files(self, dataset: PreparedDataset, arrays: ArrayStamps) -> None:
-        """Compares a version's open files with their checksums; withdraws it, by a ServiceError, if one differs."""
+        """Compares a version's open files with their checksums; if one differs, withdraws it with a ServiceError."""
         try:
             arrays.check_again(dataset)
         except (PreparedDatasetError, OSError) as error:
@@ -219,23 +225,24 @@ class Catalog:
             return [current.dataset for current in self._current.values()]
 
     def _folders(self) -> dict[Path, Stamps]:
-        """Returns every folder that is, or should be, a dataset, with the stamps of its files.
+        """Returns every folder that is, or should be, a dataset → the stamps of its files.
 
         Raises:
             OSError: the root cannot be read.
         """
         try:
             found = look_at(f"{self._root}/*", lambda: dict(self._seen(self._entries())))
-        except TimeoutError:  # an entry's file system may hang: each is asked by itself, which takes longer
+        except TimeoutError:  # some file system hangs: each entry is asked by itself, which takes longer
             return self._answering(look_at(str(self._root), self._entries))
         self._hanging = set()
         return found
 
     def _entries(self) -> list[Path]:
+        """Returns everything below the root, or the root itself if it is a prepared folder."""
         return [self._root] if has_manifest(self._root) else sorted(self._root.iterdir())
 
     def _answering(self, entries: Sequence[Path]) -> dict[Path, Stamps]:
-        """Returns the same of the entries that answer; the others are refused until they do."""
+        """Returns the folders, as `_folders`, of the entries that answer; refuses the others until they answer."""
         found: dict[Path, Stamps] = {}
         hanging = set()
         for entry in entries:
@@ -248,28 +255,29 @@ class Catalog:
         return found
 
     def _datasets(self, entries: Iterable[Path]) -> Iterator[Path]:
-        """Yields those entries of the root that are, or should be, a dataset."""
+        """Yields the entries of the root that are, or should be, a dataset."""
         for folder in entries:
             if not folder.name.startswith(".") and folder.name != _OF_THE_FILE_SYSTEM and has_manifest(folder):
                 yield folder
             elif (crashed := left_aside(folder)) and crashed.name not in self._current and has_manifest(folder):
-                yield crashed  # refused, with the way out
+                yield crashed  # a crash left only the folder moved aside: opening fails, and the error says what to do
 
     def _seen(self, entries: Iterable[Path]) -> Iterator[tuple[Path, Stamps]]:
         for folder in self._datasets(entries):
             yield folder, stamps_of(folder)
 
     def _open(self, folder: Path, stamps: Stamps) -> None:
+        """Opens a folder whose files have these stamps, or refuses it; does nothing if it was so before."""
         with self._lock:
             opening = self._opening.setdefault(folder.name, threading.Lock())
-        with opening:  # only those who ask for the same folder meanwhile wait
+        with opening:  # only requests for the same folder wait meanwhile
             refused, before = self._refused.get(folder.name), self._current.get(folder.name)
             if (before is not None and stamps == before.stamps) or (refused is not None and refused.stays(stamps)):
                 return
             if not stamps and not has_manifest(folder) and not aside_of(folder).exists():  # it is gone
                 return
             if before is not None:
-                with suppress(ServiceError):  # altered in place: withdrawn, as its next stream would do
+                with suppress(ServiceError):  # if files were altered in place, this withdraws the dataset
                     self.confirm(before.dataset)
             try:
                 self._check_inside(folder)
@@ -293,7 +301,7 @@ class Catalog:
             threading.Thread(target=self._check_beside_serving, args=(dataset, stamps), daemon=True).start()
 
     def _version(self, current: PreparedDataset, digest: str) -> PreparedDataset:
-        """Returns the version with a digest that a dataset's folder keeps; the dataset if there is none."""
+        """Returns the earlier version with a digest, if the folder of `current` keeps it; otherwise `current`."""
         if digest in ("", current.manifest.digest) or current.manifest.version == 1:
             return current
         with self._opening[current.name]:
@@ -318,7 +326,7 @@ class Catalog:
         return dataset
 
     def _check_inside(self, folder: Path) -> None:
-        """Refuses a folder with links out of the root: who may write there may not read all that the server may."""
+        """Refuses a folder with links out of the root: its owner may not be allowed to read what the server can."""
         self.refuse_link(folder, folder.name)
         for path in folder.iterdir() if folder.is_dir() else ():  # else opening it raises
             self.refuse_link(path, f"{folder.name}/{path.name}")
@@ -345,6 +353,7 @@ class Catalog:
         return open_prepared(folder, check_pool=at_once), at_once
 
     def _refuse(self, folder: Path, error: Exception, stamps: Stamps) -> None:
+        """Notes why a folder is not served, and when it is tried again; logs it unless it has been logged."""
         still_served = _STILL_SERVED if folder.name in self._current else ""
         what = "the new version of " if still_served else ""
         reason, before = _reason(folder, error), self._refused.get(folder.name)
@@ -360,11 +369,14 @@ class Catalog:
             self._refused[folder.name] = RefusedFolder(reason, stamps, time.monotonic() + seconds, is_passing)
 
     def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
-        """Compares a dataset, whose folder had these stamps when it was opened, with its checksums."""
+        """Compares a dataset with its checksums, and withdraws it if one differs.
+
+        `stamps` are those of its folder when it was opened.
+        """
         try:
             dataset.check_pool()
         except (PreparedDatasetError, OSError) as error:
-            if stamps_of(dataset.path) != stamps:  # the folder holds another by now: the open files decide
+            if stamps_of(dataset.path) != stamps:  # the folder holds another version by now: the open files decide
                 arrays = self._arrays_of(dataset)
                 if arrays is not None:
                     with suppress(ServiceError):
@@ -373,6 +385,7 @@ class Catalog:
             self._withdraw(dataset, _reason(dataset.path, error))
 
     def _withdraw(self, dataset: PreparedDataset, reason: str) -> None:
+        """Ends serving a version; if it is the current one, its folder is refused until its files change."""
         _LOG.error("withdrawing %s: %s", dataset.name, reason)
         with self._lock:
             olders = self._older.get(dataset.name, ())
@@ -384,7 +397,7 @@ class Catalog:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether it is a prepared folder, or may be one: if nobody may look into it, opening it raises."""
+    """Whether a folder is a prepared one. True also if it may not be read: opening it then gives the reason."""
     try:
         return (folder / MANIFEST).exists()
     except PermissionError:
@@ -422,7 +435,7 @@ def no_mixture(name: str) -> ServiceError:
 
 
 def _reason(folder: Path, error: Exception) -> str:
-    """Returns what a client may read: no path of this machine, no trace."""
+    """Returns why a folder cannot be opened, as clients may read it: without paths of this machine or traces."""
     if isinstance(error, PreparedDatasetError):
         return str(error)
     if isinstance(error, OSError):
@@ -431,5 +444,5 @@ def _reason(folder: Path, error: Exception) -> str:
 
 
 def not_served(name: str, reason: str) -> ServiceError:
-    """Returns the error for a dataset or mixture whose files are not as they must be."""
+    """Returns the error for a dataset or mixture whose files cannot be used."""
     return ServiceError(pb.ERROR_REASON_DATASET_CORRUPT, f"dataset {name!r} is not served: {reason}", {"dataset": name})

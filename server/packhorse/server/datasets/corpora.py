@@ -1,7 +1,7 @@
-"""The corpora of a server that sends tokens: where each dataset's tokens are, and the tokens of any of its bins.
+"""Corpora, for a server that sends tokens. A corpus is the tokens of one dataset or mixture.
 
-Owns opening them, noticing that they are not those of the plan, and withdrawing them, which leaves the dataset's ids as
-they are. Leaves reading to `packhorse.tokens`, and messages to `methods`.
+Owns finding and opening corpora, noticing tokens that do not fit the plan, and withdrawing their corpus, while the
+dataset's ids are still served. Leaves reading to `packhorse.tokens`, and messages to `methods`.
 """
 
 import logging
@@ -39,44 +39,45 @@ TRY_AGAIN_SECONDS = 60.0
 """Time after which a corpus that was withdrawn is opened again, if somebody asks for it."""
 
 CHECKED_BINS = 4096
-"""How many bins' lengths are compared at once by the check of a whole corpus."""
+"""Bins whose lengths are compared in one go by the check of a whole corpus."""
 
 AUTO = "auto"
-"""Stands for the tokens that every dataset's manifest names."""
+"""Value of --tokens for the tokens that each dataset's manifest names."""
 
 _LARGEST_TOKEN = 2**31 - 1
 
 _OPEN_AT_ONCE = (".idx", ".bin")
-"""Files that are mapped. Tables decode, and stores ask a network."""
+"""Suffixes of files that open at once, because they are mapped. Tables must be decoded, and stores take a network."""
 
 
 class BinTokens(NamedTuple):
-    """The tokens of some bins, of every entry in its order. Legend: S entries, T tokens."""
+    """The tokens of some bins. An entry is a sequence or piece in a bin. Legend: S entries, T tokens."""
 
     tokens: NDArray[np.unsignedinteger]
-    """End to end: uint16 or uint32 [T]."""
+    """Tokens of all entries in their order, end to end: uint16 or uint32 [T]."""
     sizes: NDArray[np.int64] | None
-    """How many each entry has: int64 [S]; None if each is a whole sequence that fills its room."""
+    """Number of tokens of each entry: int64 [S]; None if each is a whole sequence that fills its room."""
     whole_sizes: NDArray[np.int64] | None
-    """Tokens of each entry's whole sequence: int64 [S]; None with `sizes`."""
+    """Number of tokens of each entry's whole sequence: int64 [S]; None if `sizes` is None."""
     loss_mask: NDArray[np.bool_] | None
     """Which tokens are predicted: bool [T]; None for all."""
 
 
 class _Copies(threading.local):
-    """Sources of this thread: those that decode keep what they fetched, which threads must not share."""
+    """A thread's own copies of the sources: those that decode hold what they last fetched, so threads cannot share."""
 
     pair: "tuple[TokenSource, TokenSource | None] | None" = None
+    """Copies of the tokens' source and of the loss mask's; None until this thread needs them."""
 
 
 class Corpus:
     """The tokens of one dataset or mixture.
 
     Args:
-        plan: the facts that say how much of each sequence its room holds.
-        tokens: of its ids.
-        loss_mask: of the same ids; None if every token is predicted.
-        files: what is mapped, with the stamp that each had when it was opened.
+        plan: facts of the dataset, a `_Plan`, which say how much of each sequence its room holds.
+        tokens: the source of tokens, by the dataset's ids.
+        loss_mask: the source of the loss mask, by the same ids; None if every token is predicted.
+        files: path of each mapped file → the stamp that it had when it was opened.
     """
 
     def __init__(
@@ -104,11 +105,11 @@ class Corpus:
         return self._tokens.knows_lengths
 
     def read(self, bins: Bins, redacted: Redacted | None) -> BinTokens:
-        """Returns the tokens of bins.
+        """Returns the tokens of bins, with the replacements of redacted sequences.
 
         Raises:
-            ValueError: they do not fit the plan, or a file was changed.
-            OSError: they cannot be read.
+            ValueError: the tokens do not fit the plan, or a file was changed.
+            OSError: the tokens cannot be read.
         """
         tokens, loss_mask, ids, planned, firsts, components = self._asked(bins)
         sizes = whole = None
@@ -116,7 +117,7 @@ class Corpus:
         if is_cut:
             whole = tokens.lengths(ids)
             sizes = self._pieces.own_lengths(ids, planned, whole, firsts, components)
-        elif self._shares_prefixes:  # more than the rooms hold
+        elif self._shares_prefixes:  # an entry has its prefix's tokens too, for which its room has no place
             sizes = whole = planned
         own = planned if sizes is None else sizes
         cut: dict[str, Any] = {"first_tokens": firsts, "truncate": is_cut}
@@ -138,25 +139,31 @@ class Corpus:
         return BinTokens(_narrowed(values), sizes, whole, mask)
 
     def check_lengths(self, bins: Bins) -> None:
-        """Compares bins' lengths with those of their sequences; a ValueError if they do not fit."""
+        """Compares bins' lengths with those of the corpus; raises a ValueError if they do not fit."""
         tokens, _, ids, planned, firsts, components = self._asked(bins)
         held = tokens.lengths(ids)
         self._pieces.own_lengths(ids, planned, held, firsts, components)
 
     def _asked(self, bins: Bins) -> tuple[Any, ...]:
-        """Returns the sources of bins' entries, then their ids, rooms, first tokens and components."""
+        """Returns what reads the entries of bins, and what is asked of it.
+
+        Returns:
+            The source of tokens, and that of the loss mask or None. Then of each entry, int64 [S]: its id, its planned
+            length, its first token (None if all are 0), and its component (None without a mixture).
+        """
         components = None
         if bins.component_ids is not None:
             components = bins.component_ids.repeat(np.diff(bins.bin_ends, prepend=0))
         ids, planned = bins.ids.astype(np.int64), bins.lengths.astype(np.int64)
         firsts = None if bins.first_tokens is None else bins.first_tokens.astype(np.int64)
-        if self._shares_prefixes and firsts is not None:  # an entry is assembled whole
+        if self._shares_prefixes and firsts is not None:  # an entry is sent from token 0, with its prefix
             planned, firsts = planned + firsts, None
         tokens, loss_mask = self._sources()
         masks = None if loss_mask is None else loss_mask.of_sequences(components)
         return tokens.of_sequences(components), masks, ids, planned, firsts, components
 
     def _sources(self) -> tuple[TokenSource, TokenSource | None]:
+        """Returns the sources that this thread may use: the shared ones if they decode nothing, else its copies."""
         if self.knows_lengths and (self._loss_mask is None or self._loss_mask.knows_lengths):
             return self._tokens, self._loss_mask
         if self._copies.pair is None:
@@ -170,7 +177,7 @@ class Corpus:
 
 
 def _narrowed(tokens: NDArray[Any]) -> NDArray[np.unsignedinteger]:
-    """Returns tokens as uint16 if all fit, otherwise as uint32; a ValueError if one is no token id."""
+    """Returns tokens as uint16 if all fit, otherwise as uint32; raises a ValueError if one is no token id."""
     if tokens.dtype == np.uint16:
         return tokens
     least, most = tokens.min(initial=0), tokens.max(initial=0)
@@ -181,11 +188,13 @@ def _narrowed(tokens: NDArray[Any]) -> NDArray[np.unsignedinteger]:
 
 @dataclass
 class _Opened:
-    """A corpus as it was opened, or why it was not."""
+    """The result of opening a corpus."""
 
     corpus: Corpus | None
     why: str = ""
+    """Why there is no corpus, for clients."""
     again_at: float = 0.0
+    """Time, by `time.monotonic`, from which on opening is tried again if there is no corpus."""
 
 
 class Corpora:
@@ -200,7 +209,7 @@ class Corpora:
         self._given = dict(given or {})
         self._of_manifests = of_manifests
         self._lock = threading.Lock()
-        # By dataset and not by digest, which says nothing of tokens: two datasets may have the same.
+        # Keyed by dataset, not by digest: two datasets of one digest may have different tokens.
         self._opening: WeakKeyDictionary[Dataset, threading.Lock] = WeakKeyDictionary()
         self._opened: WeakKeyDictionary[Dataset, _Opened] = WeakKeyDictionary()
         self._wrong: dict[str, str] = {}  # dataset → why its tokens are not served
@@ -228,7 +237,7 @@ class Corpora:
         """Returns the corpus of a dataset or mixture.
 
         Raises:
-            ServiceError: it has none here, or it cannot be opened, or it was withdrawn.
+            ServiceError: this server does not know where its tokens are, cannot open them, or has withdrawn them.
         """
         with self._lock:
             opening = self._opening.setdefault(dataset, threading.Lock())
@@ -241,9 +250,10 @@ class Corpora:
         return opened.corpus
 
     def facts(self, dataset: Dataset) -> dict[str, Any]:
-        """Returns what a dataset's message says of its tokens, by its names.
+        """Returns the fields of a dataset's message that are about tokens: name → value.
 
-        What takes long to open is not opened for this: it has no loss mask until somebody asks for its tokens.
+        A corpus that takes long to open is not opened for this. Until somebody asks for its tokens, the message does
+        not say whether there is a loss mask.
         """
         wheres = [self._where(each) for each in _parts(dataset)]
         if not all(wheres):
@@ -267,10 +277,13 @@ class Corpora:
 
     @contextmanager
     def reading(self, dataset: Dataset) -> Iterator[None]:
-        """Withdraws a corpus that turns out not to be the plan's; what cannot be read now may be read later.
+        """Turns errors of the code inside the `with`, which reads tokens, into a ServiceError.
+
+        After a ValueError the corpus is withdrawn: its tokens do not fit the plan. After an OSError it is not, because
+        reading may succeed later.
 
         Raises:
-            ServiceError: instead of what is raised within.
+            ServiceError: the tokens cannot be read, or do not fit the plan.
         """
         try:
             yield
@@ -287,16 +300,17 @@ class Corpora:
             raise _not_served(dataset.name, why) from None
 
     def check_all(self, datasets: Iterable[Dataset]) -> None:
-        """Opens the corpora of datasets, and compares all lengths where that reads no tokens. Takes its time."""
+        """Opens the corpora of datasets, and compares all lengths if that needs no reading of tokens. Takes long."""
         for dataset in datasets:
             if not all(self._where(each) for each in _parts(dataset)):
                 continue
-            with suppress(ServiceError), self.reading(dataset):  # which the log has by then
+            with suppress(ServiceError), self.reading(dataset):  # the log has the error by then
                 corpus, epoch = self.of(dataset), dataset.epoch(0, 0)
                 for first in range(0, epoch.num_bins if corpus.knows_lengths else 0, CHECKED_BINS):
                     corpus.check_lengths(epoch.bins(np.arange(first, min(first + CHECKED_BINS, epoch.num_bins))))
 
     def _open(self, dataset: Dataset) -> _Opened:
+        """Opens a corpus; if that fails, logs why."""
         try:
             corpus = self._corpus(dataset)
         except (OSError, ValueError, ImportError) as error:
@@ -307,6 +321,12 @@ class Corpora:
         return _Opened(corpus)
 
     def _corpus(self, dataset: Dataset) -> Corpus:
+        """Returns a new corpus of a dataset, or of a mixture, whose components' sources it joins.
+
+        Raises:
+            ValueError: this server does not know where tokens are, or they are not those of the plan.
+            OSError: they cannot be opened.
+        """
         parts = _parts(dataset)
         if missing := [each.name for each in parts if not self._where(each)]:
             raise ValueError(
@@ -317,7 +337,7 @@ class Corpora:
         sources = {each.name: self._source(each) for each in parts}
         files: dict[str, FileStamp] = {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # whether prompts are trained on is for whoever trains
+            warnings.simplefilter("ignore")  # they advise whoever trains, about tokens that are in the loss
             if isinstance(dataset, MixtureDataset):
                 mixture = MixtureSource(sources)
                 found = loss_mask_of(mixture)
@@ -335,17 +355,18 @@ class Corpora:
         return Corpus(_Plan(dataset), tokens, mask, files)
 
     def _source(self, dataset: PreparedDataset) -> TokenSource:
+        """Opens the source of a dataset's tokens, and compares it with the manifest's fingerprint if there is one."""
         inputs, where = dataset.manifest.inputs, self._where(dataset)
         if inputs is None or inputs.tokens is None:
             return as_token_source(where)
         is_given = dataset.name in self._given
         source = as_token_source(where) if is_given else open_recorded(where, asdict(inputs.tokens), inputs.rows)
-        if is_given or not source.knows_lengths:  # a server can take its time
+        if is_given or not source.knows_lengths:  # reads tokens, for which a server has time
             check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
         return source
 
     def _where(self, dataset: PreparedDataset) -> str:
-        """Returns the path or URL of a dataset's tokens; empty if nothing says it."""
+        """Returns the path or URL of a dataset's tokens; empty if neither --tokens nor the manifest gives one."""
         if dataset.name in self._given:
             return self._given[dataset.name]
         inputs = dataset.manifest.inputs
@@ -359,13 +380,14 @@ class Corpora:
         self._opened[dataset] = self._refused(dataset, why)
 
     def _refused(self, dataset: Dataset, why: str) -> _Opened:
+        """Notes why a corpus is not served, and when it is tried again."""
         if all(self._where(each) for each in _parts(dataset)):  # else nobody wanted to serve them
             self._wrong[dataset.name] = why
         return _Opened(None, why, time.monotonic() + TRY_AGAIN_SECONDS)
 
 
 class _Component:
-    """A mixture's component, as its source wants to know it."""
+    """The facts of a mixture's component that `MixtureSource.for_components` reads."""
 
     def __init__(self, dataset: PreparedDataset) -> None:
         self.name = dataset.name
@@ -373,7 +395,7 @@ class _Component:
 
 
 class _Plan:
-    """A dataset's facts by the names of its message."""
+    """The facts of a dataset that `PieceRule.of` and `Corpus` read, under the names of the Dataset message."""
 
     def __init__(self, dataset: Dataset) -> None:
         manifest = dataset.manifest
@@ -386,11 +408,12 @@ class _Plan:
 
 
 def _parts(dataset: Dataset) -> list[PreparedDataset]:
-    """Returns the datasets whose tokens a dataset or mixture has."""
+    """Returns the components of a mixture, or the dataset itself."""
     return list(dataset.datasets) if isinstance(dataset, MixtureDataset) else [dataset]  # type: ignore[list-item]
 
 
 def _pair(option: str) -> tuple[str, str]:
+    """Reads NAME=PATH; raises a ValueError if the option is something else."""
     name, equals, where = option.partition("=")
     if not equals or not name or not where:
         raise ValueError(
@@ -402,6 +425,7 @@ def _pair(option: str) -> tuple[str, str]:
 
 
 def _table(path: str) -> dict[str, str]:
+    """Returns the table [tokens] of a TOML file, dataset → path or URL; raises a ValueError if it has none."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("tokens")
     except (OSError, ValueError) as error:
@@ -418,7 +442,7 @@ def _opens_at_once(where: str) -> bool:
 
 
 def _without_paths(text: str) -> str:
-    """Returns a message that clients may read: paths of this machine stay in its log."""
+    """Returns an error's message as clients may read it; one with a path of this machine is replaced."""
     return text if os.sep not in text else "they are not those of the plan; the server's log has the details"
 
 

@@ -15,14 +15,14 @@ _OPEN: dict[Path, tuple[Stamps, PreparedDataset]] = {}
 
 
 class Checked(Protocol):
-    """A set of texts, which processes may share."""
+    """A set of texts, which processes may share. A `set` is one for a single process."""
 
     def add(self, text: str, /) -> None:
         """Adds a text."""
         ...
 
     def __contains__(self, text: str, /) -> bool:
-        """Whether it was added."""
+        """Whether a text was added."""
         ...
 
 
@@ -31,8 +31,8 @@ class LazyCatalog(Catalog):
 
     Args:
         root: as of a Catalog.
-        checked: folders, with their files' stamps, whose arrays matched their checksums. They are not compared again;
-            others are added.
+        checked: a text for each folder, with its files' stamps, whose arrays matched their checksums. These folders are
+            not compared again; others are added after their comparison.
 
     Raises:
         PreparedDatasetError: there is no dataset.
@@ -43,12 +43,14 @@ class LazyCatalog(Catalog):
         super().__init__(root)
 
     def _open_first(self) -> None:
+        """Opens nothing: each dataset is opened when a client asks for it."""
         pass
 
     def refuse_link(self, path: Path, name: str) -> None:
         """Refuses nothing: this process has the rights of its user."""
 
     def _load(self, folder: Path, stamps: Stamps) -> tuple[PreparedDataset, bool]:
+        """Opens a folder, as `Catalog._load`, or returns the dataset that this process has open already."""
         is_checked = _key(folder, stamps) in self._checked
         known_stamps, dataset = _OPEN.get(folder, ((), None))
         if dataset is None or known_stamps != stamps:
@@ -62,10 +64,12 @@ class LazyCatalog(Catalog):
         return dataset, is_checked
 
     def _check_beside_serving(self, dataset: PreparedDataset, stamps: Stamps) -> None:
+        """Compares a dataset with its checksums, as `Catalog` does, and remembers that they matched."""
         super()._check_beside_serving(dataset, stamps)
         if self._current.get(dataset.name) is not None:  # it was not withdrawn
             self._checked.add(_key(dataset.path, stamps))
 
 
 def _key(folder: Path, stamps: Stamps) -> str:
+    """Returns the text by which a folder in this state is remembered in `checked`."""
     return f"{folder} {stamps}"

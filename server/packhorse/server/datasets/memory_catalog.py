@@ -1,7 +1,7 @@
 """The catalog of datasets that are planned from lengths in memory, for an embedded client.
 
-Owns the way from lengths to an open dataset: it is that of `packhorse prepare`, so the bins are the same. Datasets in
-folders are in `lazy_catalog`.
+Owns the way from lengths to an open dataset. It runs `packhorse.prepare` into a temporary folder, so the bins are the
+same as those of a prepared folder. Datasets in folders are in `lazy_catalog`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,10 +26,10 @@ class MemoryCatalog:
 
     Args:
         lengths: name → int32 [S], lengths in tokens; ids are indices.
-        options: those of `prepare` that shape a plan.
+        options: fields of PlanOptions, and `group_size`.
 
     Raises:
-        ValueError: an option or a length is not as it must be.
+        ValueError: an option or a length is out of range.
     """
 
     def __init__(self, lengths: Mapping[str, NDArray[np.int32]], options: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ class MemoryCatalog:
         return []
 
     def get(self, name: str, digest: str = "") -> PreparedDataset:
-        """Returns a dataset; a ServiceError if there is none of that name."""
+        """Returns a dataset; raises a ServiceError if there is none of that name."""
         if name not in self._datasets:
             raise no_dataset(name, self.names())
         return self._datasets[name]
@@ -72,7 +72,7 @@ class MemoryCatalog:
 
 
 def _planned(name: str, lengths: NDArray[np.int32], options: Mapping[str, Any]) -> PreparedDataset:
-    """Prepares a dataset in a folder that is gone when this returns."""
+    """Prepares a dataset in a temporary folder, and returns it with its arrays in memory."""
     with TemporaryDirectory(prefix="packhorse-") as folder:
         index = Path(folder, "lengths.idx")
         with index.open("wb") as file:
@@ -96,6 +96,7 @@ def _planned(name: str, lengths: NDArray[np.int32], options: Mapping[str, Any]) 
 
 
 def _held(mapped: NDArray[Any]) -> NDArray[Any]:
+    """Returns a copy of a mapped array, in memory."""
     held = np.array(mapped)
-    held.flags.writeable = False  # as mapped arrays are: groups' are a type of their own to the compiler
+    held.flags.writeable = False  # as mapped arrays are: for Numba, a writable array would be of another type
     return held

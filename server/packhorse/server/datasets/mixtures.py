@@ -1,7 +1,7 @@
 """The mixtures that are served beside a catalog's datasets: every `NAME.mixture.toml` below its root.
 
-Owns reading their files, again when they change, and putting them together from the catalog's datasets. Leaves what a
-file says to `packhorse.dataset`, the datasets to `catalog`, and how far runs have come to `run_progress`.
+Owns reading their files, again when they change, and making mixtures of the catalog's datasets. Leaves the content of a
+file to `packhorse.dataset`, the datasets to `catalog`, and how far runs have come to `run_progress`.
 """
 
 import logging
@@ -36,18 +36,18 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Read:
-    """A file as it was read."""
+    """A mixture, and the stamp that its file had when it was read."""
 
     stamp: Stamp
     mixture: MixtureDataset
 
 
 class Mixtures:
-    """A catalog's datasets, and the mixtures of them.
+    """A catalog's datasets, and the mixtures of them. Implements `protocols.Datasets`.
 
     A mixture's file is read again when it changed. If it is wrong then, the mixture stays as it was, and the log says
-    why; only a mixture that was never right is refused. Streams of a mixture that changed end, and their clients reopen
-    them in the new one: the chain of its digests decides whether they may.
+    why; only a mixture that was never right is refused. If a mixture changes, its streams end, and their clients reopen
+    them: the chain of digests decides whether they may continue in the changed mixture.
 
     Args:
         catalog: of the datasets; its root is also that of the mixtures.
@@ -55,11 +55,11 @@ class Mixtures:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._reading: dict[str, threading.RLock] = {}  # by name: only those who ask for the same wait
+        self._reading: dict[str, threading.RLock] = {}  # by name: only requests for the same mixture wait
         self._read: dict[str, _Read] = {}
-        self._logged: dict[str, Stamp] = {}
+        self._logged: dict[str, Stamp] = {}  # name → stamp of the file about which the log has a line
         self._wrong: dict[str, str] = {}  # name → why its file is refused
-        self._hidden: set[str] = set()  # names that were logged
+        self._hidden: set[str] = set()  # names of mixtures hidden by a dataset, which the log has
         self._takedowns = Takedowns(catalog.root, catalog.refuse_link)
 
     @property
@@ -68,7 +68,7 @@ class Mixtures:
         return self._catalog.root
 
     def names(self) -> list[str]:
-        """As of Datasets."""
+        """Returns the names of all datasets and mixtures that can be served, ascending."""
         return [name for name in sorted({*self._catalog.names(), *self._files()}) if self._is_served(name)]
 
     def opened(self) -> list[MixtureDataset]:
@@ -76,13 +76,13 @@ class Mixtures:
         return [read.mixture for name, read in sorted(self._read.items()) if self._path(name) is not None]
 
     def troubles(self) -> dict[tuple[str, str], str]:
-        """Returns what is wrong with files below the root: (dataset, mixture or takedown, its name) → why."""
+        """Returns what is wrong with files below the root: ("dataset", "mixture" or "takedown", its name) → why."""
         wrong = {name: why for name, why in list(self._wrong.items()) if self._is_there(name)}
         kinds = {"dataset": self._catalog.troubles(), "mixture": wrong, "takedown": self._takedowns.troubles()}
         return {(kind, name): why for kind, whys in kinds.items() for name, why in sorted(whys.items())}
 
     def older_digests(self, name: str) -> list[str]:
-        """As of Datasets; a mixture has none: its chain of digests says whether a run may continue."""
+        """Returns the digests of a dataset's older versions; none for a mixture, which has its chain of digests."""
         is_dataset = self._catalog.has(name) or not self._is_there(name)
         return self._catalog.older_digests(name) if is_dataset else []
 
@@ -91,12 +91,11 @@ class Mixtures:
         self._takedowns.warn_of_unknown_ids()
 
     def get(self, name: str, digest: str = "") -> Dataset:
-        """As of Datasets."""
+        """Returns a dataset or mixture; see `Datasets.get`. A mixture has one version only, and ignores `digest`."""
         read = self._read.get(name)
         try:
-            found = (
-                None if self._catalog.has(name) else self._look(name)
-            )  # a dataset comes before a mixture of its name
+            # A dataset comes before a mixture of its name.
+            found = None if self._catalog.has(name) else self._look(name)
         except TimeoutError as error:
             why = f"{name}{MIXTURE_SUFFIX} cannot be looked at: {error.strerror}"
             if read is None:
@@ -114,11 +113,12 @@ class Mixtures:
     def append_stage(
         self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
     ) -> None:
-        """As of Datasets."""
+        """Appends a stage to a mixture's file; see `Datasets.append_stage`."""
         mixture, path = self.get(name), self._path(name)
         if path is None or not isinstance(mixture, MixtureDataset):
             raise no_mixture(name)
         last = mixture.chain[-1][0]
+        # Done before: a client that got no answer asks again.
         if last < from_position if stage is None else last == from_position and mixture.file.stages[-1] == stage:
             return
         check()
@@ -134,19 +134,19 @@ class Mixtures:
             ) from None
 
     def confirm(self, dataset: Dataset, components: Iterable[int] = ()) -> None:
-        """As of Datasets."""
+        """Makes sure that bins came from files that were checked; see `Datasets.confirm`."""
         if isinstance(dataset, MixtureDataset):
             try:
                 for number in components:
                     self._catalog.confirm(dataset.datasets[number])
             except ServiceError:
-                self._read.pop(dataset.name, None)  # it is put together again, from the datasets then
+                self._read.pop(dataset.name, None)  # the mixture is made again, from the datasets as they are then
                 raise
         elif isinstance(dataset, PreparedDataset):
             self._catalog.confirm(dataset)
 
     def is_current(self, dataset: Dataset) -> bool:
-        """As of Datasets. Streams also continue if the mixture's file is gone: nothing says otherwise."""
+        """Whether a dataset's streams continue. They do if a mixture's file is gone: only a changed file ends them."""
         if not isinstance(dataset, MixtureDataset):
             return True
         try:
@@ -156,14 +156,15 @@ class Mixtures:
         return now is dataset
 
     def takedown(self, dataset: Dataset, *, is_open: bool = False) -> Takedown:
-        """As of Datasets."""
+        """Returns what files take away from a dataset or mixture; see `Datasets.takedown`."""
         return self._takedowns.of(dataset, is_open=is_open)
 
     def follow(self, progress: StreamProgress) -> None:
-        """As of Datasets."""
+        """Follows an open stream; see `Datasets.follow`."""
         self._takedowns.follow(progress)
 
     def _is_served(self, name: str) -> bool:
+        """Whether a dataset or mixture, with its takedown, can be served; logs why not."""
         try:
             self.takedown(self.get(name))
         except ServiceError as error:
@@ -176,6 +177,13 @@ class Mixtures:
         return True
 
     def _reread(self, name: str, path: Path, stamp: Stamp) -> MixtureDataset:
+        """Reads a mixture's changed file, and returns the mixture that is served from now on.
+
+        That is the same as before if the file is wrong, or says the same.
+
+        Raises:
+            ServiceError: the file is wrong, and was never right.
+        """
         read = self._read.get(name)
         before = None if read is None else read.mixture
         if read is not None and read.stamp == stamp:  # another thread was faster
@@ -186,7 +194,7 @@ class Mixtures:
             if before is None:
                 raise not_served(name, str(error)) from None
             why = f"{error}; it stays as it was, digest {before.manifest.digest}"
-            if isinstance(error.__cause__, OSError):  # it is read again, though it stays the same: the disk may answer
+            if isinstance(error.__cause__, OSError):  # reads the file again though it is unchanged: the disk may answer
                 self._note(name, why)
             else:
                 self._log(name, why, stamp)
@@ -211,6 +219,7 @@ class Mixtures:
         return mixture
 
     def _opened(self, name: str, path: Path) -> MixtureDataset:
+        """Returns the mixture of a file; raises a PreparedDatasetError if the file or a component is wrong."""
         self._catalog.refuse_link(path, path.name)
         file = MixtureFile.parse(text_of(path, MOST_MIXTURE_BYTES, MixtureError), path.name)
         try:
@@ -233,26 +242,27 @@ class Mixtures:
             raise MixtureError(error.message) from None
 
     def _log(self, name: str, reason: str, stamp: Stamp | None = None) -> None:
-        """Logs, once for each state of the file, why it is refused."""
+        """Logs why a mixture's file is refused, once for each state of the file."""
         stamp = stamp or self._stamp(name)
         if stamp is not None and self._logged.get(name) != stamp:
             self._logged[name] = stamp
             self._note(name, reason)
 
     def _note(self, name: str, reason: str) -> None:
-        """Notes, and logs once, what is wrong with a file."""
+        """Notes what is wrong with a mixture's file, and logs it unless it was noted before."""
         if self._wrong.get(name) != reason:
             self._wrong[name] = reason
             _LOG.error("mixture %s: %s", name, reason)
 
     def _files(self) -> list[str]:
-        """Returns the names of the mixtures' files, right or wrong; without an answer of the disk, of those read."""
+        """Returns the names of all mixtures' files, right or wrong; if the disk does not answer, those read before."""
         try:
             return look_at(f"{self._catalog.root}/*{MIXTURE_SUFFIX}", lambda: list(self._found()))
         except TimeoutError:
             return sorted(self._read)
 
     def _found(self) -> Iterator[str]:
+        """Yields the name of each mixture's file below the root; logs once a file whose name a dataset has."""
         if not has_manifest(self._catalog.root):
             for path in sorted(self._catalog.root.glob(f"*{MIXTURE_SUFFIX}")):
                 name = path.name.removesuffix(MIXTURE_SUFFIX)
@@ -263,7 +273,7 @@ class Mixtures:
                     _LOG.error("mixture %s: a dataset has that name and is served instead; rename one of them", name)
 
     def _look(self, name: str) -> tuple[Path, Stamp] | None:
-        """Returns the path and stamp of a mixture's file, or None; a TimeoutError if the disk does not answer."""
+        """Returns path and stamp of a mixture's file; None if it has none. Raises a TimeoutError if the disk hangs."""
 
         def look() -> tuple[Path, Stamp] | None:
             path = self._path(name)
@@ -273,13 +283,14 @@ class Mixtures:
         return look_at(f"{self._catalog.root}/{name}{MIXTURE_SUFFIX}", look)
 
     def _is_there(self, name: str) -> bool:
-        """Whether a mixture has a file; also as long as the disk does not say."""
+        """Whether a mixture has a file; if the disk does not answer, whether one was read before."""
         try:
             return self._look(name) is not None
         except TimeoutError:
             return name in self._read
 
     def _stamp(self, name: str) -> Stamp | None:
+        """Returns the stamp of a mixture's file; None if it has none, or the disk does not answer."""
         try:
             found = self._look(name)
         except TimeoutError:

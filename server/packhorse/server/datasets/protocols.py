@@ -13,7 +13,7 @@ from packhorse.epoch import Source
 
 @dataclass(eq=False)
 class StreamProgress:
-    """How far an open stream has come."""
+    """The epoch of an open stream, and how far the stream has come in it."""
 
     name: str
     """Name of its dataset."""
@@ -24,11 +24,11 @@ class StreamProgress:
     num_bins: int
     """Bins of the whole epoch."""
     position: int = 0
-    """Bins before this position of the whole epoch have left."""
+    """End, exclusive, of the positions that were sent, counted in the whole epoch, with those that are skipped."""
 
     @property
     def run_position(self) -> int:
-        """Bins before this position of the run have left."""
+        """The same end, counted from the beginning of the run."""
         return self.epoch * self.num_bins + self.position
 
     def __str__(self) -> str:
@@ -36,11 +36,11 @@ class StreamProgress:
 
 
 class SizedSource(Source, Protocol):
-    """An epoch that knows its size."""
+    """A source that knows how much memory it takes."""
 
     @property
     def num_bytes(self) -> int:
-        """Memory that this epoch takes beside its dataset."""
+        """Bytes of memory that this source takes, beside those of its dataset."""
         ...
 
 
@@ -64,12 +64,12 @@ class Dataset(Protocol):
 
     @property
     def key_tables(self) -> Mapping[str, Keys | None]:
-        """A mixture's keys by component, in their order; a dataset's own under an empty name."""
+        """Component → its keys, in the order of components; a dataset's own keys under an empty name."""
         ...
 
     @property
     def num_rooms(self) -> int:
-        """Number of distinct rooms; locating an id searches each."""
+        """Number of distinct rooms. Locating an id takes a search for each."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class Dataset(Protocol):
 
     @property
     def has_templates(self) -> bool:
-        """Whether a bin's template tells the lengths of its sequences."""
+        """Whether the lengths of a bin's sequences follow from its template."""
         ...
 
     def epoch(self, number: int, seed: int) -> SizedSource:
@@ -88,7 +88,7 @@ class Dataset(Protocol):
 
 
 class Datasets(Protocol):
-    """Where datasets come from: `Mixtures` over a catalog, or a `MemoryCatalog`."""
+    """The datasets and mixtures that the backend serves: `Mixtures` over a catalog, or a `MemoryCatalog`."""
 
     def names(self) -> list[str]:
         """Returns the names of all datasets and mixtures, ascending."""
@@ -99,7 +99,7 @@ class Datasets(Protocol):
         ...
 
     def get(self, name: str, digest: str = "") -> Dataset:
-        """Returns a dataset, in the version of that digest if it is kept; a ServiceError if there is none."""
+        """Returns a dataset, in the version of a digest if that is kept; raises a ServiceError if there is none."""
         ...
 
     def confirm(self, dataset: Dataset, components: Iterable[int] = ()) -> None:
@@ -109,14 +109,14 @@ class Datasets(Protocol):
     def append_stage(
         self, name: str, stage: StageEntry | None, from_position: int, check: Callable[[], None], *, replace: bool
     ) -> None:
-        """Appends a stage to a mixture; nothing if it is the last stage already, as when a client asks again.
+        """Appends a stage to a mixture. Does nothing if it is the last stage already: a client may ask again.
 
         Args:
             name: of the mixture.
-            stage: without `until`; None if stages are only taken back.
-            from_position: of the run, where it begins.
-            check: called before anything is written; raises if the future may not change from there on.
-            replace: first takes back the stages that begin at the position or later.
+            stage: without `until`; None if stages are only removed.
+            from_position: position of the run at which the stage begins.
+            check: called before anything is written; raises if bins from the position on have been sent.
+            replace: whether to remove first the stages that begin at the position or later.
 
         Raises:
             ServiceError: the name is not a mixture's, the stage or its position is wrong, or the file cannot be
@@ -132,14 +132,14 @@ class Datasets(Protocol):
             is_open: whether an open stream asks: the answer may be a quarter of a second old.
 
         Raises:
-            ServiceError: its file was never right.
+            ServiceError: a file is wrong, and was never right.
         """
         ...
 
     def follow(self, progress: StreamProgress) -> None:
-        """Follows an open stream while its progress is held: no file takes away what it has passed."""
+        """Follows an open stream until its caller drops `progress`: no file may skip positions that it has passed."""
         ...
 
     def is_current(self, dataset: Dataset) -> bool:
-        """Whether its streams continue; False if a mixture was changed, and its clients must reopen them."""
+        """Whether open streams of a dataset continue; False if a mixture has changed, and clients must reopen them."""
         ...

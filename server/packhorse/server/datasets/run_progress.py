@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 
 _ROWS = 4096
-"""Mixtures that share a row share the furthest position: at worst, a change that was possible is refused."""
+"""Rows of the table. A mixture's row is a hash of its name. Mixtures that share a row share the furthest position: at
+worst, a change that was possible is refused."""
 
 
 class RunProgress:
-    """The furthest position of the run that was sent of each mixture. Safe to be used by many threads.
+    """Each mixture's furthest position, counted from the run's beginning, that was sent. Safe with many threads.
 
-    Each process writes its own column, and reads all of them; no lock between processes is needed.
+    The table has a row for each mixture and a column for each process. A process writes only its own column and reads
+    all of them, so processes need no lock.
 
     Example:
         >>> reached = RunProgress()
@@ -27,12 +29,12 @@ class RunProgress:
 
     Args:
         path: the file that several processes share, as `make_shared_table` made it; None for one process.
-        slot: the index of this process's column. If it dies, its successor continues with that.
+        slot: the index of this process's column. If the process dies, its replacement continues with the column.
     """
 
     def __init__(self, path: Path | None = None, slot: int = 0) -> None:
         columns = np.zeros(_ROWS, np.int64) if path is None else np.memmap(path, np.int64, mode="r+")
-        self._table = columns.reshape(-1, _ROWS)
+        self._table = columns.reshape(-1, _ROWS)  # [processes, _ROWS]: the file has one column after the other
         self._slot = slot
         self._lock = threading.Lock()
 
@@ -49,7 +51,7 @@ class RunProgress:
 
 
 def make_shared_table(path: Path, num_processes: int) -> None:
-    """Writes the file that processes share."""
+    """Writes the file that processes share, filled with zeros."""
     path.write_bytes(bytes(8 * _ROWS * num_processes))
 
 

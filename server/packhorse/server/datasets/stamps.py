@@ -1,7 +1,7 @@
 """Stamps of open and refused files, which show that a folder or its data has changed.
 
-Owns the stamps of a folder and of a dataset's open arrays, and the datasets that hold them. Leaves which version of a
-dataset a digest names, and opening and withdrawing, to `catalog`.
+Owns the stamps of a folder and of a dataset's open arrays, and the catalog's records that contain them: open datasets,
+older versions and refused folders. Leaves finding, opening and withdrawing datasets to `catalog`.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ KEEP_SECONDS = 3600.0
 Stamps: TypeAlias = tuple[tuple[str | int, ...], ...]
 """(name, inode, size in bytes, time of change in nanoseconds, mode, owner, group) of every file in a folder.
 
-A file's time of change does not change with its permissions."""
+Mode, owner and group are there because a file's time of change does not change with its permissions."""
 
 
 def stamps_of(folder: Path) -> Stamps:
@@ -38,7 +38,7 @@ def stamps_of(folder: Path) -> Stamps:
 
 
 class ArrayStamps:
-    """A dataset's array files as they were opened, by descriptor, so that replacing the folder changes nothing.
+    """The stamps of a dataset's open array files, asked by descriptor: replacing the folder does not change them.
 
     Args:
         descriptors: file name → descriptor, open for reading; closed with this object.
@@ -53,7 +53,7 @@ class ArrayStamps:
     def of(cls, dataset: PreparedDataset) -> "ArrayStamps":
         """Opens a dataset's array files once more."""
         paths = [dataset.path / name for name in sorted(dataset.manifest.checksums) if name.endswith(".npy")]
-        with ExitStack() as opened:  # those before one that cannot be opened are closed
+        with ExitStack() as opened:  # if one cannot be opened, closes those opened before it
             descriptors = {}
             for path in paths:
                 descriptors[path.name] = os.open(path, os.O_RDONLY)
@@ -66,7 +66,7 @@ class ArrayStamps:
         return self._now() == self._stamps
 
     def check_again(self, dataset: PreparedDataset) -> None:
-        """Compares files that were written to with their checksums; those that still match are good again.
+        """Compares all files with their checksums; if they match, their stamps of now count as unchanged.
 
         Raises:
             PreparedDatasetError: a file was cut or altered.
@@ -80,7 +80,7 @@ class ArrayStamps:
         self._stamps = now
 
     def _now(self) -> list[tuple[int, int]]:
-        """(size in bytes, time of change in nanoseconds) of every file."""
+        """Returns (size in bytes, time of change in nanoseconds) of every file."""
         stats = [os.fstat(descriptor) for descriptor in self._descriptors.values()]
         return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
 
@@ -106,7 +106,7 @@ class OlderVersion:
         self._read_at = time.monotonic()
 
     def holds(self, dataset: PreparedDataset) -> bool:
-        """Whether it is this version."""
+        """Whether a dataset is this version."""
         return self._dataset() is dataset
 
     def read(self) -> PreparedDataset | None:
@@ -127,10 +127,11 @@ class RefusedFolder:
     """A folder that could not be opened, or was withdrawn."""
 
     reason: str
+    """Why, as clients may read it."""
     stamps: Stamps
-    """Stamps of its files when it was refused: it is tried again when they change."""
+    """Stamps of its files when it was refused. The folder is tried again when they change."""
     until: float = math.inf
-    """When it is tried again in any case, by `time.monotonic`."""
+    """Time, by `time.monotonic`, from which the folder is tried again in any case."""
     lacks_files: bool = False
     """Whether it could not be opened because the server had too many files open."""
 

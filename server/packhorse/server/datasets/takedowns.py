@@ -1,7 +1,7 @@
 """The takedowns that are in force: every `NAME.takedown.toml` beside a dataset or mixture, read again when it changes.
 
-Owns when a file takes effect, which open streams forbid that, and which of its ids do not exist. Leaves what a file
-says to `packhorse.dataset`, and what follows for bins to `stream_request`, `open_stream` and `backend`.
+Owns when a file takes effect, which open streams prevent that, and which of its ids do not exist. Leaves the content of
+a file to `packhorse.dataset`, and what follows for bins to `stream_request`, `open_stream` and `backend`.
 """
 
 import logging
@@ -35,24 +35,27 @@ from packhorse.storage import Stamp, look_at, stamp_of
 _LOG = logging.getLogger(__name__)
 
 FRESH_SECONDS = 0.25
-"""For an open stream, files are looked at again when the last look is older: it asks at every block, and a mixture may
-have a file for each of a thousand components."""
+"""Seconds after which an open stream's files are looked at again. Not at every block, when the stream asks: a mixture
+may have a file for each of a thousand components."""
 
 MOST_LOOKED_UP = 10_000
-"""Ids of a redaction that are looked up for the log: each takes some 70 microseconds of a processor."""
+"""Most ids of a redaction that are looked up for the log: each takes about 70 microseconds of a processor."""
 
 NOTHING = Takedown()
-"""In force if no file takes anything away."""
+"""The takedown if no file takes anything away."""
 
 _MOST_NAMED = 10
+"""Most ids, and most keys, that a message lists."""
 _NO_FILE = TakedownFile()
+"""The content of a file that does not exist."""
 
 Stamps = tuple[tuple[Path, Stamp | None], ...]
+"""(path, stamp or None if it cannot be read) of a takedown's file, then of each file of ids that it names."""
 
 
 @dataclass
 class _Read:
-    """A file as it was last read."""
+    """What is known of one takedown's file: the content in force, and what is wrong with a newer one."""
 
     file: TakedownFile | None = None
     """The content in force; None if no content was ever right."""
@@ -66,7 +69,7 @@ class _Read:
     """What is wrong with the content now; empty if nothing is."""
 
     def refuse(self, stamps: Stamps, why: str, name: str) -> None:
-        """Leaves the content in force as it was, and logs once why; without any, the dataset is not served."""
+        """Leaves the content in force as it was, and logs once why. If there is none, the dataset is not served."""
         if self.logged != stamps:
             self.logged = stamps
             if self.file is None:
@@ -81,8 +84,10 @@ class _InForce:
     """The takedown of a dataset or mixture when it was last put together."""
 
     files: tuple[TakedownFile, ...] = ()
+    """Contents that the takedown was made of."""
     takedown: Takedown = NOTHING
     looked_at: float = float("-inf")
+    """Time of the last look at the files, by `time.monotonic`."""
 
 
 class Takedowns:
@@ -102,7 +107,7 @@ class Takedowns:
         self._folder = root.parent if is_dataset else root
         self._refuse_link = (lambda path, name: None) if is_dataset else refuse_link
         self._lock = threading.Lock()  # held to look up and note, never while files are read
-        self._reading: dict[str, threading.RLock] = {}  # by dataset or mixture: only those who ask for it wait
+        self._reading: dict[str, threading.RLock] = {}  # by dataset or mixture: only requests for the same one wait
         self._read: dict[str, _Read] = {}
         self._in_force: weakref.WeakKeyDictionary[Dataset, _InForce] = weakref.WeakKeyDictionary()
         self._streams: weakref.WeakSet[StreamProgress] = weakref.WeakSet()
@@ -131,22 +136,22 @@ class Takedowns:
             return kept.takedown
 
     def troubles(self) -> dict[str, str]:
-        """Returns what is wrong with files at the last look, by the name of their dataset or mixture."""
+        """Returns name of a dataset or mixture → what was wrong with its file at the last look."""
         return {name: read.why for name, read in list(self._read.items()) if read.why}
 
     def follow(self, progress: StreamProgress) -> None:
-        """Follows an open stream while its progress is held."""
+        """Follows an open stream until its caller drops `progress`."""
         with self._lock:
             self._streams.add(progress)
 
     def furthest(self, name: str) -> StreamProgress | None:
-        """Returns the open stream of a dataset or mixture that has come furthest in its run."""
+        """Returns the open stream of a dataset or mixture that has come furthest in its run; None without streams."""
         with self._lock:
             streams = [stream for stream in self._streams if stream.name == name]
         return max(streams, key=lambda stream: stream.run_position, default=None)
 
     def warn_of_unknown_ids(self) -> None:
-        """Warns of ids in files changed since the last call that their dataset does not have; may take a second."""
+        """Logs which ids in files changed since the last call do not exist in the dataset; may take a second."""
         with self._lock:
             changed = {name: (dataset, self._read[name].file) for name, dataset in self._changed.items()}
             self._changed.clear()
@@ -167,10 +172,11 @@ class Takedowns:
         """Returns the content in force of the files of a dataset, or of a mixture and its components.
 
         Raises:
-            TakedownError: one is wrong, or cannot be looked at, and there was none before.
+            TakedownError: a file is wrong or cannot be looked at, and none of its contents was ever right.
         """
 
         def look() -> list[tuple[bool, Stamps]]:
+            """Returns of each file whether it is missing, and its stamps."""
             paths = [self._path(each.name) for each in datasets]
             reads = [self._read.get(each.name) for each in datasets]
             return [(_is_missing(path), self._stamps(path, read)) for path, read in zip(paths, reads, strict=True)]
@@ -193,16 +199,17 @@ class Takedowns:
         return self._folder / f"{name}{TAKEDOWN_SUFFIX}"
 
     def _file(self, name: str, dataset: Dataset, is_missing: bool, stamps: Stamps) -> TakedownFile:
-        """Returns a file's content in force; a TakedownError if it is wrong and there was none before."""
+        """Returns a file's content in force; raises a TakedownError if none of its contents was ever right."""
         with self._lock:
             reading = self._reading.setdefault(name, threading.RLock())
-        with reading:  # a component's file is also its own dataset's
+        with reading:  # the file is read for the dataset itself and for each mixture that has it as a component
             return self._current(name, dataset, is_missing, stamps)
 
     def _current(self, name: str, dataset: Dataset, is_missing: bool, stamps: Stamps) -> TakedownFile:
+        """Returns as `_file`, which holds the lock; reads the file if it has new stamps."""
         path = self._path(name)
         if name not in self._read:
-            # Without a file, nothing is taken away until a right file says otherwise.
+            # Without a file, nothing is taken away until a file appears that is right.
             self._read[name] = _Read(_NO_FILE, ((path, None),)) if is_missing else _Read()
         read = self._read[name]
         if stamps == read.stamps:
@@ -214,6 +221,7 @@ class Takedowns:
         return read.file
 
     def _reread(self, name: str, path: Path, stamps: Stamps, read: _Read, dataset: Dataset) -> None:
+        """Reads a changed file. Its content comes into force if it is right and no open stream has passed its skips."""
         before = read.file
         if stamps[0][1] is None:
             why = "is gone" if _is_missing(path) else "cannot be read, or is a link that leads nowhere"
@@ -225,11 +233,11 @@ class Takedowns:
         except PreparedDatasetError as error:
             read.refuse(stamps, str(error), name)
             if isinstance(error.__cause__, OSError):
-                read.refused = ()  # it is tried again, though it stays the same: the disk may answer then
+                read.refused = ()  # the file is read again though it is unchanged: the disk may answer then
             return
         if before is not None and (passed := self._passed(name, before, file)):
             read.refuse(stamps, f"{path.name}: {passed}", name)
-            read.refused = ()  # it is tried again: the streams may end
+            read.refused = ()  # the file is read again though it is unchanged: the streams may have ended then
             return
         read.file, read.why = file, ""
         self._changed[name] = dataset
@@ -247,17 +255,19 @@ class Takedowns:
             _LOG.info("%s is in force: redactions: %d, skips: %d", path.name, len(file.redactions), len(file.skips))
 
     def _stamps(self, path: Path, read: _Read | None) -> Stamps:
+        """Returns the stamps of a file, and of the files of ids that its content in force names."""
         ids_files = read.file.ids_files if read is not None and read.file is not None else ()
         paths = [path, *(path.with_name(name) for name in ids_files)]
         return tuple((each, stamp_of(each)) for each in paths)
 
     def _parsed(self, path: Path) -> TakedownFile:
+        """Returns the content of a file; raises a PreparedDatasetError if it is wrong."""
         self._refuse_link(path, path.name)
         read_ids = read_ids_of(path, lambda ids_file: self._refuse_link(ids_file, ids_file.name))
         return TakedownFile.parse(takedown_text(path), path.name, read_ids)
 
     def _passed(self, name: str, before: TakedownFile, now: TakedownFile) -> str:
-        """Says which open stream has passed positions whose skip changes; empty for none."""
+        """Returns a sentence about an open stream that has passed positions whose skip changes; empty for none."""
         for stream in self._streams:
             if stream.name != name:
                 continue
@@ -274,7 +284,7 @@ class Takedowns:
         return ""
 
     def _late(self, name: str, before: TakedownFile, now: TakedownFile) -> str:
-        """Says which run has received bins that a new redaction should cover; empty for none."""
+        """Returns a sentence about an open stream that has sent bins which a new redaction concerns; empty for none."""
         for redaction, digest in zip(now.redactions, now.chain, strict=True):
             if redaction.seed is None or digest in before.chain:
                 continue
@@ -289,7 +299,7 @@ class Takedowns:
 
 
 def _is_missing(path: Path) -> bool:
-    """Whether nothing is there, not even a link that leads nowhere: that is meant to take something away."""
+    """Whether the file is gone. A link that leads nowhere counts as present: somebody wanted a takedown."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -300,18 +310,19 @@ def _is_missing(path: Path) -> bool:
 
 
 def _says(file: TakedownFile) -> bool:
+    """Whether a file takes anything away."""
     return bool(file.redactions or file.skips)
 
 
 def put_together(dataset: Dataset, files: tuple[TakedownFile, ...]) -> Takedown:
-    """Returns what files take away together.
+    """Returns the takedown that files make together.
 
     Args:
         dataset: or mixture.
-        files: its own, then those of a mixture's components, in order, or none of these.
+        files: the file of the dataset or mixture, then either one for each component of the mixture, in order, or none.
 
     Raises:
-        TakedownError: its own file names a component or key that it does not have; the message names the file.
+        TakedownError: a file names a component or key that does not exist; the message names the dataset's file.
     """
     own, *of_components = files
     tables = dataset.key_tables
@@ -365,6 +376,9 @@ def unknown_names(dataset: Dataset, redaction: Redaction, *, most: int | None = 
 
 
 def _epochs_to_compare(before: TakedownFile, now: TakedownFile, reached: int) -> Iterator[int]:
-    """Yields the epochs up to `reached` that may differ: those that a file names, `reached`, and one without a name."""
+    """Yields epochs up to `reached`, so that a skip that differs in any of them differs in one that is yielded.
+
+    These are `reached`, the epochs that a file names, and at least one that no file names: all such epochs are alike.
+    """
     named = {entry.epoch for file in (before, now) for entry in file.skips if entry.epoch is not None}
     yield from sorted({reached, *(epoch for epoch in named if epoch < reached), *range(min(reached, len(named) + 1))})

@@ -31,7 +31,7 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import get_bins_context
 
 _COPIES = 3
-"""How often an answer is in memory while it is made: in arrays, in the message and in the bytes that are sent."""
+"""Copies of an answer in memory while it is made: in arrays, in the message and in the bytes that are sent."""
 
 
 class Backend:
@@ -41,8 +41,8 @@ class Backend:
         catalog: the datasets.
         saw_run: called with every stream's dataset and topology.
         num_streams: returns how many streams are open now.
-        reached: how far runs have come; None if no other process shares it.
-        corpora: have the tokens of datasets; None for none.
+        reached: the table of how far runs have come; None if no other process shares it.
+        corpora: the tokens of datasets; None if no tokens are sent.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Backend:
         return pb.GetDatasetResponse(dataset=self._described(request.name, request.dataset_digest))
 
     def _described(self, name: str, digest: str = "") -> pb.Dataset:
+        """Returns the message of a dataset, with its takedown, the facts of its tokens, and its older digests."""
         dataset = datasets.get_dataset(self._catalog, name, digest)
         message = dataset_message(dataset)
         if takedown := self._catalog.takedown(dataset):
@@ -82,10 +83,10 @@ class Backend:
         return message
 
     def open_stream(self, request: pb.StreamBinsRequest) -> OpenStream:
-        """Checks a request, and returns its stream, of which nothing is made yet."""
+        """Checks a request, and returns its stream, before any block is made."""
         checked = StreamRequest.of(request, self._catalog, self._epochs)
         if checked.with_tokens:
-            self._corpora.of(checked.dataset)  # refused before the header
+            self._corpora.of(checked.dataset)  # raises now, before the header, if there are no tokens
         self._saw_run(checked.dataset, checked.topology)
         note = partial(self._note, checked.dataset, checked.skips, checked.epoch)
         return OpenStream(checked, self._catalog, self._corpora, note, self._num_streams)
@@ -113,7 +114,8 @@ class Backend:
         datasets.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, end=end, takedown=takedown)
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         corpus = self._corpora.of(dataset) if request.with_tokens else None
-        of_tokens = request.with_tokens * sizes.token_bytes(dataset)
+        of_tokens = request.with_tokens * sizes.token_bytes(dataset)  # of a bin, at most
+        # First a bound that needs no bins: each has at least one sequence.
         least = sizes.BYTES_PER_BIN + sizes.bytes_per_sequence(dataset) + of_tokens
         most_positions = sizes.MAX_MESSAGE_BYTES // least
         sizes.check_answer_size("positions", least * len(request.positions), most_positions, len(request.positions))
@@ -123,6 +125,7 @@ class Backend:
             requests.integer("positions", int(outside[0]), 0, source.num_bins - 1)
         most = sizes.most_bytes_per_bin(dataset, with_tokens=request.with_tokens)
         yield _COPIES * min(most * len(positions), sizes.MAX_MESSAGE_BYTES)
+        # Then the bins, part by part, until they are too many for one message.
         parts = []
         num_bytes = 0
         at_once = max(1, BLOCK_BYTES // most)
@@ -170,6 +173,7 @@ class Backend:
         requests.integer("from_position", request.from_position, 1)
 
         def check() -> None:
+            """Raises a ServiceError if bins after the position have been sent."""
             reached = self._reached.of(request.dataset)
             if reached > request.from_position:
                 raise ServiceError(
@@ -185,7 +189,7 @@ class Backend:
         return pb.AppendStageResponse(dataset=self._described(request.dataset))
 
     def _note(self, dataset: Dataset, skips: Skips, epoch: int, end: int) -> None:
-        """Keeps how far a run of a mixture has come: to `end`, exclusive, of the positions that are not skipped."""
+        """Notes how far a run of a mixture has come: to `end`, exclusive, counted without skipped positions."""
         if isinstance(dataset, MixtureDataset) and end:
             self._reached.note(dataset.name, epoch * dataset.num_bins + skips.to_whole(end - 1) + 1)
 
@@ -198,7 +202,7 @@ class Backend:
         return pack.pack_in_slices(request)
 
     def pack_session(self) -> PackSession:
-        """Returns a PackStream, which answers one message after the other."""
+        """Returns a new PackStream's session, which answers one message after the other."""
         return PackSession()
 
     def pack_stream(self, messages: Iterable[pb.PackStreamRequest]) -> Iterator[pb.PackStreamResponse]:

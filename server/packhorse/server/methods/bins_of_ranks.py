@@ -1,7 +1,8 @@
 """Which rank takes which bin that was packed without a dataset: bin k belongs to rank k mod D.
 
-Owns the fields of PackSequences and PackStream that say how many ranks there are and where they wait, and which bins
-make them wait least. Leaves packs of equal cost to `packhorse.packing`, and the order of bins to `packhorse.epoch`.
+Owns the fields of PackSequences and PackStream that say how many ranks there are and when they wait for each other, and
+the choice of bins that make ranks wait least. Leaves making bins of equal cost to `packhorse.packing`, and arranging
+bins by cost to `packhorse.epoch`.
 
 Legend: S sequences, N bins, D ranks.
 """
@@ -17,19 +18,22 @@ from packhorse.topology import Balance, Topology
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_MULTIPLE = 1 << 16
-"""The most that `num_bins_multiple_of` may be, because fewer bins than that are split off one by one; and the most bins
+"""Largest `num_bins_multiple_of`, because almost as many bins may have to be split off one by one. Also the most bins
 in a round."""
 
 
 WAITS_MUCH = 1.05
-"""What the slowest rank takes, in means, before one more round of bins is tried."""
+"""Cost of the slowest rank, as a multiple of the mean, above which one more round of bins is tried."""
 
 MOST_COST = 1 << 62
-"""The most that all sequences that are balanced together may cost."""
+"""Most that all sequences which are balanced together may cost: costs are added up in 64 bits."""
 
 
 def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within: str = "") -> Topology:
-    """Returns the ranks that a message packs for; a ServiceError names a field that is out of range, in `within`."""
+    """Returns the ranks that a message packs for; raises a ServiceError if a field is out of range.
+
+    `within` is written before a field's name in the error, such as "options.".
+    """
     world_size = requests.integer(f"{within}num_bins_multiple_of", message.num_bins_multiple_of, 0, MAX_MULTIPLE) or 1
     accumulation = 1
     if isinstance(message, pb.PackStreamOptions):
@@ -43,9 +47,9 @@ def ranks_of(message: pb.PackSequencesRequest | pb.PackStreamOptions, *, within:
 
 
 def check_costs(ranks: Topology, num_tokens: int, longest: int, *, within: str = "") -> None:
-    """Refuses costs whose sum would not fit into 64 bits; a ServiceError names `cost_linear`, in `within`.
+    """Raises a ServiceError if the sum of costs may not fit into 64 bits; `within` is as in `ranks_of`.
 
-    `num_tokens` are of all sequences that are balanced together, `longest` of one.
+    `num_tokens` is of all sequences that are balanced together, `longest` of the longest sequence.
     """
     if ranks.balance is not Balance.NONE and num_tokens * (ranks.cost_linear + longest) >= MOST_COST:
         raise invalid_field(
@@ -56,7 +60,7 @@ def check_costs(ranks: Topology, num_tokens: int, longest: int, *, within: str =
 
 
 def is_balanced(ranks: Topology) -> bool:
-    """Whether there are ranks that wait for each other."""
+    """Whether bins are arranged so that ranks wait less for each other."""
     return ranks.balance is not Balance.NONE and ranks.world_size > 1
 
 
@@ -69,20 +73,23 @@ def evened(
     ranks: Topology,
     kinds: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the bins for which ranks wait least, of three: those of `even_bins`, the given ones, and one more round.
+    """Returns the bins for which ranks wait least, of three: the given ones, those of `even_bins`, and one more round.
 
     The given ones win if single items cost more than a mean bin, because bins of several sizes share rounds better. One
-    more round is tried only if the slowest rank takes more than WAITS_MUCH of the mean: bins that are full to the last
-    token can exchange nothing.
+    more round, D more bins, is tried only if the slowest rank's cost is over WAITS_MUCH times the mean: bins that are
+    full to the last token can exchange nothing.
 
     Args:
-        indices: as in `even_bins`.
-        bin_ends: as in `even_bins`; N is a multiple of D.
-        sizes: as in `even_bins`.
-        costs: as in `even_bins`.
-        capacities: as in `even_bins`.
+        indices: items of all bins, end to end, as indices into `sizes`: int64 [M].
+        bin_ends: exclusive end of every bin in `indices`: int64 [N]; N is a multiple of D.
+        sizes: what each item takes of every capacity, tokens first: int64 [M, d].
+        costs: of each item: int64 [M].
+        capacities: of a bin: int64 [d].
         ranks: how many there are, and their balance.
-        kinds: as in `even_bins`.
+        kinds: of each item; items of different kinds share no bin: int64 [M]. None if all may.
+
+    Returns:
+        `indices` and `bin_ends` of the chosen bins.
     """
 
     def duration(bins: tuple[NDArray[np.int64], NDArray[np.int64]]) -> int:
@@ -97,28 +104,32 @@ def evened(
 
 
 def _duration(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> int:
-    """Returns what the slowest ranks' bins cost; `costs` are of items, bin after bin."""
+    """Returns how long ranks take, in costs. `costs` are of items, bin after bin.
+
+    If ranks wait for each other at every micro step, that is the sum of each round's largest cost; otherwise it is the
+    largest sum of one rank's costs.
+    """
     order = order_of_costs(costs, bin_ends, ranks)
     in_order = sums_of(costs, bin_ends)[order].reshape(-1, ranks.world_size)
     return int(in_order.max(axis=1).sum() if ranks.balance is Balance.MICRO_STEP else in_order.sum(axis=0).max())
 
 
 def sums_of(costs: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the sum of each stretch of costs: int64 [n].
+    """Returns the sum of each bin's or item's costs: int64 [n].
 
     Example:
         >>> sums_of(np.array([1, 2, 3]), np.array([2, 2, 3])).tolist()
         [3, 0, 3]
 
     Args:
-        costs: stretch after stretch.
-        ends: exclusive end of every stretch: int64 [n].
+        costs: those of the first bin or item, then those of the second, and so on.
+        ends: exclusive end of each bin or item in `costs`: int64 [n].
     """
     return np.diff(np.concatenate(([0], np.cumsum(costs)))[ends], prepend=0)
 
 
 def order_of_costs(costs: NDArray[np.int64], bin_ends: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
-    """Returns which bin leaves first, second, …, so that bin k of this order is rank k mod D's.
+    """Returns the order in which bins leave: bin k of this order goes to rank k mod D.
 
     The sum of all costs is the key of the shuffle, so that no rank always gets the most expensive bins.
 

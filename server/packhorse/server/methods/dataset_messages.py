@@ -18,7 +18,9 @@ _OF_MANIFEST = [
     for each in fields(Manifest)
     if each.name in pb.Dataset.DESCRIPTOR.fields_by_name and each.name not in ("over_length", "resources")
 ]
-"""Facts of a Dataset that the manifest holds under the same names, so that a new one needs no line here."""
+"""Fields of the Dataset message that the manifest has under the same names, so that a new one needs no line here.
+
+`over_length` and `resources` have the same names too, but other types."""
 
 
 def dataset_message(dataset: Dataset) -> pb.Dataset:
@@ -53,7 +55,7 @@ def dataset_message(dataset: Dataset) -> pb.Dataset:
 
 
 def context_rule_of(manifest: Manifest) -> pb.ContextRule | None:
-    """Returns how several ranks share a bin; None if a rank takes a bin."""
+    """Returns how several ranks share a bin; None if each bin is of one rank."""
     rule = manifest.options.context
     return None if rule is None else pb.ContextRule(**asdict(rule))
 
@@ -63,7 +65,7 @@ def components_of(mixture: Dataset, epoch: object = None) -> Iterator[pb.Compone
 
     Args:
         mixture: or a prepared dataset.
-        epoch: one of its epochs, whole: each component then says what the epoch takes of it.
+        epoch: one of its epochs, whole: each component then says which of its bins the epoch takes.
     """
     if not isinstance(mixture, MixtureDataset):
         return

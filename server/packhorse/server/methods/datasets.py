@@ -1,6 +1,6 @@
 """Which dataset a request is about: its name, its digest, and the positions that it skips.
 
-Owns the refusal of a cursor of another dataset; leaves which datasets there are to `datasets.catalog`.
+Owns the refusal of a cursor that is of another dataset. Leaves which datasets there are to `datasets.catalog`.
 """
 
 from collections.abc import Collection
@@ -17,17 +17,17 @@ from packhorse.wire import REDACTING, SKIPPING, own_digest
 MAX_SKIPS = 1000
 """Ranges of positions that a request may leave out."""
 MAX_SKIPS_READ = 5_000
-"""Ranges of an expected digest that are compared one by one, in some 10 ms."""
+"""Most ranges of an expected digest that are compared one by one, in about 10 ms."""
 
 
 def check_num_skips(ranges: Collection[pb.PositionRange]) -> None:
-    """Refuses more ranges than a request may leave out."""
+    """Refuses a request that skips more than MAX_SKIPS ranges."""
     if len(ranges) > MAX_SKIPS:
         raise too_large("skip", MAX_SKIPS, f"skip holds {len(ranges)} ranges; give at most {MAX_SKIPS}")
 
 
 def skips(ranges: Collection[pb.PositionRange]) -> Skips:
-    """Returns checked ranges of positions to skip."""
+    """Returns the positions that a request skips; raises a ServiceError if its ranges are wrong."""
     check_num_skips(ranges)
     try:
         return Skips.of([(each.first, each.end) for each in ranges])
@@ -46,12 +46,12 @@ def get_dataset(catalog: Datasets, name: str, dataset_digest: str, expected_dige
 
     Args:
         catalog: of the datasets.
-        name: of it.
-        dataset_digest: that the client's earlier answers named; empty for any.
-        expected_digest: of its run, see `check_digest`; empty for any.
+        name: of the dataset or mixture.
+        dataset_digest: the digest in earlier answers to this client; empty for any.
+        expected_digest: the digest that the run began with, see `check_digest`; empty for any.
 
     Raises:
-        ServiceError: there is none of that name, or another one than the client's.
+        ServiceError: no dataset has that name, or it is not the one of the earlier answers.
     """
     dataset = catalog.get(name, dataset_digest or own_digest(expected_digest))
     actual = dataset.manifest.digest
@@ -83,14 +83,14 @@ def check_digest(
     Redactions change no bin, so no digest is refused for them.
 
     Args:
-        dataset: of the name in the request.
-        skips: all skipped ranges, of the request and of files.
+        dataset: the one that the request names.
+        skips: all skipped ranges, of the request and of takedown files.
         expected: the digest that the run began with; empty for any.
         epoch: of the request.
-        begin: position, not counting skipped ones, at which the stream begins: only differences before it count.
-            None: all count, up to `end`.
-        end: position, not counting skipped ones, at which the request ends, exclusive. None for the epoch's end.
-        takedown: of files.
+        begin: position at which a stream begins, counted without skipped ones. Only differences before it count. None
+            if the request is no stream: then differences before `end` count.
+        end: position at which the request ends, exclusive, counted without skipped ones. None for the epoch's end.
+        takedown: what files take away from the dataset.
     """
     if not expected:
         return
@@ -121,9 +121,9 @@ def check_digest(
 
 
 def _skipped_before(text: str) -> Skips | None:
-    """Returns the ranges in a digest; None if they are too many to be read for one request.
+    """Returns the skipped ranges in the text of a digest; None if they are too many to be read for one request.
 
-    A run with too many ranges continues while they stay the same, which needs no reading.
+    A run with too many ranges continues as long as the text stays the same.
     """
     if text.count(",") >= MAX_SKIPS_READ:
         return None
@@ -140,8 +140,11 @@ def _differing(expected: str, actual: str) -> list[str]:
 def _check_stages(
     mixture: MixtureDataset, skips: Skips, expected: str, epoch: int, position: int | None, facts: dict[str, str]
 ) -> None:
-    """Refuses a mixture that differs, before the position that a run has reached, from the one it began with."""
-    departs = parts_at(expected, mixture.chain)
+    """Refuses a mixture that differs, before the position that a run has reached, from the one it began with.
+
+    `position` is counted in the epoch without skipped ones; None for the epoch's end.
+    """
+    departs = parts_at(expected, mixture.chain)  # in the run; None if they differ nowhere
     if departs is None:
         return
     whole = mixture.num_bins if position is None else skips.to_whole(position - 1) + 1 if position else 0

@@ -26,33 +26,33 @@ MAX_LOCATE_IDS = 10_000
 
 
 MAX_LOCATE_BISECTIONS = 1 << 27
-"""Bisections in one LocateSequences: each id takes one for every distinct length. Some 40 seconds of one core."""
+"""Most bisections in one LocateSequences: each id takes one for every distinct room. About 40 seconds of one core."""
 
 
 _BISECTIONS_AT_ONCE = 1 << 16
-"""Bisections in one call of the kernel: some 20 ms."""
+"""Bisections in one call of the search; they take about 20 ms."""
 
 
 MAX_LOCATE_ARRANGED = 1 << 28
-"""Bins that one LocateSequences may have arranged for a balance: each id may be in another optimizer step."""
+"""Most bins that one LocateSequences arranges for a balance: each id may be in another optimizer step."""
 
 
 _ARRANGED_AT_ONCE = 1 << 17
-"""Bins that are arranged in one call: about 20 ms."""
+"""Bins that are arranged for one call of the search; they take about 20 ms."""
 
 
 MAX_LOCATIONS = 500_000
-"""Answers to one LocateSequences: an id has one for each piece."""
+"""Most locations in one answer: an id has one for each piece."""
 
 
 _BYTES_PER_LOCATION = 320
-"""Bytes of one SequenceLocation, as a message and in what is sent."""
+"""Bytes of memory of one SequenceLocation, as a message and as bytes that are sent."""
 
 
 def locate_in_slices(
     catalog: Datasets, epochs: Epochs, request: pb.LocateSequencesRequest
 ) -> TimeSlices[pb.LocateSequencesResponse]:
-    """Locates each id and key of a request; a ServiceError if it is out of range, or asks for too much."""
+    """Locates each id and key of a request; raises a ServiceError if a field is wrong, or the request too large."""
     dataset = datasets.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
     takedown = catalog.takedown(dataset)
     skips = datasets.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
@@ -88,6 +88,7 @@ def locate_in_slices(
     key_bytes = 0
 
     def located(ids: NDArray[np.int64]) -> Iterator[pb.SequenceLocation]:
+        """Yields the locations of ids, in all components of a mixture."""
         return _locations(source, assignment, request.topology, ids, names)
 
     for some in _located(request, tables, located, at_once):
@@ -108,7 +109,7 @@ def locate_in_slices(
 
 
 def _check_keys(request: pb.LocateSequencesRequest, tables: Mapping[str, Keys | None]) -> None:
-    """Refuses malformed keys, and keys for a dataset that has none; a ServiceError."""
+    """Raises a ServiceError if a key is malformed, or the dataset has no keys."""
     if request.keys and not any(tables.values()):
         raise invalid_field(
             "keys",
@@ -128,7 +129,14 @@ def _located(
     located: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
     at_once: int,
 ) -> Iterator[list[pb.SequenceLocation]]:
-    """Yields the locations of a request's ids, `at_once` of them together, then of its keys."""
+    """Yields the locations of a request's ids, then of its keys, in batches of `at_once` ids or keys.
+
+    Args:
+        request: with ids and keys.
+        tables: component → its keys.
+        located: yields the locations of ids, without keys.
+        at_once: size of a batch.
+    """
     ids = np.array(request.ids, dtype=np.int64)
     for first in range(0, len(ids), at_once):
         locations = list(located(ids[first : first + at_once]))
@@ -138,11 +146,11 @@ def _located(
     for first in range(0, len(request.keys), at_once):
         keys = request.keys[first : first + at_once]
         answers: list[list[pb.SequenceLocation]] = [[] for _ in keys]
-        for component, table in tables.items():
+        for component, table in tables.items():  # a key may name a sequence in several components
             if table is None:
                 continue
             ids = table.ids_of(keys)
-            of_ids: dict[int, list[pb.SequenceLocation]] = {}
+            of_ids: dict[int, list[pb.SequenceLocation]] = {}  # id → its locations in this component
             for location in located(np.unique(ids[ids >= 0])):
                 if location.component in ("", component):
                     of_ids.setdefault(location.id, []).append(location)
@@ -159,7 +167,7 @@ def _located(
 
 
 def _name(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Keys | None]) -> None:
-    """Adds to locations the keys of their sequences."""
+    """Adds the keys of their sequences to locations."""
     for component, table in tables.items():
         if table is None:
             continue
@@ -175,10 +183,17 @@ def _locations(
     ids: NDArray[np.int64],
     components: Sequence[str],
 ) -> Iterator[pb.SequenceLocation]:
-    """Yields the locations of each id; an id that was split has one for each piece.
+    """Yields the locations of each id; a sequence that was split has one for each piece.
 
-    In a mixture it has one for each time that it is used, and one without a position if a component has it and this
-    epoch does not.
+    In a mixture, an id has a location for each time that the epoch uses it. If a component has the id but the epoch
+    does not use it, its location has no position.
+
+    Args:
+        source: the epoch.
+        assignment: by which ranks get the bins; None if only positions are asked for.
+        topology: of the request, with `assignment`.
+        ids: int64 [n].
+        components: names of a mixture's components; empty for a dataset.
     """
     at = source.locate(ids)
     component_ids = np.full(len(at.ids), -1) if at.component_ids is None else at.component_ids

@@ -1,8 +1,8 @@
-"""Bins as messages.
+"""Bins and their tokens as messages.
 
-Bins travel with templates by number, and with positions only if the request does not imply them; their arrays are made
-for all bins at once. Leaves datasets to `dataset_messages`, and when messages are sent to `backend` and
-`stream_request`.
+A message names each bin's template by a number, and gives positions only if the request does not imply them. Its arrays
+are made for all bins at once. Leaves datasets to `dataset_messages`, and when messages are made to `backend` and
+`open_stream`.
 """
 
 from dataclasses import replace
@@ -26,11 +26,11 @@ from packhorse.wire import (
 )
 
 MAX_POSITION_SPREAD = ADDED_OFFSET
-"""The positions of one message lie within this range: offsets have 32 bits."""
+"""Largest difference of two positions in one message: a position is sent as an offset of 32 bits."""
 
 
 _FEW_BINS = 32
-"""At most this many are numbered one by one."""
+"""Up to this many bins are numbered one by one, without arrays."""
 
 
 def as_declared(bins: Bins, manifest: Manifest) -> Bins:
@@ -46,18 +46,22 @@ def as_declared(bins: Bins, manifest: Manifest) -> Bins:
 
 
 def components_in(bins: Bins) -> list[int]:
-    """Returns the numbers of the components that bins are of; empty for bins of one dataset."""
+    """Returns the numbers of the components that have some of the bins, ascending; empty without a mixture."""
     return [] if bins.component_ids is None else np.flatnonzero(np.bincount(bins.component_ids + 1)[1:]).tolist()
 
 
 class SentTemplates:
-    """Which templates the client of a stream knows by now: a byte for each, of 65,536 at most."""
+    """Which templates the client of a stream knows by now.
+
+    A client remembers only templates below KEPT_TEMPLATES. Other templates, and bins without one, get numbers from
+    KEPT_TEMPLATES on, which hold for one message.
+    """
 
     def __init__(self) -> None:
-        self._is_known = bytearray(1)  # the last one is of no template, and never known
+        self._is_known = bytearray(1)  # a byte for each template, and a last one, always 0, for template -1: none
 
     def numbered(self, bins: Bins) -> "Numbered":
-        """Numbers the bins' templates, and returns those that the client does not know yet; from then on it does."""
+        """Numbers the bins' templates, says which the message has to define, and notes that the client knows these."""
         own = bins.templates if bins.templates is not None else np.full(len(bins), -1, dtype=np.int64)
         if len(own) <= _FEW_BINS:
             return self._numbered_few(own)
@@ -74,7 +78,7 @@ class SentTemplates:
         return Numbered(numbers, np.concatenate((kept[where], others)))
 
     def _numbered_few(self, own: NDArray[np.int64]) -> "Numbered":
-        """As `numbered`, without arrays: each operation on one costs more than a look at a few bins."""
+        """Returns the same as `numbered`, without arrays: each operation on an array costs more than a few bins do."""
         templates = own.tolist()
         self._make_room(max((each for each in templates if each < KEPT_TEMPLATES), default=-1))
         unknown: dict[int, int] = {}
@@ -91,15 +95,15 @@ class SentTemplates:
         return Numbered(np.array(templates, dtype=np.int64), np.array(defining, dtype=np.int64))
 
     def _make_room(self, template: int) -> None:
-        """Makes room for templates up to one."""
+        """Makes room for templates up to `template`, inclusive."""
         self._is_known.extend(bytes(max(0, template + 2 - len(self._is_known))))
 
     def _unknown(self, templates: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns which bins are of templates that the client does not know, or of no template: int64 [M]."""
         is_known = np.frombuffer(self._is_known, dtype=np.bool_)
         try:
-            known = is_known.take(templates)  # -1 takes the last one, which is never known
-        except IndexError:  # a greater number than any before takes the last one too
+            known = is_known.take(templates)  # -1 takes the last byte, which is 0
+        except IndexError:  # a new greatest number has to take the last byte too, like -1, which is huge as uint64
             last = np.uint64(len(is_known) - 1)
             known = is_known.take(np.minimum(templates.view(np.uint64), last).view(np.int64))
         return np.flatnonzero(~known)
@@ -109,9 +113,9 @@ class Numbered(NamedTuple):
     """The templates of some bins by their numbers on the wire."""
 
     numbers: NDArray[np.int64]
-    """Every bin's: int64 [N]."""
+    """Number of each bin's template on the wire: int64 [N]."""
     defining: NDArray[np.int64]
-    """Bins whose templates the client does not know, one for each, by ascending number: int64 [M]."""
+    """Indices of bins, one for each template that the client does not know, by ascending number: int64 [M]."""
 
 
 def encode(
@@ -122,12 +126,12 @@ def encode(
     positions: NDArray[np.int64] | None = None,
     redacted: Redacted | None = None,
 ) -> None:
-    """Fills in a message in place: passing one message to another's constructor would copy all of it, slowly.
+    """Writes bins into an empty message. Returning a message would be slow, because its owner would have to copy it.
 
     Args:
         bins: to be sent.
         message: empty.
-        context: of the request and the header, see `packhorse.wire`.
+        context: a number that the checksum begins with, of the request and the header; see `packhorse.wire`.
         numbered: the bins' templates; None for a single answer, which defines all of them.
         positions: the bins' positions as the client computes them: int64 [N]; None if it needs none.
         redacted: which sequences are redacted; None for none.
@@ -160,7 +164,7 @@ def encode(
 
 
 def encode_tokens(tokens: BinTokens, message: pb.Tokens, bins_checksum: int, *, has_prefixes: bool) -> None:
-    """Fills in the message of bins' tokens.
+    """Writes the tokens of bins into an empty message.
 
     Args:
         tokens: of the bins.
@@ -182,13 +186,14 @@ def _defined(bins: Bins, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], N
     """Returns the sizes of some bins' templates, int64 [M], and their lengths, int32 [sum of the sizes]."""
     sizes = bins.sizes()[which]
     ends = sizes.cumsum()
+    # Indices into `bins.lengths`, where a bin's sequences end at its `bin_ends`; in `members` they end at its `ends`.
     members = np.repeat(bins.bin_ends[which] - ends, sizes)
     members += np.arange(len(members))
     return sizes, bins.lengths[members]
 
 
 def _offsets(positions: NDArray[np.int64]) -> tuple[int, bytes]:
-    """Returns the position that offsets count from, and the offsets."""
+    """Returns the lowest position, from which offsets count, and the offsets; ADDED_OFFSET for a bin that was added."""
     is_added = positions == ADDED
     base = int(positions[~is_added].min(initial=np.iinfo(np.int64).max))
     base = 0 if is_added.all() else base
@@ -196,7 +201,7 @@ def _offsets(positions: NDArray[np.int64]) -> tuple[int, bytes]:
 
 
 def _tokens(redacted: Redacted) -> bytes:
-    """Returns the replacements of redacted sequences' tokens."""
+    """Returns the token that replaces those of each redacted sequence, as bytes; MASKED_TOKEN if it keeps its own."""
     return _bytes(np.where(redacted.tokens == MASKED, MASKED_TOKEN, redacted.tokens), np.uint32)
 
 

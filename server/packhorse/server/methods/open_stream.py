@@ -1,6 +1,6 @@
 """An open stream: which steps its next block has, and the block's message.
 
-Owns how large blocks are, and that blocks made at the same time are as if made one after the other. Leaves the request
+Owns how large blocks are. Blocks may be made in parallel, and the result is the same as in sequence. Leaves the request
 to `stream_request`, arrays to `messages`, and when and in which thread a block is made to `servicer`.
 """
 
@@ -26,29 +26,29 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import block_context, stream_positions
 
 BLOCK_BYTES = 1 << 20
-"""The size that a stream's later blocks grow to while few streams are open."""
+"""Size that a stream's later blocks grow to while few streams are open."""
 
 
 LEAST_BLOCK_BYTES = 16 << 10
-"""The same while very many are."""
+"""Size that a stream's blocks grow to while very many streams are open."""
 
 
 UNREAD_BYTES = 128 << 10
-"""What a stream may send before its client has read a byte: the client's flow-control window and sockets take it. Until
-then nobody knows how fast the client is, and blocks stay as small as LEAST_BLOCK_BYTES."""
+"""Bytes that a stream can send although its client reads nothing: its flow-control window and the sockets take them.
+Until more was sent, the client's pace is unknown, and blocks stay as small as LEAST_BLOCK_BYTES."""
 
 
 STREAMS_BYTES = 16 << 20
-"""Bytes of one block of every stream, all together. A stream holds some four times its block: as a message, as bytes on
-their way, twice, and the next one; if its client waits for that, one more."""
+"""Bytes of one block of every stream, all together. A stream's memory is about four times its block: one as a message,
+two as bytes on their way, and the next block. If its client waits for the next one, there is one more."""
 
 
 GROWTH = 4
-"""A block has this multiple of the steps of the one before, until it is large enough."""
+"""Steps of a block, as a multiple of those of the block before, until blocks are large enough."""
 
 
 BLOCK_SECONDS = 30.0
-"""The longest that a client should need for one block. Stages and takedowns cannot affect bins already sent."""
+"""Longest time that a client should need for one block. Stages and takedowns cannot affect bins already sent."""
 
 
 class OpenStream:
@@ -57,8 +57,8 @@ class OpenStream:
     Args:
         request: checked.
         catalog: the datasets.
-        corpora: have the tokens, if the request wants them.
-        note: called with the end of every block, exclusive, among the positions that are not skipped.
+        corpora: the tokens, if the request asks for them.
+        note: called with the end of every block's positions, exclusive, counted without skipped ones.
         num_streams: returns how many streams are open now, including this one.
     """
 
@@ -76,7 +76,7 @@ class OpenStream:
         self._note = note
         self._num_streams = num_streams
         self._steps = request.steps
-        self._at_once, self._taken_at = 0, 0.0
+        self._at_once, self._taken_at = 0, 0.0  # steps of the last block; when it was taken
         self._sent = SentTemplates()
         self._order = threading.Condition()
         self._next_step = request.steps.start
@@ -95,7 +95,7 @@ class OpenStream:
         return self._request.header
 
     def take(self) -> range:
-        """Returns the steps of the next block: one for the first, more for later ones, none after the last."""
+        """Returns the steps of the next block: one for the first block, then more and more; empty after the last."""
         request = self._request
         is_read = len(request.steps) - len(self._steps) >= self._steps_per_block(UNREAD_BYTES)
         num_bytes = block_bytes(self._num_streams()) if is_read else LEAST_BLOCK_BYTES
@@ -110,7 +110,7 @@ class OpenStream:
         return taken
 
     def _steps_per_block(self, num_bytes: int) -> int:
-        """Returns how many steps fill a block of a size on average, and always fit into a message."""
+        """Returns how many steps fill a block of `num_bytes` on average, and fit into a message in any case."""
         request = self._request
         average = self._step_bytes or request.batch_size * sizes.average_bytes_per_bin(
             request.dataset, with_tokens=request.with_tokens
@@ -123,15 +123,14 @@ class OpenStream:
         return self._request.assignment.is_arranged(self._steps[:1] if steps is None else steps)
 
     def arrange_in_slices(self, steps: range) -> TimeSlices[None]:
-        """Arranges optimizer steps before their block is made: it takes long, and is done once for all ranks."""
+        """Arranges the optimizer steps of a block before it is made: it takes long, and is done once for all ranks."""
         for _ in self._request.assignment.arrange(steps):
             yield 0
 
     def make(self, steps: range) -> pb.StreamBinsResponse | None:
-        """Makes the block of steps from `take`; None if the stream ends before it.
+        """Makes the block of steps from `take`; returns None if the stream ends before it.
 
-        Blocks may be made at the same time; they wait for each other only to say in order which templates are new.
-
+        Blocks may be made in parallel. They wait for each other only to define new templates in order.
 
         Raises:
             ServiceError: the dataset's files were altered.
@@ -145,19 +144,20 @@ class OpenStream:
         return message
 
     def is_current(self) -> bool:
-        """Whether the stream continues. After a change of a file it ends, and its client opens it again."""
+        """Whether the stream continues. After a change of its mixture's or a takedown's file, the client reopens it."""
         request, catalog = self._request, self._catalog
         return (
             catalog.is_current(request.dataset) and catalog.takedown(request.dataset, is_open=True) is request.takedown
         )
 
     def close(self) -> None:
-        """Releases blocks that wait for an earlier one: it is not coming."""
+        """Ends the stream: blocks that wait for an earlier one in `make` return None."""
         with self._order:
             self._is_over = True
             self._order.notify_all()
 
     def _made(self, steps: range) -> pb.StreamBinsResponse | None:
+        """Does the work of `make`, which closes the stream if this returns None or raises."""
         request, dataset = self._request, self._request.dataset
         self._reach(request.end_of(steps[-1]))
         if not self.is_current():
@@ -189,14 +189,14 @@ class OpenStream:
         return message
 
     def _reach(self, end: int) -> None:
-        """Notes how far the stream comes (`end` is exclusive), before looking at what may change from there on."""
+        """Notes that the stream comes to `end`, exclusive. Files are looked at afterwards, so that none is missed."""
         self._note(end)
         with self._order:
             progress = self._request.progress
             progress.position = max(progress.position, self._request.skips.to_whole(end - 1) + 1)
 
     def _numbered(self, bins: Bins, steps: range) -> Numbered | None:
-        """Numbers templates once all earlier blocks have done so; None if one of them is not coming."""
+        """Numbers templates, after all earlier blocks have; returns None if the stream ends before one of them."""
         with self._order:
             self._order.wait_for(lambda: self._next_step == steps.start or self._is_over)
             if self._next_step != steps.start:
@@ -218,7 +218,7 @@ def block_bytes(num_streams: int) -> int:
 
 
 def next_steps(num_steps: int, seconds: float) -> int:
-    """Returns how many steps a stream's next block may have, after one of `num_steps` that lasted for `seconds`.
+    """Returns how many steps a stream's next block may have, if the last had `num_steps` and took its client `seconds`.
 
     Example:
         >>> next_steps(64, 0.5), next_steps(64, 20.0), next_steps(64, 240.0)  # trainers that take ever longer

@@ -1,9 +1,9 @@
 """Packing without a dataset, all lengths at once (PackSequences).
 
-Owns the method's checks, limits and answer. Leaves the packing to `packhorse.packing`, and what ranks take of it to
-`bins_of_ranks`.
+Owns the method's checks, limits and answer. Leaves the packing to `packhorse.packing`, and which rank takes which bin
+to `bins_of_ranks`.
 
-Legend: S sequences, N bins, D ranks.
+Legend: S sequences, M items, N bins, D ranks, d budgets (tokens, then resources).
 """
 
 from collections.abc import Sequence
@@ -41,26 +41,26 @@ from packhorse.topology import LEAST_EXTRA_TOKENS, RoomRule, Topology, cost_of
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_PACK_SEQUENCES = 1_000_000
-"""Sequences in one PackSequences."""
+"""Most sequences in one PackSequences."""
 
 MAX_PACK_LENGTHS = 1 << 17
-"""Distinct lengths in one PackSequences: packers that plan by length take time and memory for each, a second or two and
-some 100 MB together. Those that go through the sequences in their order have no such limit."""
+"""Most distinct lengths in one PackSequences: packers that plan by length take time and memory for each, a second or
+two and about 100 MB together. Packers that go through the sequences in their order have no such limit."""
 
 MAX_BUDGETS = 4
-"""The most budgets of one PackSequences."""
+"""Most budgets of one PackSequences, beside tokens."""
 
 MAX_KINDS = 1 << 10
-"""Distinct numbers in `separate_by`: each is packed by itself, in a millisecond or more."""
+"""Most distinct numbers in `separate_by`: each kind is packed by itself, in a millisecond or more."""
 
 SEARCHING = frozenset({"auto", "optimal"})
 """Packers that improve their bins until MAX_PACK_SECONDS are over."""
 
 MAX_PACK_SECONDS = 10.0
-"""How long such a packer may take: clients wait two minutes for an answer."""
+"""How long the packers of SEARCHING may take: clients wait two minutes for an answer."""
 
 BYTES_PER_LENGTH = 160
-"""Memory that packing a length takes, at most."""
+"""Most bytes of memory that packing takes for one sequence."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,21 +68,21 @@ class Items:
     """The items of a request, each a sequence or a group. Legend: S sequences, M items."""
 
     sizes: NDArray[np.int64]
-    """Tokens that each item takes, and each resource of the request's budgets: int64 [M, d]."""
+    """Amount that each item takes of tokens, and of each resource of the request's budgets: int64 [M, d]."""
     separate_by: NDArray[np.int64]
     """Each item's kind; items of different kinds share no bin: int64 [M], or [0] if all may."""
     sequences: NDArray[np.int64]
     """Sequences of the items, item after item, each item's in the request's order: int64 [S]."""
     ends: NDArray[np.int64]
-    """Where each item ends in `sequences`: int64 [M]."""
+    """Exclusive end of each item in `sequences`: int64 [M]."""
 
     @classmethod
     def of(cls, request: pb.PackSequencesRequest, sizes: NDArray[np.int64], capacities: NDArray[np.int64]) -> "Items":
         """Makes items of a request's sequences, of sizes int64 [S, d], by its `groups` and `separate_by`.
 
         Raises:
-            ServiceError: there are not as many numbers as sequences, an item does not fit a bin, is of several kinds,
-                or the number of sequences in a bin is limited.
+            ServiceError: a field has fewer or more numbers than there are sequences, an item does not fit a bin, a
+                group is of several kinds, or there are groups and a limit of sequences in a bin.
         """
         kinds = _numbers("separate_by", request.separate_by, len(sizes))
         groups = _numbers("groups", request.groups, len(sizes))
@@ -119,16 +119,17 @@ class Items:
     def members(
         self, items: NDArray[np.int64], bin_ends: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the sequences of bins of items, and where each bin ends among them.
+        """Returns bins of sequences for bins of items: the sequences, int64 [S], and where each bin ends, int64 [N].
 
         Args:
-            items: of all bins, end to end: int64 [M].
-            bin_ends: exclusive end of every bin among them: int64 [N].
+            items: items of all bins, end to end: int64 [M].
+            bin_ends: exclusive end of every bin in `items`: int64 [N].
         """
-        if len(self.ends) == len(self.sequences):  # each is a sequence
+        if len(self.ends) == len(self.sequences):  # each item is a sequence
             return self.sequences[items], bin_ends
         sizes = np.diff(self.ends, prepend=0)[items]
         ends = np.concatenate(([0], np.cumsum(sizes)))
+        # An item ends at `self.ends` in the old order, and at `ends[1:]` in the new one: so far its sequences move.
         sequences = self.sequences[np.repeat(self.ends[items] - ends[1:], sizes) + np.arange(int(ends[-1]))]
         return sequences, ends[bin_ends]
 
@@ -140,7 +141,7 @@ def _check_caps(
     names: NDArray[np.int64],
     item: str,
 ) -> None:
-    """Refuses an item that takes more of a resource than a bin holds."""
+    """Refuses an item that takes more of a resource than a bin holds. `names` are the items' numbers in the error."""
     over = sizes[:, 1:] > capacities[1:]
     if over.any():
         at, which = (int(index[0]) for index in np.nonzero(over))
@@ -152,14 +153,14 @@ def _check_caps(
 
 
 def caps_of(budgets: Sequence[pb.Budget], field: str) -> list[int]:
-    """Returns what a bin has of each budget; a ServiceError names `field` where they are wrong."""
+    """Returns the capacity of each budget; raises a ServiceError that names `field` if the budgets are wrong."""
     if len({each.name for each in budgets}) < len(budgets) or len(budgets) > MAX_BUDGETS:
         raise invalid_field(field, f"{field} must be at most {MAX_BUDGETS} of distinct names")
     return [requests.integer(f"the cap of {each.name!r} in {field}", each.cap, 1, MAX_SEQ_LEN) for each in budgets]
 
 
 def _sizes(request: pb.PackSequencesRequest, rooms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns what sequences take of a bin, and what it has: int64 [S, d] and [d]; tokens first."""
+    """Returns what each sequence takes, int64 [S, d], and what a bin has, int64 [d]: of tokens, then of each budget."""
     capacities = [request.max_seq_len, *caps_of(request.budgets, "budgets")]
     columns = [rooms]
     for each in request.budgets:
@@ -251,7 +252,7 @@ def _evened_items(
     limit: int | None,
     ranks: Topology,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns as many bins of the same items that cost the same; `costs` are of the request's sequences."""
+    """Returns bins of the same items that make ranks wait less; see `evened`. `costs` are of sequences: int64 [S]."""
     sizes, capacities = _with_limit(items.sizes, capacities, limit)
     of_items = sums_of(costs[items.sequences], items.ends)
     kinds = items.separate_by if len(items.separate_by) else None
@@ -259,7 +260,7 @@ def _evened_items(
 
 
 def _costs(request: pb.PackSequencesRequest, lengths: NDArray[np.int64], ranks: Topology) -> NDArray[np.int64]:
-    """Returns what each sequence costs: the request's numbers, or what its length says: int64 [S]."""
+    """Returns the cost of each sequence, int64 [S]: the request's numbers, or else by its length."""
     if not len(request.costs):
         check_costs(ranks, int(lengths.sum()), int(lengths.max(initial=0)))
         return cost_of(lengths, ranks.cost_linear)
@@ -277,12 +278,13 @@ class _Kind:
     """Items that may share bins."""
 
     members: NDArray[np.int64]
-    """Their indices, ascending: int64 [n]."""
+    """Indices of the items, ascending: int64 [n]."""
     counts: dict[int, int]
-    """Room in tokens → how many have it."""
+    """Room in tokens → how many of the items have it."""
 
 
 def _bound(kind: _Kind, items: Items, capacities: NDArray[np.int64], limit: int | None) -> int:
+    """Returns a number of bins below which no packing of a kind exists."""
     of_tokens = lower_bound(kind.counts, int(capacities[0]), max_sequences_per_bin=limit)
     if len(capacities) == 1:
         return of_tokens
@@ -291,7 +293,7 @@ def _bound(kind: _Kind, items: Items, capacities: NDArray[np.int64], limit: int 
 
 
 def _kinds(items: Items, algorithm: str) -> list[_Kind]:
-    """Sorts items by `separate_by`; all are of one kind if it is empty."""
+    """Returns the kinds of items, by `separate_by`; a single one if it is empty."""
     rooms, numbers = items.sizes[:, 0], items.separate_by
     kinds_of_items = [np.arange(len(rooms))]
     if len(numbers):
@@ -326,6 +328,7 @@ def _packed(
     limit: int | None,
     time_limit_seconds: float,
 ) -> PackedSequences:
+    """Packs items of one kind that take only tokens: `rooms` is int64 [n]."""
     try:
         return pack_lengths(
             rooms,
@@ -352,6 +355,7 @@ def _packed_under_budgets(
     capacities: NDArray[np.int64],
     limit: int | None,
 ) -> PackedSequences:
+    """Packs items of one kind that also take resources: `sizes` is int64 [n, d]."""
     if algorithm not in ("auto", "best-fit"):
         raise invalid_field("algorithm", f"algorithm: budgets are packed by 'best-fit', not by {algorithm!r}")
     sizes, capacities = _with_limit(sizes, capacities, limit)
@@ -361,7 +365,7 @@ def _packed_under_budgets(
 def _with_limit(
     sizes: NDArray[np.int64], capacities: NDArray[np.int64], limit: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Adds a limit of sequences as one more budget, of which each item takes one; None adds nothing."""
+    """Adds a limit of sequences in a bin as one more budget, of which each item takes 1; None adds nothing."""
     if limit is None:
         return sizes, capacities
     return np.concatenate((sizes, np.ones((len(sizes), 1), dtype=np.int64)), axis=1), np.append(capacities, limit)

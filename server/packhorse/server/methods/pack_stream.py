@@ -1,7 +1,7 @@
 """Packing without a dataset, sequences as they arrive (PackStream).
 
-Owns the checks and limits of one stream, its answers, and the rounds in which its bins leave. Leaves the packing to
-`packhorse.packing`, and what ranks take of a round to `bins_of_ranks`.
+Owns the checks and limits of one stream, its answers, and the rounds in which its bins leave: a round has bins for
+every rank. Leaves the packing to `packhorse.packing`, and which rank takes which bin of a round to `bins_of_ranks`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,30 +21,30 @@ from packhorse.topology import LEAST_EXTRA_TOKENS, Topology, cost_of
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_STREAM_SEQUENCES = 100_000
-"""Sequences in one message of a PackStream."""
+"""Most sequences in one message of a PackStream."""
 
 MAX_STREAM_SECONDS = 120.0
-"""Seconds of a processor that one message of a PackStream may take. Each sequence may make a bin leave, and a bin takes
-up to 25 ms where the look-ahead is large and nothing fills it. Messages of 1,000 sequences come nowhere near."""
+"""Processor time that one message of a PackStream may take. Each sequence may make a bin leave, and a bin takes up to
+25 ms if the look-ahead is large and nothing fills it. Messages of 1,000 sequences take far less."""
 
 _BYTES_PER_STREAMED = 200
-"""What a sequence of a message, or of a round that is not full, takes until the response has left."""
+"""Bytes of memory for each sequence of a message, or of a round that is not full, until the response was sent."""
 
 MAX_LOOKAHEAD_SEQUENCES = 10_000
-"""The most that a PackStream holds back: its memory on the server."""
+"""Most sequences that a PackStream may hold back in its look-ahead, because they take memory of the server."""
 
 MAX_ROUND_SEQUENCES = 1 << 18
-"""In the bins that a PackStream holds until their round is full: some 20 MB."""
+"""Most sequences in the bins that a PackStream holds until their round is full: about 20 MB."""
 
 
 class Rounds:
-    """Holds the bins of a PackStream until a round of them is full, which leaves in the ranks' order.
+    """Holds the bins of a PackStream until a round of them is full; then the round leaves in the ranks' order.
 
     For D ranks a round is `accumulation` · D bins with a balance, D without, and one bin if D is 1.
 
     Args:
-        ranks: that the bins are for.
-        capacities: what a bin has, as of `OnlinePacker`.
+        ranks: the ranks that get the bins.
+        capacities: of a bin, as in `OnlinePacker`: int64 [d].
         allow_empty: whether a flush may add empty bins.
         separate_versions: whether sequences of different versions share no bin.
     """
@@ -71,10 +71,10 @@ class Rounds:
         return self._num_sequences
 
     def add(self, bins: list[OnlineBin]) -> list[OnlineBin]:
-        """Adds bins, and returns those of the rounds that are full now.
+        """Adds bins, and returns the bins of the rounds that are full now.
 
         Raises:
-            ServiceError: the bins of a round hold more than MAX_ROUND_SEQUENCES.
+            ServiceError: the held bins have more than MAX_ROUND_SEQUENCES sequences.
         """
         self._hold(bins)
         leaving = self._leave(len(self._held) // self._bins_per_round * self._bins_per_round)
@@ -88,7 +88,7 @@ class Rounds:
         return leaving
 
     def flush(self, bins: list[OnlineBin]) -> list[OnlineBin]:
-        """Adds the last bins, and returns all that are held, as a multiple of D; with a balance they cost the same.
+        """Adds the last bins, and returns all held sequences in a multiple of D bins; with a balance, of similar costs.
 
         Raises:
             ServiceError: there are fewer sequences than bins, and no bin may be empty; all bins stay held.
@@ -116,11 +116,11 @@ class Rounds:
         return self._leave(len(self._held))
 
     def holds_version(self, up_to: int) -> bool:
-        """Whether a bin held has a sequence of a version of at most `up_to`."""
+        """Whether a held bin has a sequence of the policy's version `up_to` or an older one."""
         return any(min(item.versions) <= up_to for bin_ in self._held for item in bin_.items)
 
     def take_stale(self, oldest: int) -> list[OnlineItem]:
-        """Gives back the items of the bins held that have a sequence of a version before `oldest`."""
+        """Removes the held bins that have a sequence of a version before `oldest`; returns all items of these bins."""
         stale = [bin_ for bin_ in self._held if any(min(item.versions) < oldest for item in bin_.items)]
         self._held = [bin_ for bin_ in self._held if bin_ not in stale]
         self._num_sequences -= sum(len(bin_.ids) for bin_ in stale)
@@ -131,7 +131,7 @@ class Rounds:
         self._num_sequences += sum(len(bin_.ids) for bin_ in bins)
 
     def _leave(self, num_bins: int) -> list[OnlineBin]:
-        """Lets the oldest bins go, round by round; the last round may be a smaller multiple of D."""
+        """Removes and returns the first bins, round by round, each in the ranks' order; the last may be smaller."""
         leaving: list[OnlineBin] = []
         for first in range(0, num_bins, self._bins_per_round):
             bins = self._held[first : min(first + self._bins_per_round, num_bins)]
@@ -145,19 +145,19 @@ class Rounds:
 
 
 class PackSession:
-    """One PackStream: what it holds back lives and ends with it."""
+    """One PackStream: its options, the sequences of its look-ahead, and the bins of a round that is not full."""
 
     def __init__(self) -> None:
         self._options = pb.PackStreamOptions()
         self._packer: OnlinePacker | None = None
         self._rounds = Rounds(Topology(), np.zeros(0, dtype=np.int64))
-        self._version = 0  # of the policy, or the newest of its sequences
+        self._version = 0  # the policy's newest version so far, as messages or sequences gave it
 
     def answer(self, request: pb.PackStreamRequest) -> pb.PackStreamResponse:
         """Takes one message and returns its response.
 
         Raises:
-            ServiceError: as `answer_in_slices`.
+            ServiceError: see `answer_in_slices`.
         """
         return finish(self.answer_in_slices(request))
 
@@ -188,6 +188,7 @@ class PackSession:
     def _add(
         self, packer: OnlinePacker, sequences: pb.PackStreamSequences
     ) -> TimeSlices[tuple[list[OnlineBin], list[int]]]:
+        """Packs the sequences of a message; returns the bins that leave, and the ids that were removed as too old."""
         num_sequences = len(sequences.ids)
         if len(sequences.lengths) != num_sequences:
             raise invalid_field(
@@ -199,7 +200,7 @@ class PackSession:
                 MAX_STREAM_SEQUENCES,
                 f"sequences.ids holds {num_sequences}; send at most {MAX_STREAM_SEQUENCES} in a message",
             )
-        for length in set(sequences.lengths):  # all before any: a refused message leaves nothing behind
+        for length in set(sequences.lengths):  # all are checked before one is packed: a refused message changes nothing
             try:
                 packer.room_of(length)
             except ValueError as error:
@@ -239,7 +240,7 @@ class PackSession:
         return bins, evicted
 
     def _leaving_in_time(self, packer: OnlinePacker) -> Iterator[list[OnlineBin]]:
-        """Lets those leave that a newer policy would make too old, so that waiting here costs no sequence.
+        """Yields bins whose sequences the policy's next version would make too old, so that none is lost by waiting.
 
         A round that holds one of them is filled up from the look-ahead.
         """
@@ -251,7 +252,7 @@ class PackSession:
             yield self._rounds.add([leaving])
 
     def _items(self, packer: OnlinePacker, sequences: pb.PackStreamSequences) -> Iterator[OnlineItem]:
-        """Yields a message's items; a ServiceError names the field that makes one impossible."""
+        """Yields a message's items, each a group or a sequence; raises a ServiceError if one cannot be packed."""
         num_budgets, num_sequences = len(self._options.budgets), len(sequences.ids)
         if len(sequences.amounts) != num_budgets * num_sequences:
             raise invalid_field(
@@ -275,7 +276,11 @@ class PackSession:
                 raise invalid_field(field, f"{field}: {what}: {error}") from None
 
     def _newest(self, message: pb.PackStreamSequences | pb.PackStreamFlush, within: str) -> int:
-        """Returns the policy's version with a message; a ServiceError if it goes back or versions do not fit."""
+        """Returns the policy's version after a message, and checks the versions of its sequences.
+
+        `within` is the message's name in errors. Raises a ServiceError if the policy's version goes back, or if
+        versions are missing, not needed, or newer than the policy's.
+        """
         ids: Sequence[int] = getattr(message, "ids", ())
         versions: Sequence[int] = getattr(message, "versions", ())
         has_versions = self._options.HasField("max_staleness") or self._options.separate_versions
@@ -305,7 +310,11 @@ class PackSession:
         return version
 
     def _evict(self, packer: OnlinePacker) -> tuple[list[OnlineBin], list[int]]:
-        """Lets go of what is too old now: the bins that leave meanwhile, and the ids that went."""
+        """Removes the sequences that are too old now, from the look-ahead and from held bins.
+
+        The other sequences of these bins are packed again. Returns the bins that leave because of that, and the removed
+        ids.
+        """
         if not self._options.HasField("max_staleness"):
             return [], []
         evicted = packer.evict(self._oldest, whole_groups=self._options.evict_groups)
@@ -322,6 +331,7 @@ class PackSession:
         return self._version - self._options.max_staleness if self._options.HasField("max_staleness") else 0
 
     def _without_stale(self, packer: OnlinePacker, item: OnlineItem) -> tuple[OnlineItem | None, list[int]]:
+        """Returns an item without sequences that are too old, None if none is left, and the removed ids."""
         if min(item.versions, default=self._oldest) >= self._oldest:
             return item, []
         return packer.without_stale(item, self._oldest, whole_groups=self._options.evict_groups)
@@ -334,7 +344,7 @@ class PackSession:
 
 
 def _members(sequences: pb.PackStreamSequences) -> Sequence[Sequence[int]]:
-    """Returns the indices of each item's sequences: of a group, or of one alone; in the order of items' first ones."""
+    """Returns the indices of the sequences of each item, a group or a single sequence, in the order of first ones."""
     numbers = sequences.groups
     if len(numbers) not in (0, len(sequences.ids)):
         raise invalid_field(
@@ -349,6 +359,7 @@ def _members(sequences: pb.PackStreamSequences) -> Sequence[Sequence[int]]:
 
 
 def _laid_end_to_end(bins: list[OnlineBin]) -> Bins:
+    """Returns bins as arrays."""
     return Bins(
         ids=np.array([number for one in bins for number in one.ids], dtype=np.int64),
         lengths=np.array([length for one in bins for length in one.lengths], dtype=np.int32),
@@ -358,6 +369,7 @@ def _laid_end_to_end(bins: list[OnlineBin]) -> Bins:
 
 
 def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
+    """Returns the packer of a stream with these options; raises a ServiceError if one is out of range."""
     capacity = requests.integer("options.max_seq_len", options.max_seq_len, 1, MAX_SEQ_LEN)
     return OnlinePacker(
         capacity,
@@ -374,6 +386,7 @@ def _packer(options: pb.PackStreamOptions) -> OnlinePacker:
 
 
 def _rounds(options: pb.PackStreamOptions, capacities: NDArray[np.int64]) -> Rounds:
+    """Returns the rounds of a stream with these options; raises a ServiceError if one is out of range."""
     ranks = ranks_of(options, within="options.")
     num_tokens = ranks.bins_per_optimizer_step * options.max_seq_len
     check_costs(ranks, num_tokens, options.max_seq_len, within="options.")

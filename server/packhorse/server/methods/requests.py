@@ -1,8 +1,8 @@
-"""From protocol messages to the epoch's own types, and which fields are out of range.
+"""Checks of a request's fields, and the types of `packhorse.topology` that are made of them.
 
-Owns the checks of topologies and epochs. Leaves which dataset a request is about to `datasets`, stages to
-`stage_request`, sizes of answers to `sizes`, versions of the wire to `versions`, packing on demand to `pack` and
-`pack_stream`, and answering to `backend`.
+Owns the checks of topologies and epochs, and of a single integer or choice. Leaves which dataset a request is about to
+`datasets`, stages to `stage_request`, sizes of answers to `sizes`, versions of the wire to `versions`, packing on
+demand to `pack` and `pack_stream`, and answering to `backend`.
 """
 
 from collections.abc import Callable
@@ -26,22 +26,22 @@ from packhorse.topology import (
 from packhorse.v1 import packing_pb2 as pb
 
 MAX_SEQUENCES_PER_STEP = 1 << 23
-"""Sequences of all ranks in one step, on average: a last step that is not full is held in memory as a whole."""
+"""Most sequences of all ranks in one step, on average: a last step that is not full is in memory as a whole."""
 
 
 MAX_BATCH_PHASES = 1000
-"""Phases that a batch schedule may have."""
+"""Most phases of a batch schedule."""
 
 _KEPT_TOPOLOGIES, _KEPT_TOPOLOGY_BYTES = 64, 1 << 10
-"""Checked topologies that are kept, because all ranks and workers of a run send the same one, and the longest message
-of these: strangers choose what is in it."""
+"""Checked topologies that are cached, because all ranks and workers of a run send the same one; and the most bytes of a
+cached one's message, because strangers choose how long it is."""
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def integer(field: str, value: int, least: int, most: int | None = None) -> int:
-    """Returns `value`; a ServiceError naming the field if it is outside [least, most]."""
+    """Returns `value`; raises a ServiceError that names the field if it is outside [least, most]."""
     try:
         return checked_integer(field, value, least, most)
     except ValueError as error:
@@ -55,9 +55,16 @@ def check_epoch(dataset: Dataset, epoch: int) -> None:
 
 
 def choice(field: str, value: int, names: Callable[[int], str], kind: type[_Choice]) -> _Choice:
-    """Returns the member of an enum for a value of the protocol; a ServiceError names the field if there is none.
+    """Returns the member of an enum for a value of the protocol.
 
-    `names` returns a value's name there, which ends with the member's.
+    Args:
+        field: the field's name, for the error.
+        value: the protocol's number.
+        names: returns the protocol's name of a number, such as BALANCE_MICRO_STEP, which ends with a member's name.
+        kind: the enum.
+
+    Raises:
+        ServiceError: no member has the value.
     """
     try:
         name = names(value)
@@ -78,6 +85,7 @@ def topology(message: pb.Topology, source: Source, epoch: int, num_sequences: in
 
 @lru_cache(_KEPT_TOPOLOGIES)
 def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequences: int) -> Topology:
+    """Returns the same as `topology`, for a message's bytes and facts of the epoch, so that it can be cached."""
     message = pb.Topology.FromString(data)
     integer("topology.start_position", message.start_position, 0, num_bins)
     mode = choice("topology.mode", message.mode, pb.StreamMode.Name, StreamMode)
@@ -112,7 +120,7 @@ def _topology(data: bytes, num_bins: int, max_seq_len: int, epoch: int, num_sequ
 
 
 def _batch_schedule(message: pb.Topology) -> BatchSchedule | None:
-    """Returns a topology's schedule; a ValueError if it is malformed."""
+    """Returns a topology's batch schedule, None if it has none; raises a ValueError if it is malformed."""
     if not message.batch_schedule:
         return None
     if message.batch_size:
@@ -130,7 +138,7 @@ def _batch_schedule(message: pb.Topology) -> BatchSchedule | None:
 
 
 def _check_product(factors: dict[str, int], most: int, what: str) -> None:
-    """Refuses a product of factors that is too many bins, naming the factor at which it is."""
+    """Refuses factors whose product is over `most` bins; the error names the first factor that makes it so."""
     product = 1
     for name, factor in factors.items():
         if product * factor > most:

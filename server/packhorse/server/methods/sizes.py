@@ -1,6 +1,6 @@
 """How large a message may be, and how large an answer will be.
 
-Owns the limit and the estimates; leaves waiting for memory to `service.memory_budget`.
+Owns the limit and the estimates. Leaves waiting for memory to `service.memory_budget`.
 """
 
 import math
@@ -11,11 +11,11 @@ from packhorse.server.base.faults import too_large
 from packhorse.server.datasets.protocols import Dataset
 
 MAX_MESSAGE_BYTES = 64 << 20
-"""No response may be larger; clients accept as much."""
+"""Most bytes of a response; clients accept as much."""
 BYTES_PER_LENGTH = 4
 BYTES_PER_BIN = 16
-"""Bytes of a bin in a message, beside its sequences: its template's number, twice if it is defined there, the
-template's size, and the bin's position."""
+"""Bytes of a bin in a message, beside its sequences. Four numbers of 4 bytes: its template's number, twice if it is
+defined there, the template's size, and the bin's position."""
 BYTES_PER_TOKEN = 4.125
 """Bytes of a token at most: 4, and a bit of the loss mask."""
 _BYTES_PER_GROUP = 8
@@ -39,7 +39,7 @@ def token_bytes(dataset: Dataset) -> int:
 
 
 def _bytes_per_entry(dataset: Dataset) -> int:
-    """Returns the bytes of a sequence in a message of bins beside its length: id, first token and group."""
+    """Returns the bytes of a sequence in a message of bins: id, first token, group; its length without templates."""
     manifest = dataset.manifest
     start_bytes = np.dtype(manifest.start_dtype).itemsize if manifest.start_dtype else 0
     group_bytes = _BYTES_PER_GROUP if dataset.has_groups else 0

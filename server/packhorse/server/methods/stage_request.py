@@ -1,4 +1,4 @@
-"""The stage of a request to append one to a mixture: its weights, and which of its fields are wrong.
+"""The stage in an AppendStage request: its weights, checked.
 
 Appending it is in `mixtures`; the checks of topologies are in `requests`.
 """
@@ -12,7 +12,7 @@ from packhorse.v1 import packing_pb2 as pb
 
 
 def stage_of(request: pb.AppendStageRequest) -> StageEntry | None:
-    """Returns the stage to append, with checked weights; None if stages are only taken back."""
+    """Returns the stage to append, with checked weights; None if stages are only removed."""
     if request.replace and not request.weights:
         return None
     try:

@@ -1,8 +1,8 @@
 """A StreamBins request: checked, its epoch divided by its topology, and the header that answers it.
 
-Owns the way from a request to the steps of its stream, and the epochs, assignments and headers that streams share, as
-long as there is room for them: a thousand ranks open their streams at the same time. Leaves the check of each field to
-`requests`, and the blocks that hold those steps to `open_stream`.
+Owns the way from a request to the steps of its stream, and the caches of epochs, assignments and headers that streams
+share, because a thousand ranks of a run open their streams at the same time. Leaves the check of each field to
+`requests`, and the blocks of those steps to `open_stream`.
 """
 
 import weakref
@@ -23,26 +23,27 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import HeaderChecksums
 
 MOST_BYTES = 64 << 20
-"""Memory of the epochs that are kept: their parameters are a few words for each distinct length."""
+"""Memory of all cached epochs. An epoch's parameters are a few words for each distinct length."""
 
 _LEAST_BYTES = 4096
-"""Counted for an epoch beside its parameters."""
+"""Memory that is counted for an epoch beside its parameters."""
 
 MOST_ASSIGNMENTS = 16
-"""Assignments that are kept: one for each run, and for each seed of a run whose ranks are independent."""
+"""Cached assignments: one for each run, and for each seed of a run whose ranks are independent."""
 
 MOST_RUNS = 64
-"""Runs whose topology and header are kept: all ranks and workers of a run ask for the same."""
+"""Runs whose topology and header are cached: all ranks and workers of a run ask for the same."""
 
 LONG_REQUEST_BYTES = 1 << 10
-"""Nothing is kept of the run of a longer request: strangers choose what is in it."""
+"""Size of a request above which nothing of its run is cached, because strangers choose what is in it."""
 
 _Key: TypeAlias = tuple["weakref.ref[Dataset]", *tuple[object, ...]]
-"""Its first part is weak: nothing here keeps a dataset open that the catalog has let go of."""
+"""Key of a cache: the dataset, then seed, epoch and so on. The reference is weak, so that no cache keeps a dataset open
+that the catalog no longer has."""
 
 
 class Epochs:
-    """Makes sources and assignments, and keeps those used last. Safe to be used by many threads."""
+    """Makes epochs, assignments and runs, and caches those used last. Safe to be used by many threads."""
 
     def __init__(self) -> None:
         self._views: BoundedCache[_Key, SizedSource] = BoundedCache(
@@ -50,7 +51,7 @@ class Epochs:
         )
         self._assignments: BoundedCache[_Key, Assignment] = BoundedCache(MOST_ASSIGNMENTS)
         self._runs: BoundedCache[_Key, _Run] = BoundedCache(MOST_RUNS)
-        self._gone: list[object] = []  # datasets that were let go of since something was last kept
+        self._gone: list[object] = []  # references to datasets that were closed since a cache was last used
 
     def source(self, dataset: Dataset, seed: int, epoch: int, skips: Skips) -> Source:
         """Returns an epoch of a dataset, without the skipped positions."""
@@ -58,7 +59,7 @@ class Epochs:
         return SkipSource(whole, skips) if skips else whole
 
     def whole(self, dataset: Dataset, seed: int, epoch: int) -> SizedSource:
-        """Returns a whole epoch of a dataset; a ServiceError if a mixture has no epoch of that number."""
+        """Returns a whole epoch of a dataset; raises a ServiceError if a mixture has no epoch of that number."""
         requests.check_epoch(dataset, epoch)
 
         def make() -> SizedSource:
@@ -70,7 +71,7 @@ class Epochs:
         return self._views.get(self._key(dataset, seed, epoch), make)
 
     def assignment(self, dataset: Dataset, seed: int, epoch: int, skips: Skips, topology: Topology) -> Assignment:
-        """Returns the assignment that all ranks and workers of a run share, however many workers there are."""
+        """Returns the assignment that all ranks and workers of a run share; the number of workers does not matter."""
         shape = topology if topology.workers_per_rank == 1 else replace(topology, workers_per_rank=1)
 
         def make() -> Assignment:
@@ -79,10 +80,11 @@ class Epochs:
         return self._assignments.get(self._key(dataset, seed, epoch, skips, shape), make)
 
     def run(self, dataset: Dataset, takedown: Takedown, request: bytes, make: Callable[[], "_Run"]) -> "_Run":
-        """Returns what the streams of a run share."""
+        """Returns what the streams of a run share, from the cache or from `make`. `request` is the part they share."""
         return self._runs.get(self._key(dataset, takedown, request), make)
 
     def _key(self, dataset: Dataset, *coordinates: object) -> _Key:
+        """Returns a cache's key, after removing what belongs to datasets that were closed."""
         if self._gone:
             self._gone.clear()
             for cache in (self._views, self._assignments, self._runs):
@@ -92,17 +94,20 @@ class Epochs:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Run:
-    """What the streams of all ranks and workers share. Since it is kept, it holds neither the dataset nor its bins."""
+    """What the streams of all ranks and workers share. It is cached, so it contains neither the dataset nor bins."""
 
     skips: Skips
     seed: int
+    """Seed of the epoch: the run's, or the stream's own if streams are independent."""
     topology: Topology
-    """As it was asked for."""
+    """Topology of the request."""
     of_stream: Topology
-    """The same, or that of one stream if every stream has an epoch and a seed of its own; such a run is not kept."""
+    """Topology by which the epoch is divided: the request's, or that of a single stream if streams are independent,
+    each with an epoch of its own. Such a run is not cached."""
     num_whole_bins: int
+    """Bins of the epoch before any are skipped."""
     header: pb.StreamHeader
-    """Without its checksum, which covers rank and worker too."""
+    """Header without its checksum, which covers rank and worker too."""
     checksums: HeaderChecksums
     """Checksums of the header, for every stream."""
 
@@ -115,7 +120,7 @@ class _Run:
         source = epochs.source(dataset, request.seed, request.epoch, skips)
         try:
             topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.num_sequences)
-        except ServiceError:  # with the cursor of another dataset it does not fit: that error says more
+        except ServiceError:  # if the cursor is of another dataset, the error that says so is better
             begin = request.topology.start_position
             datasets.check_digest(
                 dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
@@ -159,25 +164,25 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StreamRequest:
-    """A checked request."""
+    """A checked request, with all that its stream needs."""
 
     dataset: Dataset
     takedown: Takedown
-    """What files take away from it."""
+    """What files take away from the dataset."""
     skips: Skips
     """All skipped positions, of the request and of files."""
     epoch: int
     run_seed: int | None
-    """The run's; None if every stream has a seed of its own."""
+    """Seed of the run; None if every stream has a seed of its own."""
     num_whole_bins: int
     """Bins of the epoch before any are skipped."""
     topology: Topology
     """How the epoch is divided, for this stream."""
     assignment: Assignment
-    """Bins by step and rank. Streams of any number of workers share it, so its topology may have another number."""
+    """Bins by step and rank. All streams of a run share it, so the number of workers in its topology is always 1."""
     rank: int
     steps: range
-    """The worker's, from where the stream begins."""
+    """Steps of the stream's worker, from the one at which the stream begins."""
     progress: StreamProgress
     """How far the stream has come; at first, where it begins."""
     header: pb.StreamHeader
@@ -229,7 +234,7 @@ class StreamRequest:
 
     @property
     def most_steps(self) -> int:
-        """How many steps one block may have: offsets reach all its positions, and its optimizer steps are kept."""
+        """Most steps of a block: offsets of 32 bits reach its positions, and optimizer steps are arranged only once."""
         stride = self.topology.step_stride
         most = MAX_POSITION_SPREAD // (stride * self.topology.bins_per_optimizer_step)
         if self.assignment.most_steps is not None:
@@ -237,7 +242,10 @@ class StreamRequest:
         return max(1, most)
 
     def end_of(self, step: int) -> int:
-        """The end, exclusive, of the positions that a step may take: a balance exchanges bins of an optimizer step."""
+        """Returns an end, exclusive, of the positions that a step may take.
+
+        Inside an optimizer step it is at or after that step's end, because a balance exchanges bins within it.
+        """
         topology, num_bins = self.topology, self.header.num_bins
         end = topology.position_after(step, num_bins)
         if topology.steps_into_optimizer_step(step, num_bins):
@@ -246,7 +254,7 @@ class StreamRequest:
 
 
 def _run_of(request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown, epochs: Epochs) -> _Run:
-    """Returns the run of a request, kept unless every stream has an epoch of its own."""
+    """Returns the run of a request; from the cache, unless streams are independent or the request is long."""
     shared = pb.StreamBinsRequest()
     shared.CopyFrom(request)
     for field in ("rank", "worker", "first_step", "expected_digest", "dataset_digest", "run_id"):
@@ -259,28 +267,29 @@ def _run_of(request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown,
 
 
 def _member(request: pb.StreamBinsRequest, topology: Topology) -> tuple[int, int]:
-    """Returns rank and worker; a ServiceError names the one that the topology does not have."""
+    """Returns rank and worker; raises a ServiceError if the topology does not have them."""
     rank = requests.integer("rank", request.rank, 0, topology.world_size - 1)
     return rank, requests.integer("worker", request.worker, 0, topology.workers_per_rank - 1)
 
 
 def _begin(topology: Topology, first_step: int, num_bins: int) -> int:
-    """Returns the position from which a stream may differ from the one that was open before."""
+    """Returns the position from which the dataset may differ from the one that the run has read until now."""
     if first_step == 0:
         return topology.start_position
     begin = topology.position_after(first_step - 1, num_bins)
     if topology.steps_into_optimizer_step(first_step - 1, num_bins):
-        # Bins of the optimizer step were trained on: all of it must be as it was.
+        # Some bins of this optimizer step were trained on, so all of it must be as it was.
         begin += topology.steps_per_optimizer_step * topology.stretch_of(first_step).bins_per_step
     return begin
 
 
 def _batch_size(topology: Topology) -> int:
+    """Returns the largest batch size of a topology's schedule."""
     return max(stretch.batch_size for stretch in topology.stretches)
 
 
 def _tokens_of(dataset: Dataset) -> dict[str, Any]:
-    """Returns the header's fields about the tokens that a dataset was prepared from; none if they are not known."""
+    """Returns the header's fields about the tokens that a dataset was prepared from; empty if these are unknown."""
     inputs = None if isinstance(dataset, MixtureDataset) else dataset.manifest.inputs
     if inputs is None or inputs.tokens is None:
         return {}

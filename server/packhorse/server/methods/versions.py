@@ -1,4 +1,4 @@
-"""Whether a client can read what it asks for: versions of the wire."""
+"""Checks of wire versions: whether a client can read what it asks for."""
 
 from packhorse.dataset import MixtureDataset, Takedown
 from packhorse.server.base.faults import ServiceError
@@ -8,7 +8,7 @@ from packhorse.wire import PLAIN_WIRE_VERSION, WIRE_VERSION
 
 
 def check_wire_version(version: int) -> None:
-    """Refuses a client that is too old for any dataset, or newer than this server, and says which of them is older."""
+    """Refuses a client that is too old for every dataset, or newer than this server; the error says which is older."""
     if PLAIN_WIRE_VERSION <= version <= WIRE_VERSION:
         return
     older, newer = ("client", "server") if version < PLAIN_WIRE_VERSION else ("server", "client")

@@ -1,10 +1,10 @@
 """Every call on its way in and out: admission, token, reading the request, and reporting to watchers.
 
-Owns the server's one interceptor. Leaves what follows from a call to `watching.calls`, what a token grants to `tokens`,
-and the answers to `servicer`.
+Owns the server's one interceptor. Leaves logs, metrics and traces of calls to `watching.calls`, what a token grants to
+`tokens`, and the answers to `servicer`.
 
 gRPC by itself reads whatever is sent: a thousand requests of 4 MiB that never end would take 4 GiB, and a thousand
-whole ones several times that, before any limit of ours applies. So requests are counted while they arrive.
+complete ones several times as much, before any limit of ours applies. So requests are counted while they arrive.
 """
 
 import asyncio
@@ -27,22 +27,23 @@ from packhorse.server.service.status import abort
 from packhorse.server.watching.calls import SERVICE, Call, Watcher
 
 MOST_AT_ONCE = 16
-"""Requests of one method that gRPC reads at once, and as many more that are read here. Others wait unread: of each, 64
-KiB may have arrived."""
+"""Most requests of one method that gRPC reads at once. As many more are read at once by this module. Others wait
+unread, with at most 64 KiB of each arrived."""
 
 RECEIVE_SECONDS = 10.0
-"""How long others wait for a request that does not come."""
+"""Longest time for a request that is read here to arrive, because others wait for its permit."""
 
 SMALL_REQUEST_BYTES = 64 << 10
-"""Smaller ones do not count: no stream needs more, and the limit of streams bounds theirs."""
+"""Size up to which requests do not count in the budget of memory. No stream's request is larger, and the limit of
+streams bounds how many there are."""
 
 MEMORY_BYTES = 256 << 20
-"""What larger requests take together until they are answered. A budget of its own, though the servicer counts a request
-again with its answer: if both shared one, arriving requests could leave no room to answer any of them."""
+"""Memory of all larger requests together until they are answered. The servicer counts a request again with its answer,
+in another budget: with one budget for both, arriving requests could leave no room to answer any of them."""
 
 _PAUSES = 4
-"""After a larger one was decoded, the next waits this multiple of the time it took: decoding keeps the event loop and
-the interpreter, and 300,000 ranges in 4 MiB take 12 ms."""
+"""Pause after a larger request was decoded, as a multiple of the time that this took. Decoding keeps the event loop and
+the interpreter busy: 300,000 ranges in 4 MiB take 12 ms."""
 
 MEMORY_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
@@ -56,18 +57,18 @@ class _Arriving:
     def __init__(self) -> None:
         self.num_read_by_grpc = 0
         self.permits = asyncio.Semaphore(MOST_AT_ONCE)
-        """For those that are read here."""
+        """Permits for the requests that are read here, not by gRPC."""
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Admits calls, receives their requests within limits, and shows each step to the watchers.
 
     Args:
-        watchers: in the order in which each step is shown to them.
-        tokens: of which every call needs one, except those of health, which reveals nothing but its status; None
-            where no call needs one.
+        watchers: what each step is shown to, in this order.
+        tokens: the token file. Every call needs one of its tokens, except health checks, which reveal nothing else.
+            None if no call needs a token.
         on_refusal: called with every refusal.
-        writes_to_end: whether messages are written as `workarounds` does.
+        writes_to_end: whether messages are written by `workarounds.write_to_its_end`.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self.show("ended", call)
 
     def _token_refusal(self, path: str, metadata: Any) -> ServiceError | None:
-        """Finds out whose call it is; returns why it is refused, before its request is looked at."""
+        """Sets `CLIENT` to the token's holder; returns the error if the token is missing or not for this method."""
         if self._tokens is None or path.startswith(_OF_HEALTH):
             return None
         try:
@@ -131,13 +132,13 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 class _Followed:
-    """A call's handler whose steps are shown. It is made in the call's own task.
+    """A call's handler, wrapped so that each step is shown to the watchers. It is made in the call's own task.
 
     Args:
         interceptor: of the call.
-        call: what is shown.
-        handler: of the method.
-        arriving: the method's requests.
+        call: the record of the call that watchers see.
+        handler: gRPC's handler of the method.
+        arriving: the requests of the method that have begun to arrive.
     """
 
     def __init__(self, interceptor: Interceptor, call: Call, handler: Any, arriving: _Arriving) -> None:
@@ -156,7 +157,7 @@ class _Followed:
         task.add_done_callback(self._over)  # gRPC's own callbacks are for calls whose request has come
 
     def handler(self) -> Any:
-        """Returns the handler that gRPC runs: gRPC reads requests while few arrive, which is faster."""
+        """Returns the handler that gRPC runs. While few requests arrive, gRPC reads them: it is faster than we are."""
         handler, replace = self._handler, self._handler._replace
         if handler.request_streaming:
             return replace(
@@ -170,7 +171,7 @@ class _Followed:
         return self._as_stream(self._receive)
 
     def refusing(self, error: ServiceError) -> Any:
-        """Returns a handler that answers an error at once: it reads no request."""
+        """Returns a handler that answers with an error at once, without reading the request."""
 
         async def refuse(_: Any, context: Any) -> NoReturn:
             self._begin(context)
@@ -191,7 +192,7 @@ class _Followed:
             return await answer(request, context)
 
     async def _receive(self, _: Any, context: Any) -> None:
-        """Reads the request once there is a permit, and not for long; then answers it."""
+        """Waits for a permit, reads the request, and answers it. The permit is given back before the answer."""
         async with AsyncExitStack() as permit:
             await permit.enter_async_context(self._arriving.permits)
             data = await self._read(context)
@@ -209,8 +210,8 @@ class _Followed:
     async def _read(self, context: Any) -> Any:
         """Returns the request's bytes, or EOF; refuses one that takes too long.
 
-        Reading is not cancelled: gRPC's core would write what still comes to memory that was freed with it. It ends by
-        itself, because the call does.
+        The read is not cancelled: gRPC's core would write what still arrives to memory that was freed. Instead the call
+        is ended, and the read ends with it.
         """
         refusing: list[asyncio.Task[NoReturn]] = []
 
@@ -228,7 +229,7 @@ class _Followed:
         return data
 
     async def _room_for(self, data: bytes, context: Any) -> AbstractContextManager[object]:
-        """Returns what holds a request's memory while it is entered; refuses the request when there is none."""
+        """Returns a context manager that holds the request's memory; refuses the request if there is not enough."""
         if len(data) <= SMALL_REQUEST_BYTES:
             return nullcontext()
         memory = self._interceptor.memory.share()
@@ -243,11 +244,11 @@ class _Followed:
         await abort(context, error)
 
     async def _received_one_by_one(self, requests: Any, context: Any) -> None:
-        """Answers requests that gRPC reads one after the other; each is decoded when the method wants it."""
+        """Answers a stream of requests. gRPC reads them; each is decoded when the method asks for it."""
         await self._stream(_Decoded(requests, self._decode), context)
 
     async def _decoded(self, data: bytes, context: Any) -> Any:
-        """Returns a request; large ones are decoded one by one, and leave others most of the time."""
+        """Returns a request, decoded. Large ones are decoded one after the other, with pauses for other work."""
         try:
             if len(data) <= SMALL_REQUEST_BYTES:
                 return self._decode(data)
@@ -261,10 +262,10 @@ class _Followed:
         return request
 
     def _decode(self, data: bytes) -> Any:
-        """Returns a message.
+        """Returns the message of some bytes, and counts them.
 
         Raises:
-            ServiceError: the bytes are no message of a method of the packing service.
+            ServiceError: the bytes are not a message of this method of the packing service.
         """
         call, decode = self._call, self._handler.request_deserializer
         call.received_bytes += len(data)
@@ -281,12 +282,13 @@ class _Followed:
         return request
 
     def _encode(self, message: Any) -> bytes:
+        """Returns the bytes of an answer, and counts them."""
         data: bytes = self._handler.response_serializer(message)
         self._call.sent_bytes += len(data)
         return data
 
     async def _answer(self, request: Any, context: Any) -> Any:
-        """Returns the one answer; gRPC sends it afterwards."""
+        """Returns the answer of a method that has one; gRPC sends it afterwards."""
         self._begin(context)
         try:
             answer = await self._method(request, context)
@@ -297,11 +299,11 @@ class _Followed:
         return answer
 
     async def _stream(self, request: Any, context: Any) -> None:
-        """Writes many answers here, so that it is known how long each waits for its client."""
+        """Writes the answers of a method that has many, to measure how long each waits for its client."""
         self._begin(context)
         call, show = self._call, self._interceptor.show
         try:
-            if not inspect.isasyncgenfunction(self._method):  # it writes by itself
+            if not inspect.isasyncgenfunction(self._method):  # it writes its answers itself, as `Watch` of health does
                 await self._method(request, context)
                 return
             async with aclosing(self._method(request, context)) as messages:
@@ -326,17 +328,18 @@ class _Followed:
         self._call.peer = context.peer()
 
     def _has_arrived(self) -> None:
-        """The request no longer counts among those that gRPC reads."""
+        """Notes that the request is no longer one that gRPC reads."""
         self._arriving.num_read_by_grpc -= self._is_counted
         self._is_counted = False
 
     def _failed(self, error: BaseException) -> None:
+        """Notes an error that is neither a refusal nor the client's leaving."""
         has_left = type(error).__name__ == CLIENT_LEFT
         if not has_left and not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
             self._failure = type(error).__name__
 
     def _over(self, _: Any) -> None:
-        """Shows that the call's task is done."""
+        """Shows the end of the call, with its status, once the call's task is done."""
         self._has_arrived()
         context, status, message = self._context, None, self._failure
         if self._failure:
@@ -344,17 +347,17 @@ class _Followed:
         elif context is not None and (context.code() is not None or context.done()):
             status, message = context.code() or grpc.StatusCode.OK, context.details()
         self._interceptor.end(self._call, status or grpc.StatusCode.CANCELLED, message)
-        del self._call  # gRPC keeps this in a cycle with the call's context: its request would stay as long
+        del self._call  # gRPC keeps this object in a reference cycle, and with it would keep the call's request
 
 
 def _header(metadata: Any, name: str) -> str | None:
-    """Returns a header's value; None if there is none, or where it comes several times."""
+    """Returns a header's value; None if it is missing, or comes several times."""
     values = [value for key, value in metadata or () if key == name]
     return values[0] if len(values) == 1 and isinstance(values[0], str) else None
 
 
 class _Decoded:
-    """The messages of a stream of requests. One that cannot be decoded is an error; the next may still come."""
+    """The messages of a stream of requests. A message that cannot be decoded raises; the next may still be read."""
 
     def __init__(self, requests: Any, decode: Callable[[bytes], Any]) -> None:
         self._requests = aiter(requests)

@@ -22,12 +22,12 @@ from packhorse.server.watching.metrics import Metrics
 _Result = TypeVar("_Result")
 
 SMALL_ANSWER_BYTES = 64 << 10
-"""Work that needs no more continues with its next slice at once: a change of threads costs a small answer more than its
-bins do. The budget learns of the bytes when the thread is given up."""
+"""Memory up to which work continues with its next slice in the same thread: for a small answer, a change of threads
+costs more than its bins. The bytes count in the budget only when the thread is given up."""
 
 
 class LaneFullError(Exception):
-    """The lane has as many requests as it may."""
+    """The lane has as many requests as it may have."""
 
 
 class Lane:
@@ -50,11 +50,11 @@ class Lane:
         self._num_requests = 0
 
     def measure(self, metrics: Metrics) -> None:
-        """From now on, measures how much waits here, and how long."""
+        """Begins to measure how many slices wait for a thread, and how long."""
         self._waiting, self._wait = metrics.lane_waiting.labels(self.name), metrics.lane_wait.labels(self.name)
 
     def submit(self, work: Callable[..., _Result], *arguments: Any) -> "asyncio.Future[_Result]":
-        """Runs one slice, `work`, in a thread. Cancelled before a thread takes it, it never runs."""
+        """Runs one slice, `work`, in a thread. If it is cancelled before a thread takes it, it never runs."""
         waiting, wait = self._waiting, self._wait
         if waiting is None or wait is None:
             return asyncio.wrap_future(self._executor.submit(work, *arguments))
@@ -71,13 +71,13 @@ class Lane:
         return asyncio.wrap_future(future)
 
     async def run(self, slices: TimeSlices[_Result], hold: Callable[[int], Awaitable[None]]) -> _Result:
-        """Runs slices one by one; between them other requests have a thread. A small answer keeps its thread.
+        """Runs slices one by one, with other requests' slices between them. A small answer keeps its thread.
 
-        A request whose client leaves is cancelled, and so ends with the slice that is running.
+        A request whose client leaves is cancelled, and then ends after the slice that is running.
 
         Args:
             slices: the work.
-            hold: is called with the bytes that the work needs from then on, and may refuse.
+            hold: called with the bytes that the work needs from then on; may raise, which ends the work.
 
         Raises:
             LaneFullError: too many requests are in the lane.
@@ -96,7 +96,7 @@ class Lane:
             self._num_requests -= 1
 
     def close(self) -> None:
-        """Drops what waits. What runs continues: nothing can end a kernel."""
+        """Drops the slices that wait. Those that run continue, because nothing can end a kernel."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -108,24 +108,24 @@ class Lanes:
     """Blocks of StreamBins. A stream has at most two here or in `small_blocks`, so the limit of streams bounds both
     queues."""
     small_blocks: Lane
-    """Blocks that are mostly Python: a stream's first ones, and all of them when very many streams are open. One thread
-    makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""
+    """Small blocks, which are mostly Python: a stream's first ones, and all of them when very many streams are open.
+    One thread makes them: of several, all but one would wait for the interpreter, which costs more than it gains."""
     tokens: Lane
-    """Blocks and single answers that bring tokens: whatever waits for a disk or a store waits here."""
+    """Blocks and single answers with tokens, which may wait for a disk or a store."""
     arranging: Lane
-    """What a stream needs before its block can be made, if that takes long: optimizer steps and last steps that are
-    arranged for all ranks at once, and long requests. Meanwhile the stream is in no other lane."""
+    """Long work before a stream's block can be made: optimizer steps and last steps that are arranged for all ranks at
+    once, and checks of long requests. Meanwhile the stream is in no other lane."""
     answers: Lane
     """Single answers: ListDatasets, GetDataset, GetBins, LocateSequences."""
     packing: Lane
     """PackStream, and PackSequences with packers that take a second or two at most."""
     searching: Lane
-    """PackSequences with packers that search until their time is over. Few may wait, as each takes its time."""
+    """PackSequences with packers that search until their time is over. Few may wait, because each takes so long."""
 
     @classmethod
     def for_this_machine(cls, num_processes: int = 1) -> "Lanes":
         """Returns lanes that leave streams most of this process's share of the processors."""
-        cores = -(-available_cores() // num_processes)
+        cores = -(-available_cores() // num_processes)  # rounded up
         others = max(1, cores // 2)
         return cls(
             streams=Lane("streams", threads=cores),
@@ -138,21 +138,21 @@ class Lanes:
         )
 
     def measure(self, metrics: Metrics) -> None:
-        """From now on, measures how much waits in every lane, and how long."""
+        """Begins to measure how many slices wait in every lane, and how long."""
         for field in fields(self):
             getattr(self, field.name).measure(metrics)
 
     def close(self) -> None:
-        """Drops what waits in every lane."""
+        """Drops the slices that wait in every lane."""
         for field in fields(self):
             getattr(self, field.name).close()
 
 
 class _Progress(NamedTuple):
-    """How far some slices brought the work."""
+    """The state of some work after a thread ran slices of it."""
 
     num_bytes: int | None
-    """That the work needs from now on; None if it did not say."""
+    """Bytes that the work needs from now on; None if it yielded no number."""
     is_done: bool = False
     result: Any = None
 
@@ -171,5 +171,6 @@ def _run_slices(slices: TimeSlices[Any]) -> _Progress:
 
 
 def _be_nice(niceness: int) -> None:
-    if niceness and sys.platform == "linux":  # elsewhere a priority is the whole process's
-        os.nice(niceness)  # of this thread only, and nicer than the process already is: anything else takes privileges
+    """Makes a new thread of a lane nicer than the process; other systems than Linux have no niceness of threads."""
+    if niceness and sys.platform == "linux":
+        os.nice(niceness)  # is added to the process's own, because lowering that takes privileges

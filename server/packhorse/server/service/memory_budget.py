@@ -34,7 +34,7 @@ class MemoryBudget:
         return MemoryShare(self)
 
     async def take(self, num_bytes: int) -> None:
-        """Takes bytes, waiting for them if need be.
+        """Takes bytes; waits if other requests hold them.
 
         Raises:
             OutOfMemoryBudgetError: they cannot be had within `wait_seconds`.
@@ -56,7 +56,7 @@ class MemoryBudget:
 
 
 class MemoryShare:
-    """What one request holds of a budget, until the end of the `with` block that enters it."""
+    """The bytes that one request holds of a budget, until the end of the `with` block that enters the share."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget

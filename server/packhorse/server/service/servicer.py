@@ -32,41 +32,41 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
 MEMORY_BYTES = 512 << 20
-"""What single answers and packing take together, and blocks of streams of more than LARGE_BLOCK_BYTES."""
+"""Memory of all single answers, of packing, and of stream blocks above LARGE_BLOCK_BYTES, together."""
 
 MEMORY_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
 
 UNREAD_SECONDS = 1.0
-"""How long a drain waits for a stream whose client does not read."""
+"""How long a drain waits for streams whose clients do not read."""
 
 QUIET_SECONDS, READ_OUT_SECONDS = 0.05, 2.0
-"""A PackStream is refused once its client has sent nothing for the first, and at the latest after the second."""
+"""Silence of a PackStream's client after which it is refused, and the time after which it is refused in any case."""
 
 LOOK_AGAIN_SECONDS = 1.0
-"""A block that has waited longer for its client is sent only if no file has changed since it was made."""
+"""Seconds after which a block that waited for its client is sent only if no file has changed since it was made."""
 
 SMALL_BLOCK_BYTES = 40 << 10
-"""After a smaller block the next one is made in the lane of small ones too."""
+"""Size of a block below which the stream's next block is made in the lane of small blocks."""
 
 LARGE_BLOCK_BYTES = BLOCK_BYTES + BLOCK_BYTES // 2
-"""Larger ones, which may hold a single step, count in the budget of memory."""
+"""Size of a block above which it counts in the budget of memory. Such a block may have a single, very large step."""
 
 BLOCKS_IN_MEMORY = 4
-"""A large block counts this many times: as message and as bytes on their way, and the next one as message and in
-arrays."""
+"""How often the size of a large block counts: as a message, as bytes on their way, and for the next block as a message
+and as arrays."""
 
 _Request = TypeVar("_Request", bound=Message)
 _Result = TypeVar("_Result")
-_Opened: TypeAlias = tuple[OpenStream, list[pb.StreamBinsResponse]]
+_Opened: TypeAlias = tuple[OpenStream, list[pb.StreamBinsResponse]]  # a stream, and its first messages
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     """Answers from the backend, each kind of request in its lane. Made within a running event loop.
 
-    Each stream holds at most two blocks: the one being sent, and the next, made meanwhile. If its client waits for
-    that, the stream holds one more.
+    A stream has at most two blocks in memory: the one being sent, and the next, which is made meanwhile. If the client
+    waits for the next block, there is one more.
 
     Args:
         backend: answers requests.
@@ -96,7 +96,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._awaited: set[asyncio.Future[Any]] = set()  # what streams wait for: blocks, messages, answers
 
     def drain(self) -> None:
-        """Ends every stream at its next block or message, those that wait for one at once, and refuses new ones."""
+        """Ends every stream before its next block or message, and refuses new streams. Waiting streams end at once."""
         self._is_draining = True
         for work in list(self._awaited):
             work.cancel()
@@ -105,7 +105,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         """Returns once the remaining calls are all streams whose clients have not read for UNREAD_SECONDS."""
         begin = time.monotonic()
         while self._num_calls > self._num_sending or (
-            self._num_calls and time.monotonic() - begin < UNREAD_SECONDS  # what a client reads by then has ended
+            self._num_calls and time.monotonic() - begin < UNREAD_SECONDS  # streams whose clients read end meanwhile
         ):
             await asyncio.sleep(0.02)
 
@@ -209,8 +209,15 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         num_bytes: int,
         sent_at: float,
     ) -> list[pb.StreamBinsResponse]:
-        """Returns the message that follows one of `num_bytes`, begun to be sent at `sent_at`; empty at the end."""
-        if not ahead:  # a block made beside the first would keep that waiting for the interpreter
+        """Waits for the next block; returns it in a list, which is empty if the stream has ended.
+
+        Args:
+            stream: whose block it is.
+            ahead: blocks that are being made, the next one first; further ones are added.
+            num_bytes: size of the block before.
+            sent_at: when sending the block before began, by `time.monotonic`.
+        """
+        if not ahead:  # after the first block: made beside it, this one would have taken the interpreter from it
             ahead.extend(self._next_block(stream, num_bytes))
         if not ahead:
             return []
@@ -230,7 +237,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     def _next_block(
         self, stream: OpenStream, num_bytes: int
     ) -> "Iterator[asyncio.Future[pb.StreamBinsResponse | None]]":
-        """Begins the block that follows one of `num_bytes`, if there is one."""
+        """Begins to make the block after one of `num_bytes`; yields its future, or nothing after the last block."""
         lane = self._lanes.small_blocks if num_bytes < SMALL_BLOCK_BYTES else self._lanes.streams
         if stream.with_tokens:
             lane = self._lanes.tokens
@@ -242,30 +249,32 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             yield asyncio.ensure_future(self._arranged(stream, steps, lane))
 
     async def _arranged(self, stream: OpenStream, steps: range, lane: Lane) -> pb.StreamBinsResponse | None:
-        """First arranges in a lane of its own what takes long, so that no other stream's block waits for it."""
+        """Arranges a block's steps in a lane of their own, so that other streams' blocks do not wait; then makes it."""
         await self._lanes.arranging.run(stream.arrange_in_slices(steps), _hold_nothing)
         return await lane.submit(self._timed, stream, steps)
 
     def _timed(self, stream: OpenStream, steps: range) -> pb.StreamBinsResponse | None:
+        """Makes a block, and measures how long that takes."""
         started = time.perf_counter()
         block = stream.make(steps)
         self._metrics.block.observe(time.perf_counter() - started)
         return block
 
     def _count(self, dataset: str, block: pb.StreamBlock) -> None:
-        self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)
+        """Counts a block's bins, sequences and tokens in the metrics."""
+        self._metrics.bins.labels(dataset).inc(len(block.bins.templates) // 4)  # a uint32 for each bin
         self._metrics.sequences.labels(dataset).inc(block.num_sequences)
         self._metrics.tokens.labels(dataset).inc(block.num_tokens)
 
     async def GetActivity(self, request: pb.GetActivityRequest, context: _Context) -> pb.GetActivityResponse:  # noqa: N802
-        """Says what this process does now. In no lane, because people ask when the lanes are full."""
+        """Returns what this process does now. Uses no lane, because people ask when the lanes are full."""
         async with self._call(context):
             _admitted(request)
             activity = CLIENT.get().visible_activity(self._activity())
         return activity  # noqa: RET504  # returned within, mypy would miss a return here
 
     async def AppendStage(self, request: pb.AppendStageRequest, context: _Context) -> pb.AppendStageResponse:  # noqa: N802
-        """Appends a stage to a mixture, for clients that may."""
+        """Appends a stage to a mixture, if the client's token allows it."""
 
         def append(admitted: pb.AppendStageRequest) -> pb.AppendStageResponse:
             client.check_changes()
@@ -277,6 +286,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def _answer(
         self, method: Callable[[_Request], TimeSlices[_Result]], request: _Request, context: _Context, lane: Lane
     ) -> _Result:
+        """Returns the answer of a method that has one, made in a lane."""
         async with self._call(context) as memory:
             answer = await self._run(lane, method, request, memory)
         return answer  # noqa: RET504
@@ -284,7 +294,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
     async def _run(
         self, lane: Lane, method: Callable[[_Request], TimeSlices[_Result]], request: _Request, memory: MemoryShare
     ) -> _Result:
-        """Runs a method in a lane; its memory counts until the answer has been read, or another request begins."""
+        """Runs a method in a lane. Its memory counts until the client has read the answer, or sends another message."""
         request_bytes = DECODED_BYTES_PER_BYTE * _admitted(request).ByteSize()
         await memory.hold(request_bytes)
         return await lane.run(method(request), lambda num_bytes: memory.hold(request_bytes + num_bytes))
@@ -299,7 +309,8 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         def end(_: Any) -> None:
             self._num_calls -= 1
             memory.end()
-            for each in aborts:  # gRPC keeps it with the call: a cycle that holds every frame's request and answer
+            # gRPC keeps the error with the call, in a reference cycle: its traceback would keep request and answer.
+            for each in aborts:
                 each.__traceback__ = each.__context__ = None
             aborts.clear()
 
@@ -317,7 +328,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     @contextmanager
     def _stream(self, method: str) -> Iterator[None]:
-        """Counts a stream, or refuses it."""
+        """Counts a stream while it is open; refuses it if the limit is reached."""
         if not self._limit.take():
             raise ServiceError(
                 pb.ERROR_REASON_TOO_MANY_STREAMS,
@@ -333,7 +344,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
-        """Counts a stream that waits for its client."""
+        """Counts a stream while it waits for its client."""
         self._num_sending += 1
         try:
             yield
@@ -341,7 +352,10 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
             self._num_sending -= 1
 
     async def _unless_draining(self, work: "asyncio.Future[_Result]") -> _Result:
-        """Waits for work, or gives it up once the server drains: idle streams would outlast the grace period."""
+        """Returns the result of work; refuses the call if the server drains first.
+
+        Otherwise idle streams would last until the end of the grace period.
+        """
         self._awaited.add(work)
         try:
             if self._is_draining:
@@ -360,15 +374,15 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
 
 
 async def _hold_nothing(_num_bytes: int) -> None:
-    """Holds no memory: an assignment bounds how much is arranged."""
+    """Counts no memory in the budget: an assignment itself bounds how much is arranged at once."""
 
 
 @asynccontextmanager
 async def _read_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
-    """Reads what a client still sends before it is refused: else grpc.aio reports a message that it could not send.
+    """Before a client is refused, reads what it still sends: otherwise grpc.aio reports INTERNAL, not the refusal.
 
-    Reading is not cancelled: gRPC's core would write what still comes to memory that was freed with it. It ends by
-    itself, because the call does.
+    The read is not cancelled: gRPC's core would write what still arrives to memory that was freed. It ends by itself
+    when the call ends.
     """
     try:
         yield
@@ -376,31 +390,32 @@ async def _read_out(messages: AsyncIterator[object]) -> AsyncIterator[None]:
         end = time.monotonic() + READ_OUT_SECONDS
         while (left := end - time.monotonic()) > 0:
             reading = asyncio.ensure_future(anext(messages, None))
-            reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # asyncio logs no trace of it
+            # The error is looked at, so that asyncio does not log its trace.
+            reading.add_done_callback(lambda read: read.cancelled() or read.exception())
             done, _ = await asyncio.wait({reading}, timeout=min(QUIET_SECONDS, left))
             if not done or reading.cancelled():
                 break
             failure = reading.exception()
             if not isinstance(failure, ServiceError) and (failure or reading.result() is None):
-                break  # else a message, or one more that cannot be decoded
+                break  # otherwise a message came, or one that cannot be decoded: there may be more
         raise
 
 
 def _whole(method: Callable[[_Request], _Result]) -> Callable[[_Request], TimeSlices[_Result]]:
-    """Returns a method of a single time slice."""
+    """Returns a short method in the form of time slices: a single one."""
 
     def whole(request: _Request) -> TimeSlices[_Result]:
         return method(request)
-        yield  # makes it a generator
+        yield  # never reached; makes `whole` a generator
 
     return whole
 
 
 def _admitted(request: _Request) -> _Request:
-    """Returns the request.
+    """Returns the request itself, if this client may send it.
 
     Raises:
-        ServiceError: this client may not ask for it, or its release is too old.
+        ServiceError: the token is not for it, it skips too many ranges, or the client's release does not fit.
     """
     CLIENT.get().check_request(request)
     if isinstance(request, pb.StreamBinsRequest | pb.GetBinsRequest | pb.LocateSequencesRequest):

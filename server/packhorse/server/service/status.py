@@ -1,7 +1,6 @@
-"""From failures to canonical gRPC statuses with google.rpc details.
+"""Failures as canonical gRPC statuses with google.rpc details.
 
-Owns the one table of which reason is which status; `packhorse.client.errors` has its counterpart, from reason to
-exception.
+Owns the one table from reasons to statuses; `packhorse.client.errors` has its counterpart, from reasons to exceptions.
 """
 
 import logging
@@ -22,6 +21,7 @@ from packhorse.v1 import packing_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 DOMAIN = "packhorse.v1"
+"""The domain of our reasons in google.rpc.ErrorInfo."""
 
 STATUS_OF_REASON = {
     pb.ERROR_REASON_INVALID_FIELD: grpc.StatusCode.INVALID_ARGUMENT,
@@ -44,7 +44,7 @@ STATUS_OF_REASON = {
 
 
 def refusal_of(error: Exception) -> ServiceError:
-    """Returns what a client may read of an exception; the log has the trace of an unexpected one."""
+    """Returns an exception as a client may read it. Logs the trace of an unexpected one, under an incident's number."""
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, LaneFullError):
@@ -89,6 +89,7 @@ def status_details(error: ServiceError) -> bytes:
 
 
 def _packed(message: object) -> Any:
+    """Returns a message in protobuf's Any, in which details travel."""
     packed = Any()
     packed.Pack(message)  # type: ignore[arg-type]
     return packed

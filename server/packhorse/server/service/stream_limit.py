@@ -10,9 +10,9 @@ from pathlib import Path
 class StreamLimit:
     """Counts open streams, of one process or of several.
 
-    Each process writes its own number into a file that all of them map, and reads the others'. No lock is needed: a
-    process counts its stream first and then looks at the sum. If two ask for the last permit at one moment, both may be
-    refused, but never both admitted.
+    Each process writes its own number into a file that all processes map, and reads the others'. No lock is needed: a
+    process first counts its stream, then looks at the sum. If two processes ask for the last permit at one moment, both
+    may be refused, but never both admitted.
 
     Example:
         >>> limit = StreamLimit(1)
@@ -36,11 +36,11 @@ class StreamLimit:
 
     @property
     def num_open(self) -> int:
-        """Streams of this process."""
+        """Number of open streams of this process."""
         return self._numbers[self._slot]
 
     def take(self) -> bool:
-        """Counts one more, or returns False where the limit is reached."""
+        """Counts one more stream and returns True; returns False if the limit is reached."""
         self._numbers[self._slot] += 1
         if sum(self._numbers) <= self.most:
             return True
@@ -48,14 +48,14 @@ class StreamLimit:
         return False
 
     def give_back(self) -> None:
-        """Counts one less."""
+        """Counts one stream less."""
         self._numbers[self._slot] -= 1
 
     def clear(self) -> None:
-        """Forgets the streams of the slot: its process has ended."""
+        """Sets the number of this slot to 0, after its process has ended."""
         self._numbers[self._slot] = 0
 
 
 def make_shared_limit(path: Path, num_processes: int) -> None:
-    """Writes the file through which processes count their streams."""
+    """Writes the file in which processes count their streams, filled with zeros."""
     path.write_bytes(bytes(8 * num_processes))

@@ -1,7 +1,7 @@
 """What this process does now: its streams, and the work that waits.
 
-Owns GetActivity's answer and the metric of ranks that lag. Leaves the calls themselves to `calls`, and what a process
-says of itself to people to `own_status`.
+Owns GetActivity's answer and the metric of ranks that lag. Leaves the calls themselves to `calls`, and the process's
+part of the status page to `own_status`.
 """
 
 import secrets
@@ -15,7 +15,7 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import steps_of_ranks
 
 FRESH_SECONDS = 0.25
-"""An older answer is replaced: many clients may ask at once."""
+"""Age up to which an answer is given again, because many clients may ask at once."""
 
 _LAG_EVERY_SECONDS = 1.0
 
@@ -24,11 +24,11 @@ class Activity(Watcher):
     """Follows open streams. Used from one event loop only.
 
     Args:
-        metrics: show what waits and what has left; `rank_lag` is set here.
+        metrics: read for the lanes and for what was streamed; `rank_lag` is set here.
         version: of this packhorse.
         max_streams: the limit of open streams.
-        num_processes: that listen at the same address.
-        process: returns what the process takes of its machine.
+        num_processes: how many processes listen at the same address.
+        process: returns what this process uses of its machine.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Activity(Watcher):
         }
         self._began = time.perf_counter()
         self._streams: dict[Call, pb.StreamActivity] = {}
-        self._first_steps: dict[str, int] = {}  # of the block that left last, by the stream's id
+        self._first_steps: dict[str, int] = {}  # stream's id → first step of the block that was sent last
         self._answer = pb.GetActivityResponse()
         self._answered_at = float("-inf")
         self._lag_at = float("-inf")
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Moves a stream on; it is listed from its first message on."""
+        """Notes how far a stream has come. A stream is listed once its first message was sent."""
         if not call.is_stream:
             return
         stream = self._streams.get(call)
@@ -78,7 +78,7 @@ class Activity(Watcher):
             self._measure_lag()
 
     def answer(self) -> pb.GetActivityResponse:
-        """Returns the answer to a client that may know everything. Not to be altered."""
+        """Returns the answer for a client that may know everything. The caller must not change it."""
         now = time.perf_counter()
         if now - self._answered_at > FRESH_SECONDS:
             self._answered_at = now
@@ -96,6 +96,7 @@ class Activity(Watcher):
         return self._answer
 
     def _datasets(self) -> list[pb.DatasetActivity]:
+        """Returns what was streamed of each dataset since this process began."""
         bins, sequences, tokens = (
             values_of(metric) for metric in (self._metrics.bins, self._metrics.sequences, self._metrics.tokens)
         )
@@ -110,10 +111,11 @@ class Activity(Watcher):
         ]
 
     def _measure_lag(self) -> None:
-        """Sets the metric, once a second at most: it looks at every stream.
+        """Sets `rank_lag`, at most once a second, because it looks at every stream.
 
-        From the end of what has left to the slowest rank, to the beginning of the block that left last to the furthest:
-        ranks at the same step differ by a block, where one has asked for its next and the other is about to.
+        A run's lag is the first step of the last block sent to the furthest rank, minus the next step of the slowest
+        rank. The furthest rank's last block does not count, because ranks at the same step differ by a block if one has
+        asked for its next block and the other has not yet.
         """
         now = time.perf_counter()
         if now - self._lag_at < _LAG_EVERY_SECONDS and self._streams:
@@ -129,6 +131,7 @@ class Activity(Watcher):
 
 
 def _opened(call: Call) -> pb.StreamActivity:
+    """Returns the entry of a new stream, as its request describes it."""
     stream = pb.StreamActivity(id=call.id, method=call.name, peer=call.peer)
     request = call.request
     if isinstance(request, pb.StreamBinsRequest):

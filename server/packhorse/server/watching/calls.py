@@ -1,8 +1,8 @@
 """Every call of the server, with its log lines, metrics and traces.
 
-Owns what is known of a call, and these three watchers. Leaves following calls to `interceptor`, and the list of open
-streams to `activity`. OpenTelemetry is imported only if a server is to send traces; its own variables
-(OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and so on) apply.
+Owns the record of a call (`Call`), and three watchers: one logs calls, one counts them, one makes traces. Leaves
+showing calls to watchers to `interceptor`, and the list of open streams to `activity`. OpenTelemetry is imported only
+if the server sends traces; its own variables (OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and so on) apply.
 """
 
 import logging
@@ -26,13 +26,14 @@ _STREAMS_LOG = _LOG.getChild("streams")
 _REFUSED_LOG = _STREAMS_LOG.getChild("refused")
 
 MOST_LINES = {_STREAMS_LOG: 10_000, _REFUSED_LOG: 60}
-"""In a minute. Streams that open and end are logged for the largest run that starts; strangers may be refused as often
-as they like."""
+"""Logger → most lines in a minute. Streams that open and end are logged even when the largest run starts; refusals are
+few lines, because strangers can cause as many as they like."""
 
 CLOSE_SECONDS = 2.0
-"""How long the last spans may take to leave: less than a process has after its grace period."""
+"""How long sending the last spans may take: less than a process has after its grace period."""
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PackingService"].full_name
+"""Full name of our gRPC service."""
 
 _TRACES_PATH = "/v1/traces"
 """Where a collector takes traces over HTTP."""
@@ -50,22 +51,23 @@ class Call:
     trace_parent: str = ""
     """The client's span, as W3C's header `traceparent` names it."""
     id: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Names it in the log and in the status."""
+    """Name of the call in the log and on the status page."""
     began: float = field(default_factory=time.perf_counter)
     request: Message | None = None
-    """The first; None before it came, and if it could not be decoded."""
+    """First request; None before it came, and if it could not be decoded."""
     peer: str = ""
     """The client's address, as gRPC writes it."""
     holder: str = ""
-    """Name of the token that it came with; empty if there are no tokens."""
+    """Name of the call's token; empty if the server needs no tokens."""
     received_bytes: int = 0
     sent_bytes: int = 0
     num_sent: int = 0
-    """Messages that left."""
+    """Messages that were sent."""
     sending_since: float | None = None
-    """When the message that waits for its client was ready; after the call's end, the one that never left."""
+    """Time at which the message that waits for its client was ready; None if none waits. After the call's end it is
+    that of a message which was never sent."""
     blocked_seconds: float = 0.0
-    """How long the messages that left waited for their client (flow control)."""
+    """How long the messages that were sent waited for their client (flow control)."""
     ended: float | None = None
     status: grpc.StatusCode = grpc.StatusCode.OK
     message: str = ""
@@ -73,12 +75,12 @@ class Call:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is of the packing service, and not health or reflection."""
+        """Whether the call is of the packing service, not of health or reflection."""
         return self.method.startswith(f"{SERVICE}/")
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is a StreamBins or a PackStream."""
+        """Whether the call is a StreamBins or a PackStream."""
         return self.is_ours and self.name in STREAMS
 
     @property
@@ -88,11 +90,11 @@ class Call:
 
     @property
     def seconds(self) -> float:
-        """How long it has been open, or was."""
+        """How long the call has been open, or was until its end."""
         return (self.ended or time.perf_counter()) - self.began
 
     def facts(self) -> dict[str, Any]:
-        """What its request asks for, by the names of its fields: dataset, epoch, rank, worker, step and so on."""
+        """Returns what the request asks for: dataset, epoch, rank, worker, step and so on, as far as it has these."""
         request = self.request
         facts: dict[str, Any] = {}
         if isinstance(request, pb.GetDatasetRequest):
@@ -109,23 +111,23 @@ class Call:
 
 
 class Watcher:
-    """Sees the steps of calls, all in the event loop; does nothing by itself."""
+    """An observer of calls. The interceptor calls its methods in the event loop; here they do nothing."""
 
     def began(self, call: Call) -> None:
-        """A call came in; its request is not here yet."""
+        """Is called when a call comes in, before its request is here."""
 
     def sends(self, call: Call, message: Any) -> None:
-        """A message is ready, and waits for its client."""
+        """Is called when a message of a stream is ready, before it waits for its client."""
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """The message left, after it had waited for its client (flow control)."""
+        """Is called when the message was sent, after it had waited for its client (flow control)."""
 
     def ended(self, call: Call) -> None:
-        """The call is over."""
+        """Is called when the call is over."""
 
 
 class CallLog(Watcher):
-    """Logs calls."""
+    """Logs the beginning and end of streams, refusals, and at debug every call."""
 
     def __init__(self) -> None:
         for logger, most_lines in MOST_LINES.items():
@@ -133,7 +135,7 @@ class CallLog(Watcher):
                 logger.addFilter(Sparing(most_lines))
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Logs a stream once its first block or answer has left; before, a line would keep that waiting."""
+        """Logs a new stream once its first block or answer was sent: logging before would delay that message."""
         if call.is_stream and call.num_sent == 1 + isinstance(message, pb.StreamBinsResponse):
             _STREAMS_LOG.info("stream opened", extra=fields(stream=call.id, **_who(call)))
 
@@ -155,6 +157,7 @@ class CallLog(Watcher):
 
 
 def _who(call: Call) -> dict[str, Any]:
+    """Returns a log line's fields that identify a call: method, what it asks for, client."""
     method = call.name if call.is_ours else call.method
     return {"method": method, **call.facts(), "peer": call.peer, "token_name": call.holder}
 
@@ -163,7 +166,7 @@ class CallMetrics(Watcher):
     """Counts and measures calls.
 
     Args:
-        metrics: move with them.
+        metrics: the server's metrics, some of which are updated here.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -179,7 +182,7 @@ class CallMetrics(Watcher):
             self._metrics.blocked_streams.labels(call.name).inc()
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Counts the time that it waited, and at a stream's first message, that the stream was resumed."""
+        """Counts the time that a stream's message waited, and with a stream's first message, a resumed stream."""
         if not call.is_stream:
             return
         self._metrics.blocked_streams.labels(call.name).dec()
@@ -199,9 +202,9 @@ class CallMetrics(Watcher):
 
 
 class Tracing(Watcher):
-    """Makes spans of calls; those of health and reflection are left out.
+    """Makes a trace's span of each call, except those of health and reflection, and of each block.
 
-    A span's parent is the caller's, where the call came with a header `traceparent`.
+    If the call has the header `traceparent`, the client's span is the parent of the call's span.
 
     Args:
         endpoint: a collector's URL, e.g. http://collector:4318; traces go to its /v1/traces.
@@ -216,7 +219,7 @@ class Tracing(Watcher):
         exporter = require(_EXPORTER_LOGGER, "otel")
         export = require("opentelemetry.sdk.trace.export", "otel")
         resources = require("opentelemetry.sdk.resources", "otel")
-        logging.getLogger(_EXPORTER_LOGGER).addFilter(Sparing())  # a line for every attempt to reach the collector
+        logging.getLogger(_EXPORTER_LOGGER).addFilter(Sparing())  # it logs every failed attempt to reach the collector
         self._api = require("opentelemetry.trace", "otel")
         self._parents = require("opentelemetry.trace.propagation.tracecontext", "otel").TraceContextTextMapPropagator()
         about = {"service.name": "packhorse", "service.version": version}
@@ -239,7 +242,7 @@ class Tracing(Watcher):
             )
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Makes a block's span: from when the message before it left until it left itself."""
+        """Makes a block's span: from the time when the message before it was sent until the block was sent."""
         span = self._spans.get(call)
         if span is None or not isinstance(message, pb.StreamBinsResponse):
             return
@@ -280,9 +283,9 @@ class Tracing(Watcher):
         span.end()
 
     def close(self) -> None:
-        """Sends what is left, for CLOSE_SECONDS at most: a collector that does not answer keeps no process alive.
+        """Sends the last spans, for CLOSE_SECONDS at most, even if the collector does not answer.
 
-        The SDK's own limit does not hold while it tries again, so it is left alone with that in a thread.
+        The SDK's own time limit does not apply while it retries, so it does this in a thread that is not waited for.
         """
         flushing = threading.Thread(target=self._provider.force_flush, name="last-spans", daemon=True)
         flushing.start()
@@ -290,4 +293,5 @@ class Tracing(Watcher):
 
 
 def _attributes(call: Call) -> dict[str, Any]:
+    """Returns what a call asks for as attributes of a span."""
     return {f"packhorse.{name}": value for name, value in call.facts().items()}

@@ -1,8 +1,8 @@
 """The connections to this process, and its use of the machine, measured every few seconds.
 
-Owns asking the kernel for the bytes that belong to no request: gRPC reports a call only once its headers are whole, so
-it says nothing of a connection that sends headers without an end. Owns ending idle connections where others would find
-no room. Leaves the calls to `calls`, and what the system says of the process to `base.machine`.
+Owns asking the kernel for the bytes that belong to no request: gRPC reports a call only when its headers are complete,
+so it says nothing of a connection that sends headers without end. Owns also ending idle connections if others find no
+room. Leaves the calls to `calls`, and what the system says of the process to `base.machine`.
 """
 
 import asyncio
@@ -27,37 +27,38 @@ from packhorse.v1 import packing_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 FLOOD_BYTES_PER_SECOND = 2 << 20
-"""A connection that sends more without a request is named in the log. What clients send beside requests, such as
-acknowledgements of what they read, is a hundredth of that."""
+"""Rate of bytes beside requests above which a connection is named in the log. Honest clients, which acknowledge what
+they read, send a hundredth of that."""
 
 CROWDED_SHARE = 0.75
-"""Share of the connections that gRPC admits. If more are open, those that stay without a call are ended: gRPC would
-turn new clients and probes away, for as long as idle ones stay."""
+"""Share of the connections that gRPC admits above which idle ones are ended. Otherwise gRPC would refuse new clients
+and probes as long as idle connections are open."""
 
 _EVERY_SECONDS = 2.0
+"""Time between two looks, at least."""
 
 _SHARE = 0.01
-"""Share of the time that looking may take: thousands of connections take tens of milliseconds."""
+"""Share of the time that looks may take: thousands of connections take tens of milliseconds."""
 
 UNIX_PEER = "unix:"
 """The peer of every connection to a unix socket."""
 
 _RECEIVED_BYTES = struct.Struct("@Q")
 _RECEIVED_AT = 128
-"""Where `tcp_info` of Linux, since 4.1, has tcpi_bytes_received."""
+"""Offset in bytes of tcpi_bytes_received in `struct tcp_info` of Linux, since 4.1."""
 
 
 class Connections(Watcher):
-    """Follows calls, and compares them with the kernel's counts of the connections that they come over.
+    """Follows calls, and compares their bytes with the kernel's counts for the connections that they come over.
 
-    `look` may run in a thread beside the event loop, which calls everything else.
+    `look` may run in a thread beside the event loop, which calls all other methods.
 
     Attributes:
         most: connections that gRPC admits at once; None for no limit.
         num_open: connections that were open at the last look.
-        num_without_request: those of them from which no request has come.
-        bytes_without_request: came over connections that were open at a look, beside the messages of requests:
-            handshakes, headers and acknowledgements, and what floods send. Unknown for unix sockets.
+        num_without_request: connections, of these, from which no request has come.
+        bytes_without_request: bytes received beside the messages of requests, over connections that were open at a
+            look: handshakes, headers, acknowledgements and floods. Unknown for unix sockets.
     """
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class Connections(Watcher):
         self._address = ""
         self._calls: set[Call] = set()
         self._message_bytes: Counter[str] = Counter()  # peer → bytes of its calls that have ended
-        self._beside: dict[str, int] = {}  # peer → bytes beside those, at the last look
+        self._beside: dict[str, int] = {}  # peer → bytes received beside requests, at the last look
         self._looked_at = time.monotonic()
 
     def listen(self, address: str) -> None:
@@ -81,16 +82,16 @@ class Connections(Watcher):
         self._calls.add(call)
 
     def ended(self, call: Call) -> None:
-        """Keeps how much the call sent."""
+        """Adds the bytes of an ended call to those of its connection."""
         self._calls.discard(call)
         if call.peer:
             self._message_bytes[call.peer] += call.received_bytes
 
     def look(self) -> None:
-        """Asks the kernel for every connection; a thousand take some milliseconds."""
+        """Asks the kernel about every connection, in some milliseconds for a thousand; logs those that flood."""
         now = time.monotonic()
         period, self._looked_at = now - self._looked_at, now
-        known = list(self._message_bytes)  # before the kernel is asked: what it then does not list is closed
+        known = list(self._message_bytes)  # taken before the kernel is asked: of these, what it does not list is closed
         received = list(_open_connections(self._address))
         requested = Counter(dict(self._message_bytes))
         for call in list(self._calls):
@@ -113,9 +114,9 @@ class Connections(Watcher):
         self._make_room(beside.keys())
 
     def _make_room(self, peers: Set[str]) -> None:
-        """Ends connections that have been without a call since the last look, if there are too many.
+        """Ends connections that have been without a call since the last look, if too many connections are open.
 
-        A call of health counts as none: it needs no token, and its `Watch` may last for ever.
+        Calls of health do not count: they need no token, and a `Watch` may last for ever.
         """
         idle = peers - {call.peer for call in list(self._calls) if call.is_ours}
         ending = idle & self._idle
@@ -134,11 +135,11 @@ class Connections(Watcher):
 
 
 class Measuring:
-    """Looks at this process every few seconds, and keeps what it saw.
+    """Measures this process and its connections every few seconds, for the metrics and for GetActivity.
 
     Args:
-        metrics: are set at every look.
-        connections: to this process.
+        metrics: updated at every look.
+        connections: the connections to this process.
     """
 
     def __init__(self, metrics: Metrics, connections: Connections) -> None:
@@ -149,14 +150,14 @@ class Measuring:
         self._num_left_out = 0
 
     async def keep_looking(self) -> None:
-        """Looks, in a thread, until it is cancelled."""
+        """Looks again and again, in a thread, until it is cancelled."""
         while True:
             began = time.monotonic()
             await asyncio.to_thread(self.look)
             await asyncio.sleep(max(_EVERY_SECONDS, (time.monotonic() - began) / _SHARE))
 
     def look(self) -> None:
-        """Looks once."""
+        """Measures once, and updates the metrics."""
         metrics, connections = self._metrics, self._connections
         connections.look()
         before, now = self._seen, Resources.now()
@@ -174,7 +175,7 @@ class Measuring:
         self._num_left_out = num_left_out
 
     def activity(self) -> pb.ProcessActivity:
-        """Returns what the last look saw."""
+        """Returns what the last look measured."""
         seen, connections = self._seen, self._connections
         return pb.ProcessActivity(
             processor_seconds=seen.processor_seconds,
@@ -206,10 +207,10 @@ def _open_connections(address: str) -> Iterator[tuple[str, int | None]]:
 def _sockets(address: str) -> Iterator[tuple[str, socket.socket]]:
     """Yields each connection of this process to an address, with its peer as gRPC writes it.
 
-    The descriptor is gRPC's: it is lent until the next one is asked for, and never closed.
+    The descriptor belongs to gRPC: the caller may use it until it asks for the next one, and must not close it.
     """
     path = address.removeprefix("unix:") if address.startswith("unix:") else None
-    family = socket.AF_INET6 if path is None else socket.AF_UNIX  # addresses of IPv4 are read as what they are
+    family = socket.AF_INET6 if path is None else socket.AF_UNIX  # with AF_INET6, Python reads IPv4 addresses too
     port = -1 if path is not None or not address else int(address.rpartition(":")[2])
     for descriptor in open_descriptors():
         borrowed = None
@@ -221,7 +222,7 @@ def _sockets(address: str) -> Iterator[tuple[str, socket.socket]]:
             elif path is not None and name == path:
                 borrowed.getpeername()
                 yield UNIX_PEER, borrowed
-        except OSError:  # no socket, one that listens, or closed meanwhile
+        except OSError:  # the descriptor is no socket, a socket that listens, or closed by now
             continue
         finally:
             if borrowed is not None:

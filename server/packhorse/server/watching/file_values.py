@@ -1,6 +1,6 @@
-"""The values of gauges about files: which ones are wrong, and when certificates and tokens end.
+"""The values of the gauges about files: which files are wrong, and when certificates and tokens expire.
 
-Owns which file gives which value. The gauges are in `metrics`.
+Owns collecting them from the parts that read the files. The gauges are in `metrics`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from packhorse.server.watching.metrics import EXPIRY, UNUSABLE_FILES, Values
 def file_values(
     mixtures: Mixtures, corpora: Corpora, tokens: TokenFile | None, certificates: Certificates | None
 ) -> dict[str, Callable[[], Values]]:
-    """Returns what computes the values of `metrics.FILE_GAUGES`."""
+    """Returns for each gauge of `metrics.FILE_GAUGES` the function that computes its values at a scrape."""
 
     def unusable() -> Values:
         kinds = (("tokens", tokens), ("certificates", certificates))

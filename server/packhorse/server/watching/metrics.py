@@ -1,7 +1,7 @@
 """The metrics for Prometheus: names, meanings, and the gauges that are computed at a scrape.
 
-Leaves when the others move to `servicer` and `lanes` for blocks, to `calls` for calls, to `activity` for ranks that
-lag, and to `connections` for the process.
+Leaves updating the other metrics to `servicer` and `lanes` for blocks, to `calls` for calls, to `activity` for ranks
+that lag, and to `connections` for the process.
 """
 
 import threading
@@ -22,8 +22,10 @@ from packhorse.server.datasets.protocols import Dataset
 from packhorse.topology import Topology
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+"""Upper bounds of the buckets of our own histograms, in seconds."""
 
-# gRFC A66, "Metrics Schema": https://github.com/grpc/proposal/blob/master/A66-otel-stats.md
+# Buckets of gRPC's histograms, in seconds and bytes. From gRFC A66, "Metrics Schema":
+# https://github.com/grpc/proposal/blob/master/A66-otel-stats.md
 # fmt: off
 _CALL_SECONDS = (
     0, 0.00001, 0.00005, 0.0001, 0.0003, 0.0006, 0.0008, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.013,
@@ -37,7 +39,7 @@ Values: TypeAlias = Mapping[tuple[str, str], float]
 """(kind, name) → value."""
 
 GAP_GAUGE = "packhorse_dataset_lower_bound_gap_ratio"
-"""A gauge of datasets only: a mixture's bins are those of its components."""
+"""Name of a gauge that mixtures do not have, because their bins are those of their components."""
 
 DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset | MixtureDataset], float]]] = {
     "packhorse_dataset_packing_efficiency_ratio": (
@@ -59,6 +61,7 @@ DATASET_GAUGES: dict[str, tuple[str, Callable[[PreparedDataset | MixtureDataset]
     "packhorse_dataset_bins": ("Bins in an epoch", lambda dataset: dataset.manifest.num_bins),
     "packhorse_dataset_sequences": ("Sequences in an epoch", lambda dataset: dataset.manifest.num_sequences),
 }
+"""Gauges of datasets and mixtures: name → meaning, and the function that computes the value."""
 
 RESOURCE_GAUGE = "packhorse_dataset_resource_ratio"
 RESOURCE_MEANING = "How full bins are of a resource that has a cap, such as image tiles, 0 to 1, on average"
@@ -74,7 +77,7 @@ FILE_GAUGES = {
     ),
     EXPIRY: ("When a token or a certificate expires, in seconds since 1970", ("kind", "name")),
 }
-"""Gauges of the files that the server follows, computed at a scrape: meaning, labels."""
+"""Gauges of the files that the server reads again when they change: name → meaning, labels."""
 
 STREAMS = ("StreamBins", "PackStream")
 """Methods whose calls are streams."""
@@ -86,9 +89,10 @@ WAITING_MEANING = (
 WAITING_LABELS = ("dataset", "world_size", "batch_size", "accumulation", "balance", "wait")
 
 MOST_RUNS = 16
-"""Shapes of runs whose waiting is shown: those that opened a stream last."""
+"""Most shapes of runs whose waiting is shown: those that opened a stream last."""
 
 _OverProcesses: TypeAlias = Literal["livesum", "livemax", "livemin"]
+"""How prometheus_client combines a gauge of several living processes: their sum, maximum or minimum."""
 
 
 class Metrics:
@@ -96,7 +100,7 @@ class Metrics:
 
     Args:
         datasets: returns the datasets that are open now.
-        file_values: returns the values of each of FILE_GAUGES; a gauge that it lacks has none.
+        file_values: name of a gauge of FILE_GAUGES → the function that returns its values; it may lack some.
         mixtures: returns the mixtures that are open now.
     """
 
@@ -116,6 +120,7 @@ class Metrics:
         self._add_process()
 
     def _add_streams(self) -> None:
+        """Adds the metrics of streams and lanes."""
         self.bins = self._counter("packhorse_bins_streamed", "Bins streamed", "dataset")
         self.sequences = self._counter("packhorse_sequences_streamed", "Sequences streamed", "dataset")
         self.tokens = self._counter("packhorse_tokens_streamed", "Tokens streamed", "dataset")
@@ -165,7 +170,7 @@ class Metrics:
         )
 
     def _add_calls(self) -> None:
-        """Adds gRPC's own names, of gRFC A66. No message is compressed, so its size on the wire is its size."""
+        """Adds the metrics of calls, under the names of gRFC A66. Its sizes are compressed, but we compress nothing."""
         self.errors = self._counter("packhorse_errors", "Requests that ended in an error, by reason", "reason")
         self.calls_started = self._counter("grpc_server_call_started", "Calls that began", "grpc_method")
         of_calls = ("grpc_method", "grpc_status")
@@ -189,6 +194,7 @@ class Metrics:
         )
 
     def _add_process(self) -> None:
+        """Adds the metrics of the process and its connections."""
         self.serving = self._gauge("packhorse_serving", "Processes that serve: 0 while health is NOT_SERVING")
         self.connections = self._gauge("packhorse_connections", "Open connections to the address of --listen")
         self.connections_without_request = self._gauge(
@@ -222,7 +228,7 @@ class Metrics:
         self.processor_seconds = self._counter("packhorse_processor_seconds", "Processor time, in seconds")
 
     def count_refusal(self, error: ServiceError) -> None:
-        """Counts a request that ended in an error: refused on its way in, or by its method."""
+        """Counts a request that ended in an error, whether the interceptor or its method refused it."""
         self.errors.labels(reason_name(error.reason)).inc()
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
@@ -243,7 +249,7 @@ def metric_names() -> frozenset[str]:
 
 
 def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
-    """Returns a metric's values in this process, by the values of its labels."""
+    """Returns values of labels → value of a metric in this process."""
     return {
         tuple(sample.labels.values()): sample.value
         for family in metric.collect()
@@ -253,7 +259,7 @@ def values_of(metric: Counter | Gauge) -> dict[tuple[str, ...], float]:
 
 
 class _DatasetCollector:
-    """Computes the datasets' gauges at a scrape, so that those of a withdrawn dataset disappear."""
+    """Computes DATASET_GAUGES and RESOURCE_GAUGE at a scrape, so that those of a withdrawn dataset disappear."""
 
     def __init__(
         self, datasets: Callable[[], list[PreparedDataset]], mixtures: Callable[[], list[MixtureDataset]]
@@ -262,6 +268,7 @@ class _DatasetCollector:
         self._mixtures = mixtures
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yields each gauge with its values."""
         for name, (meaning, value_of) in DATASET_GAUGES.items():
             family = GaugeMetricFamily(name, meaning, labels=["dataset"])
             for dataset in [*self._datasets(), *(self._mixtures() if name != GAP_GAUGE else ())]:
@@ -283,6 +290,7 @@ class _FileCollector:
         self._values = values
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yields each gauge with its values."""
         for name, (meaning, labels) in FILE_GAUGES.items():
             family = GaugeMetricFamily(name, meaning, labels=labels)
             for key, value in self._values[name]().items() if name in self._values else ():
@@ -292,35 +300,35 @@ class _FileCollector:
 
 @dataclass
 class _Run:
-    """A run's shape, and the waiting that was measured of it."""
+    """The dataset and topology of a run, and how long its ranks wait."""
 
     dataset: "weakref.ref[PreparedDataset | MixtureDataset]"
-    """Weak: a gauge keeps no dataset open that the catalog has let go of."""
+    """A weak reference, so that no gauge keeps a dataset open that the catalog no longer has."""
     topology: Topology
     """A topology with one batch size."""
     is_measured: bool = False
     waiting: Waiting | None = None
+    """The result of the measurement; None before it, and for a run longer than its epoch."""
 
 
 class WaitingGauge:
-    """How much time the ranks of the runs that stream here wait for each other. Safe to be used by many threads.
+    """The gauge of how long the ranks of a run wait for each other. Safe to be used by many threads.
 
-    Remembers runs by their shape, and measures each once, at a scrape and on a bounded sample, so that no stream waits
-    for it.
+    Remembers runs by their shape. Each is measured once, at a scrape and on a bounded sample, so that no stream waits.
 
     Args:
-        datasets: returns the datasets that are open now; runs of others disappear.
+        datasets: returns the datasets that are open now; the gauge shows no runs of other datasets.
     """
 
     def __init__(self, datasets: Callable[[], list[PreparedDataset]]) -> None:
         self._datasets = datasets
         self._lock = threading.Lock()
-        self._runs: OrderedDict[tuple[str, ...], _Run] = OrderedDict()  # by the labels without the last
+        self._runs: OrderedDict[tuple[str, ...], _Run] = OrderedDict()  # by WAITING_LABELS without the last
 
     def saw(self, dataset: Dataset, topology: Topology) -> None:
-        """Remembers a run that streams; measures nothing.
+        """Remembers a run that opened a stream; measures nothing.
 
-        One rank alone waits for nobody, and is not remembered. If the batch size follows a schedule, each size from
+        A run of one rank is not remembered: it waits for nobody. If the batch size follows a schedule, each size from
         start_position on is remembered as a run of its own.
         """
         if not isinstance(dataset, PreparedDataset | MixtureDataset) or topology.world_size == 1:
@@ -333,12 +341,13 @@ class WaitingGauge:
             and stretch.bins_per_step * topology.accumulation <= MAX_BINS_PER_OPTIMIZER_STEP
         ]
         with self._lock:
-            for batch_size in reversed(sizes):  # the current one comes last, and so is kept longest
+            for batch_size in reversed(sizes):  # the current size comes last, so it is remembered longest
                 self._remember(dataset, topology, batch_size)
             while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
 
     def _remember(self, dataset: PreparedDataset | MixtureDataset, topology: Topology, batch_size: int) -> None:
+        """Remembers a run with one batch size as the newest; measures it again if dataset or costs have changed."""
         numbers = (topology.world_size, batch_size, topology.accumulation)
         key = (dataset.name, *map(str, numbers), topology.balance.value)
         run = self._runs.get(key)
@@ -347,7 +356,7 @@ class WaitingGauge:
         self._runs.move_to_end(key)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yields the gauge, for both ways to wait; a run longer than its epoch has none."""
+        """Yields the gauge: for each run, the waiting if ranks wait at every step, and once in an optimizer step."""
         family = GaugeMetricFamily(WAITING_GAUGE, WAITING_MEANING, labels=WAITING_LABELS)
         with self._lock:
             runs = list(self._runs.items())
@@ -366,14 +375,15 @@ class WaitingGauge:
 
 
 def _datasets_of(dataset: PreparedDataset | MixtureDataset) -> Sequence[PreparedDataset]:
+    """Returns the components of a mixture, or the dataset itself."""
     return (dataset,) if isinstance(dataset, PreparedDataset) else dataset.datasets
 
 
 def _measured(dataset: PreparedDataset | MixtureDataset, topology: Topology) -> Waiting | None:
-    """Measures a run; of a mixture, an epoch that lies in its last stage. None if it is longer than its epoch."""
+    """Measures how long ranks wait; of a mixture, in an epoch of its last stage. None if an epoch is too short."""
     if isinstance(dataset, PreparedDataset) and dataset.has_templates:
         waiting = waiting_of_plan(dataset.plan, topology, [topology.balance])
-    else:  # bins of groups cost what their members do, and a mixture has no plan of its own
+    else:  # bins of groups cost what their members cost, and a mixture has no plan of its own
         number = 0 if isinstance(dataset, PreparedDataset) else dataset.settled_epoch
         waiting = waiting_of(dataset.epoch(number, seed=0), topology, [topology.balance])
     return None if waiting is None else waiting[topology.balance]

@@ -1,7 +1,7 @@
 """The metrics' port: /metrics for Prometheus, /healthz for probes and /status for people.
 
 Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, the page to `own_status`,
-certificates to `config` and tokens to `tokens`.
+certificates to `tls` and tokens to `tokens`.
 """
 
 import logging
@@ -27,13 +27,13 @@ from packhorse.v1 import packing_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 10.0
-"""A connection that is silent for this long is closed: each holds a thread."""
+"""Silence after which a connection is closed, because each connection has a thread."""
 
 CONNECTION_SECONDS = 30.0
-"""A connection is closed after this long, whatever it sends: one that sends a letter now and then is never silent."""
+"""Age at which a connection is closed in any case: one that sends a letter now and then is never silent."""
 
 MOST_CONNECTIONS = 64
-"""Connections at once; more are closed."""
+"""Most open connections; further ones are closed at once."""
 
 _NO_TOKEN = f"this needs a token for the method {METRICS}, in the header `Authorization: Bearer TOKEN`"
 
@@ -41,6 +41,8 @@ _App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class _Handler(WSGIRequestHandler):
+    """Answers the requests of one connection. Logs only at debug, and no trace for a client that leaves."""
+
     timeout = SILENCE_SECONDS
 
     def handle(self) -> None:
@@ -54,18 +56,18 @@ class _Handler(WSGIRequestHandler):
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Answers /metrics and /healthz in threads until it is shut down; running once made.
+    """Answers /metrics, /healthz and /status in threads. It begins when it is made, and ends at `shutdown`.
 
     Attributes:
-        url: where it answers.
+        url: the URL of /metrics.
 
     Args:
         host: to listen on.
         port: 0 for a free one.
         registry: of the metrics.
-        is_serving: asked by whoever asks /healthz; may take some seconds.
+        is_serving: called for each request of /healthz; may take some seconds.
         certificates: for HTTPS; None for HTTP.
-        tokens: those for METRICS may scrape; None if everyone may.
+        tokens: the token file: a scrape needs a token for METRICS. None if everyone may scrape.
         page: the status page; None for none.
 
     Raises:
@@ -126,7 +128,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
     @contextmanager
     def _open_for_a_while(self, connection: socket) -> Iterator[None]:
-        """Has `service_actions` end the connection if it lasts too long."""
+        """Lets `service_actions` end the connection if it lasts longer than CONNECTION_SECONDS."""
         self._open_until[connection] = time.monotonic() + CONNECTION_SECONDS
         try:
             yield
@@ -139,7 +141,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         for connection, until in list(self._open_until.items()):
             if now > until:
                 with suppress(OSError):
-                    socket.shutdown(connection, SHUT_RDWR)  # of TLS as well, which its own thread still reads
+                    # Also under TLS only the plain socket's method: the connection's thread still uses the TLS layer.
+                    socket.shutdown(connection, SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Logs one line for a connection that broke."""
@@ -169,15 +172,17 @@ def listen_for_metrics(
 
 
 def _by_path(metrics: _App, page: Page | None, is_serving: Callable[[], bool], tokens: TokenFile | None) -> _App:
-    """Returns an application that answers each path.
+    """Returns a WSGI application that answers each path.
 
-    /healthz answers everyone, as gRPC's health does; so does the page without its document, which has no figure.
+    /healthz answers everyone, as gRPC's health does. So does the status page, which gets its figures from DOCUMENT;
+    DOCUMENT and /metrics need a token.
     """
     guarded = {"/metrics": metrics} | ({} if page is None else {DOCUMENT: page})
     if tokens is not None:
         guarded = {path: _guarded(app, tokens) for path, app in guarded.items()}
 
     def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Passes a request to the application of its path; answers /healthz and unknown paths itself."""
         path = environ.get("PATH_INFO", "")
         if path in guarded:
             return guarded[path](environ, start_response)
@@ -200,9 +205,10 @@ def _by_path(metrics: _App, page: Page | None, is_serving: Callable[[], bool], t
 
 
 def _guarded(app: _App, tokens: TokenFile) -> _App:
-    """Returns an application that answers clients with a token for METRICS."""
+    """Returns an application that answers only clients with a token for METRICS."""
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Passes a request to `app` if its token is for METRICS; otherwise answers 401 or 403."""
         header = environ.get("HTTP_AUTHORIZATION")
         try:
             tokens.grant_of(header).check_method(METRICS)

@@ -1,7 +1,7 @@
-"""What one process says of itself for the status page, and opening that page if it is there.
+"""One process's part of the status page, and opening the page if this installation has it.
 
-Owns the page's one guarded path, and what the page is made of. Leaves the page, and a dataset's facts, to the shelf
-(`packhorse.analysis`), and who may read it to `metrics_port`.
+Owns the facts that a process collects for the page, and the path of the page's figures, which needs a token. Leaves the
+page, and the facts of a dataset, to the shelf (`packhorse.analysis`), and who may read it to `metrics_port`.
 """
 
 import asyncio
@@ -35,27 +35,31 @@ _ANSWER_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What one process tells of itself for the page, under the names of the document."""
+    """The facts of one process for the page, under the names that they have in DOCUMENT."""
 
     activity: pb.GetActivityResponse
     is_serving: bool
     refused_calls: dict[str, int]
+    """Reason of a refusal → how many calls had it."""
     certificate_days: dict[str, float]
+    """File of a certificate → days until it expires."""
     unusable_files: list[dict[str, str]]
-    """Kind and name of each, such as a corpus whose tokens were withdrawn."""
+    """Kind and name of each wrong file, such as a corpus whose tokens were withdrawn."""
     waiting: list[dict[str, Any]]
+    """Labels of each run in the metric of waiting, and its `idle_share`."""
     datasets: list[dict[str, Any]]
+    """Facts of each dataset; empty if they were not asked for."""
 
 
 class OwnStatus:
-    """Looks at this process when somebody asks, and never otherwise.
+    """Collects the facts of this process for the page when somebody asks.
 
     Args:
         mixtures: the datasets and mixtures that are served.
-        activity: what happens now; asked in the running loop.
-        metrics: have counted refused calls, and the waiting of runs.
-        certificates: whose days are counted; None without.
-        unusable: returns what is in `packhorse_unusable_files`.
+        activity: the streams and lanes; asked in the running event loop.
+        metrics: the counts of refused calls, and the waiting of runs.
+        certificates: the server's certificates; None for plain text.
+        unusable: returns the values of the metric `packhorse_unusable_files`.
     """
 
     def __init__(
@@ -78,10 +82,11 @@ class OwnStatus:
         self._waiting: list[dict[str, Any]] = []
 
     def look(self, *, with_datasets: bool = True) -> Look:
-        """Returns what this process knows; not from two threads at once.
+        """Returns the facts of this process. Call it from one thread at a time, beside the event loop's.
 
         Args:
-            with_datasets: of several processes that serve the same, one is asked, since their figures cost seconds.
+            with_datasets: whether to add the facts of datasets. They take seconds, so of several processes, which serve
+                the same, only one is asked for them.
         """
         answer = asyncio.run_coroutine_threadsafe(self._ask(), self._loop).result(_ANSWER_SECONDS)
         if self._measuring is None or self._measuring.done():
@@ -101,13 +106,13 @@ class OwnStatus:
         return self._activity.answer()
 
     def _datasets(self) -> list[dict[str, Any]]:
-        """Returns all datasets' facts; forgets those of digests that are no longer served."""
+        """Returns the facts of all datasets, computed once for each digest; forgets digests that are not served now."""
         facts_of = from_shelf("dataset_facts")
         facts: dict[tuple[str, str], dict[str, Any]] = {}
         for name in self._mixtures.names():
             try:
                 dataset = self._mixtures.get(name)
-            except ServiceError:  # gone meanwhile
+            except ServiceError:  # withdrawn since `names`
                 continue
             if not isinstance(dataset, PreparedDataset | MixtureDataset):
                 continue
@@ -120,7 +125,7 @@ class OwnStatus:
         return list(facts.values())
 
     def _measure_waiting(self) -> None:
-        """Collects the gauge, which measures runs that are new: the next document has them."""
+        """Collects the gauge of waiting, which measures new runs. It takes long, so the next `look` has the result."""
         self._waiting = [
             {**sample.labels, "idle_share": sample.value}
             for family in self._metrics.waiting.collect()
@@ -144,7 +149,7 @@ def open_page(looks: Callable[[], Sequence[Look]], data_root: Path) -> Page | No
     """Returns the status page; None, and a line in the log, if this installation lacks it.
 
     Args:
-        looks: asks every process that serves; the first also tells of the datasets.
+        looks: returns the facts of every process that serves; only the first one's have datasets.
         data_root: the folder of the datasets.
     """
     try:

@@ -1,7 +1,7 @@
 """Which dataset each training run reads: two digests in one run mean that replicas serve different data.
 
-Owns remembering the digests of the runs that stream here, and their metric. Each server sees its own; an alert of
-Prometheus compares those of all servers.
+Owns remembering the digests of the runs that stream here, and their metric. A server knows only its own streams; an
+alert of Prometheus compares the metrics of all servers.
 """
 
 import re
@@ -15,10 +15,10 @@ from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import own_digest
 
 MOST_RUNS = 64
-"""Digests of runs that are remembered: those that opened a stream last."""
+"""Most pairs of a run and a digest that are remembered: those whose streams opened or ended last."""
 
 KEEP_SECONDS = 3600.0
-"""How long a digest is shown after a stream of its run last opened with it or ended."""
+"""How long a digest is shown after a stream of its run last opened with it, or ended."""
 
 _RUN_ID = re.compile(r"[\w.:-]{1,64}")
 """Run ids of another form are not shown: a stranger may send anything."""
@@ -33,11 +33,12 @@ class RunDigests(Watcher):
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._runs: OrderedDict[tuple[str, str, str], float] = OrderedDict()  # when it was last seen
+        # (dataset, run, digest) → when it was last seen, by `time.monotonic`; the newest is last
+        self._runs: OrderedDict[tuple[str, str, str], float] = OrderedDict()
         self._of_call: dict[Call, tuple[str, str, str]] = {}
 
     def sent(self, call: Call, message: Any, waited_seconds: float) -> None:
-        """Remembers the digest of a stream's header; a mixture's changes with its stages, and is not shown."""
+        """Remembers the digest in a stream's header. A mixture's digest changes with its stages, so it is not shown."""
         if not isinstance(message, pb.StreamBinsResponse) or not message.HasField("header"):
             return
         run = getattr(call.request, "run_id", "")
@@ -54,6 +55,7 @@ class RunDigests(Watcher):
             self._saw(key)
 
     def _saw(self, key: tuple[str, str, str]) -> None:
+        """Shows a digest as seen now, and takes old ones off the metric."""
         now = time.monotonic()
         self._runs[key] = now
         self._runs.move_to_end(key)

@@ -1,6 +1,6 @@
-"""The metrics of several processes as those of one.
+"""The metrics of several processes, shown as those of one.
 
-Owns how they are added up. The port that shows them is in `metrics_port`.
+Owns how values of processes are combined. The port that shows them is in `metrics_port`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,14 +12,15 @@ from prometheus_client.samples import Sample
 
 
 class SumOfProcesses:
-    """Collects counters and histograms from the files in which prometheus_client keeps those of every process.
+    """A collector for prometheus_client that combines the metrics of several processes.
 
-    Processes that died still count there. Gauges that are computed at a scrape, such as facts about datasets, have no
-    file: they come from the living processes, as the largest value of equal labels.
+    Most metrics come from the files in which prometheus_client keeps every process's values; processes that died still
+    count in them. Gauges that are computed at a scrape, such as facts about datasets, are in no file: they are asked
+    from the living processes, and the largest value for equal labels is shown.
 
     Args:
-        folder: of the files (PROMETHEUS_MULTIPROC_DIR of the processes).
-        families: returns all metrics of every process's registry.
+        folder: the folder of the files (PROMETHEUS_MULTIPROC_DIR of the processes).
+        families: returns all metrics of every living process's registry.
     """
 
     def __init__(self, folder: Path, families: Callable[[], Iterable[Iterable[Metric]]]) -> None:
@@ -27,7 +28,7 @@ class SumOfProcesses:
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        """Yields every family once."""
+        """Yields every family of metrics once, with the values of all processes combined."""
         summed: list[Metric] = list(self._files.collect())  # type: ignore[no-untyped-call]
         yield from summed
         in_files = {family.name for family in summed}
