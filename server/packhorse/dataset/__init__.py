@@ -1,4 +1,7 @@
-"""The prepared folder: layout, checks, digest, pools."""
+"""The prepared folder: its layout, its checks, its digest and versions, and the mixtures and takedowns of such folders.
+
+Only re-exports. Start with `load`, which opens a folder, and `write`, which completes one.
+"""
 
 from packhorse.dataset.arrays import create_array, growing_array, write_entries
 from packhorse.dataset.digest import PARTS, differing_parts

@@ -1,6 +1,7 @@
-"""Dataclasses as JSON objects, and whether an object has the fields and types that a dataclass declares.
+"""Turning dataclasses into JSON objects, and checking that a JSON object has a dataclass's fields and types.
 
-Owns that comparison, from the annotations only, and fields that came later; leaves ranges to the dataclass.
+Owns what the annotations of a dataclass allow in JSON, and the mark of fields that came in a later release. Leaves the
+ranges of values, and building the dataclasses, to `manifest`.
 """
 
 import math
@@ -10,11 +11,14 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 LATER = {"is_later": True}
-"""Metadata of a field that objects of earlier releases lack. It is written only where it is not its default."""
+"""Metadata of a field that objects of earlier releases lack. The field is written only if it is not its default."""
 
 
 def as_object(value: Any) -> Any:
-    """Turns a dataclass, and those in it, into what `json.dumps` takes, without later fields at their defaults."""
+    """Turns a dataclass, and dataclasses inside it, into values that `json.dumps` takes.
+
+    A `LATER` field that has its default is left out, so that files of earlier releases stay valid byte for byte.
+    """
     if is_dataclass(value):
         held = ((each, getattr(value, each.name)) for each in fields(value))
         return {each.name: as_object(own) for each, own in held if each.metadata != LATER or own != each.default}
@@ -26,17 +30,17 @@ def as_object(value: Any) -> Any:
 
 
 def check_fields(kind: type, content: object, path: str = "") -> None:
-    """Compares an object's keys and values with a dataclass's fields, nested ones too.
+    """Checks that an object has exactly a dataclass's fields, with values of their types; nested objects too.
 
     Args:
         kind: the dataclass. Its fields are of int, float, bool, str, Literal, dict[str, …], tuple[…, ...], dataclasses,
             and unions.
         content: what `json.loads` returned.
-        path: what messages put before a field's name.
+        path: the prefix of fields' names in messages, such as "options."; empty for the outermost object.
 
     Raises:
-        ValueError: a field is missing, unknown, or of another type, or a later one states its default. A bool is no
-            int, and a float is finite.
+        ValueError: a field is missing, unknown, or of another type, or a `LATER` field states its default. A bool does
+            not pass for an int, and a float must be finite.
     """
     if not isinstance(content, dict):
         raise ValueError(f"{path.removesuffix('.') or 'it'} is not an object")
@@ -62,6 +66,7 @@ def _check_value(hint: Any, value: object, name: str) -> None:
 
 
 def _fits(hint: Any, value: object, name: str) -> bool:
+    """Returns whether a value is of an annotation's type; for an object, raises the ValueError of `check_fields`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return isinstance(value, str) and value in arguments
@@ -84,13 +89,15 @@ def _fits(hint: Any, value: object, name: str) -> bool:
 
 
 def _is_text(value: str) -> bool:
+    """Returns whether a string can be encoded in UTF-8."""
     try:
         value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which can neither be printed nor sent
+    except UnicodeEncodeError:  # it holds half of a surrogate pair, and can neither be printed nor sent
         return False
     return True
 
 
 def _listed(names: list[str], path: str) -> str:
+    """Returns up to six field names for a message."""
     listed = ", ".join(repr(path + name)[:60] for name in names[:6])
     return listed + (", …" if len(names) > 6 else "")

@@ -1,4 +1,8 @@
-"""The JSON files beside the pool: counts and templates, written and read."""
+"""The JSON files beside the pool: counts and templates, written and read.
+
+Owns the form of counts.json and templates.json. The manifest, which is JSON too, is in `manifest`; whether counts and
+templates fit each other is checked in `load`.
+"""
 
 import json
 from collections import Counter
@@ -8,7 +12,7 @@ from packhorse.packing import Template, canonical_templates
 
 
 def parse_counts(data: bytes) -> Counter[int]:
-    """Reads counts.json; a ValueError if it is something else."""
+    """Reads the bytes of counts.json; raises a ValueError if they are something else."""
     content = _parsed(data)
     if not isinstance(content, dict) or not all(_is_count(count) for count in content.values()):
         raise ValueError("not an object of length → count")
@@ -19,7 +23,7 @@ def parse_counts(data: bytes) -> Counter[int]:
 
 
 def parse_templates(data: bytes) -> Counter[Template]:
-    """Reads templates.json; a ValueError if it is something else."""
+    """Reads the bytes of templates.json; raises a ValueError if they are something else."""
     content = _parsed(data)
     templates: Counter[Template] = Counter()
     for entry in content if isinstance(content, list) else [None]:
@@ -47,12 +51,12 @@ def _parsed(data: bytes) -> object:
 
 
 def render_counts(counts: Mapping[int, int]) -> bytes:
-    """Returns counts.json: length → count, by ascending length."""
+    """Returns the bytes of counts.json: length → count, by ascending length."""
     return _json({str(length): int(counts[length]) for length in sorted(counts)})
 
 
 def render_templates(templates: Mapping[Template, int]) -> bytes:
-    """Returns templates.json: [[lengths], multiplicity] in canonical order."""
+    """Returns the bytes of templates.json: a list of [[lengths], multiplicity] in canonical order."""
     return _json([[list(template), multiplicity] for template, multiplicity in canonical_templates(templates)])
 
 

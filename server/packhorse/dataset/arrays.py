@@ -1,6 +1,7 @@
-"""The folder's array files: made with their disk space, written by ranges, and mapped only as the manifest implies.
+"""The folder's array files: created with their disk space, written by ranges, and mapped as the manifest implies.
 
-Owns the one header that an array file can have; leaves what the numbers mean to others.
+Owns the one NumPy header that a file of a type and shape can have. What each file holds is in `layout`, and its type
+and shape are given by the caller.
 """
 
 import errno
@@ -19,23 +20,25 @@ from numpy.typing import NDArray
 from packhorse.dataset.plain_files import PreparedDatasetError, named, open_file
 
 HUGE_PAGE_BYTES = 1 << 21
+"""The size of a huge page, 2 MiB."""
 
 _FILES_IN_MEMORY = 4
-"""Only files that fit into memory so often: of one that does not fit, each entry would cost reading a huge page."""
+"""Huge pages are used for a file only if it fits into memory this many times. If a file does not stay in memory, each
+look at an entry reads a whole page from disk, and a huge page has 512 times the bytes of a small one."""
 
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
-"""Where a container's control group says how much memory it may use."""
+"""Files of a container's control group that say how much memory it may use: version 2's, then version 1's."""
 
 
 def ask_for_huge_pages(mapped: mmap.mmap) -> None:
-    """Asks that a mapped file is read and mapped 2 MiB at a time; does nothing where that cannot be."""
+    """Asks the system to map a file in pages of 2 MiB, if the file is of a suitable size and the system can."""
     if hasattr(mmap, "MADV_HUGEPAGE") and HUGE_PAGE_BYTES <= len(mapped) <= memory_bytes() // _FILES_IN_MEMORY:
         with suppress(OSError):  # a system without huge pages
             mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
 def memory_bytes(control_group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns how much memory this process may use: the machine's, or its container's where that is less."""
+    """Returns how many bytes of memory this process may use: the machine's, or its container's limit if lower."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in _LIMITS:
         with suppress(OSError, ValueError):  # no such file, or "max"
@@ -43,12 +46,13 @@ def memory_bytes(control_group: Path = Path("/sys/fs/cgroup")) -> int:
     return min(limits)
 
 
+# Errors of a file system without posix_fallocate; any other is an error of the disk.
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _ZEROS = bytes(1 << 20)
 
 
 def create_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> None:
-    """Makes an array file of zeros that owns its disk space, so that writing through a map cannot run out of it.
+    """Creates an array file of zeros with all its disk space, so that writing into it later cannot fill the disk.
 
     Example:
         >>> import tempfile
@@ -58,12 +62,13 @@ def create_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> None:
         array([0, 0, 0], dtype=uint32)
 
     Args:
-        path: the file; nothing is there yet.
+        path: the file, which must not exist.
         dtype_name: "uint32" or "int64"; stored little-endian.
-        shape: of the array.
+        shape: shape of the array.
 
     Raises:
-        OSError: the disk is full (ENOSPC), or the file cannot be made. Its size then says how much was wanted.
+        OSError: the file cannot be created, or the disk is full (ENOSPC). In the second case the file stays, with the
+            size that it should have had.
     """
     header = _header(dtype_name, shape)
     with path.open("xb") as file:
@@ -73,7 +78,7 @@ def create_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> None:
 
 
 def write_entries(path: Path, first: int, values: NDArray[Any]) -> None:
-    """Writes consecutive entries of an array file that is there, and touches no other byte of it.
+    """Writes consecutive entries of an existing array file, and touches no other byte, so that tasks can share a file.
 
     Example:
         >>> import tempfile
@@ -84,8 +89,8 @@ def write_entries(path: Path, first: int, values: NDArray[Any]) -> None:
         array([0, 7, 8, 0], dtype=uint32)
 
     Args:
-        path: a file of `create_array`.
-        first: the entry to begin with.
+        path: a file that `create_array` made.
+        first: index of the first entry, or row, to write.
         values: [n] or [n, 2], of the file's type.
     """
     if not len(values):
@@ -102,7 +107,7 @@ def write_entries(path: Path, first: int, values: NDArray[Any]) -> None:
 
 @contextmanager
 def growing_array(path: Path, dtype_name: str, num_columns: int | None) -> Iterator[Callable[[NDArray[Any]], None]]:
-    """Gives a function that appends rows to a new array file, whose length is known at the end only.
+    """Opens a new array file whose length is not known yet, and gives a function that appends rows to it.
 
     Example:
         >>> import tempfile
@@ -113,9 +118,9 @@ def growing_array(path: Path, dtype_name: str, num_columns: int | None) -> Itera
         [[7, 5], [8, 3]]
 
     Args:
-        path: the file; nothing is there yet.
-        dtype_name: as in `create_array`.
-        num_columns: of every row; None for an array of one dimension.
+        path: the file, which must not exist.
+        dtype_name: as in `create_array`, or "uint8".
+        num_columns: number of columns; None for an array of one dimension.
     """
     num_rows = 0
 
@@ -140,7 +145,7 @@ def growing_array(path: Path, dtype_name: str, num_columns: int | None) -> Itera
 def map_array(path: Path, dtype_name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Maps an array file read-only.
 
-    Its header can only be the one that type and shape imply; NumPy never parses another.
+    The file must begin with exactly the header that type and shape imply, so NumPy never parses a header of a stranger.
 
     Raises:
         PreparedDatasetError: the file is missing, or is not such an array.
@@ -176,7 +181,7 @@ def _num_bytes(header: bytes, dtype_name: str, shape: tuple[int, ...]) -> int:
 
 
 def _reserve(descriptor: int, num_bytes: int) -> None:
-    """Extends a file to a size and claims the disk space for it, by writing zeros where there is no other way."""
+    """Extends a file to a size and claims the disk space; writes zeros if the file system cannot claim it otherwise."""
     begins = os.fstat(descriptor).st_size
     os.ftruncate(descriptor, num_bytes)
     try:

@@ -1,6 +1,6 @@
 """The digest of a dataset: four fingerprints, so that two digests show what differs.
 
-Owns what each part covers. A mixture's digest is in `files/mixture_digest`.
+Owns what each fingerprint covers, and comparing digests. A mixture's digest is in `files/mixture_digest`.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from packhorse.dataset.manifest import (
 from packhorse.packing import canonical_templates
 
 PARTS = ("counts", "options", "templates", "pools")
-"""The digest's parts, in order: the length histogram; max_seq_len and every option; the plan; which ids there are."""
+"""The digest's parts, in order: the counts; max_seq_len and every option; the plan; the arrays that bins come from."""
 
 _PART_DIGITS = 16
 
@@ -42,7 +42,7 @@ def make_digest(parts: Mapping[str, Any]) -> str:
 
 
 def differing_parts(expected: str, actual: str) -> list[str]:
-    """Returns the names of the parts in which two digests differ; all of them where one is not such a digest.
+    """Returns the names of the parts in which two digests differ; all names if one is not a dataset's digest.
 
     Example:
         >>> differing_parts("11-22-33-44", "11-22-55-44")
@@ -61,7 +61,15 @@ def dataset_digest(
     checksums: Mapping[str, str],
     resources: Iterable[ResourceRecord] = (),
 ) -> str:
-    """Returns the digest of a dataset with these counts, templates and options, and array files of these checksums."""
+    """Returns the digest of a dataset.
+
+    Args:
+        counts: room in tokens → number of sequences or groups; with resources, class → number of groups.
+        templates: template → multiplicity.
+        options: the options that shaped the plan.
+        checksums: file name → SHA-256. Only the arrays that bins come from are used; keys, for example, are not.
+        resources: the dataset's resources.
+    """
     names = (POOLS, STARTS, GROUPS, MEMBERS, RESOURCES, CLASSES)
     arrays = [checksums[name] for name in names if name in checksums]
     caps = {"caps": found} if (found := [[each.name, each.cap, each.cost] for each in resources]) else {}

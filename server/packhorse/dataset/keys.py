@@ -4,12 +4,14 @@ Owns the table's files, and looking up in them without reading them whole. Plans
 table is no part of a digest; like every file it has its checksum in the manifest. Leaves where keys come from to
 `packhorse.prepare`, and how people write them to `packhorse.formats.keys`.
 
+A key's entry is its index among all keys, which ascend by id.
+
 | file | type | holds |
 |---|---|---|
-| keys.npy | uint8 [bytes] | all keys in UTF-8, end to end, ascending by id |
-| key_ends.npy | int64 [n] | where each ends |
-| key_order.npy | int64 [n, 2] | (hash, entry) of each, ascending |
-| key_ids.npy | int64 [n] | the id of each; not there where it is its entry |
+| keys.npy | uint8 [bytes] | all keys in UTF-8, one after the other without a separator |
+| key_ends.npy | int64 [n] | for each entry, where its key ends in keys.npy |
+| key_order.npy | int64 [n, 2] | (hash of the key, entry), ascending by hash |
+| key_ids.npy | int64 [n] | for each entry, its id; there is no such file if each id is its entry |
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,23 +31,25 @@ from packhorse.dataset.manifest import KeyRecord
 from packhorse.dataset.plain_files import PreparedDatasetError, named
 
 HASH_BITS = 63
-"""Lowest bits of XXH3-64 that make a hash: an int64 that is not negative."""
+"""A key's hash is this many lowest bits of its XXH3-64, so that it is an int64 that is not negative."""
 
 _KEYS_AT_ONCE = 1 << 16
+"""Keys that `Keys.rows` yields together."""
 _BUCKET_KEYS = 1 << 22
-"""Keys whose hashes are sorted in memory together: 64 MiB, and as much again to sort them."""
+"""About how many keys' hashes are sorted in memory together: 64 MiB, and as much again to sort them."""
 _MOST_BUCKET_BITS = 9
+"""The logarithm of the most buckets that hashes are spread over: 512 files."""
 
 
 class KeyRows(NamedTuple):
     """Some keys, by ascending id."""
 
     data: NDArray[np.uint8]
-    """All their bytes in UTF-8, end to end."""
+    """Bytes of all keys in UTF-8, one after the other: uint8 [bytes]."""
     sizes: NDArray[np.int64]
-    """How many of them each has, at least 1: int64 [n]."""
+    """Number of bytes of each key, at least 1: int64 [n]."""
     ids: NDArray[np.int64] | None = None
-    """int64 [n]; None if ids count from 0."""
+    """Id of each key: int64 [n]; None if ids count from 0."""
 
 
 class DuplicateKeyError(ValueError):
@@ -59,7 +63,7 @@ class DuplicateKeyError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keys:
-    """A dataset's keys, mapped: O(log n) from key to id, O(1) back, or O(log n) where only some ids have keys.
+    """A dataset's keys, memory-mapped: O(log n) from key to id; back O(1), or O(log n) if the table has a list of ids.
 
     Example:
         >>> import tempfile
@@ -72,13 +76,17 @@ class Keys:
     """
 
     data: NDArray[np.uint8]
+    """The content of keys.npy."""
     ends: NDArray[np.int64]
+    """The content of key_ends.npy."""
     order: NDArray[np.int64]
+    """The content of key_order.npy."""
     ids: NDArray[np.int64] | None
+    """The content of key_ids.npy; None if an id is its entry."""
 
     @classmethod
     def mapped(cls, folder: Path, record: KeyRecord) -> "Keys":
-        """Maps a table; a PreparedDatasetError if a file is not as the manifest says."""
+        """Maps the table in a folder; raises a PreparedDatasetError if a file is not as the manifest says."""
         table = cls(
             data=map_array(folder / KEYS, "uint8", (record.num_bytes,)),
             ends=map_array(folder / KEY_ENDS, "int64", (record.num_keys,)),
@@ -93,7 +101,7 @@ class Keys:
         return len(self.ends)
 
     def ids_of(self, keys: Sequence[str]) -> NDArray[np.int64]:
-        """Returns the ids of keys, -1 where there is no such key: int64 [n]."""
+        """Returns the ids of keys, -1 for an unknown key: int64 [n]."""
         encoded = [key.encode(errors="surrogatepass") for key in keys]
         hashes = np.array([_hash(each) for each in encoded], dtype=np.int64)
         at = np.searchsorted(self.order[:, 0], hashes)
@@ -108,7 +116,7 @@ class Keys:
         return ids
 
     def of(self, ids: NDArray[np.integer]) -> list[str]:
-        """Returns the keys of ids, empty if an id has none."""
+        """Returns the keys of ids; the empty string for an id without a key."""
         entries = ids.astype(np.int64)
         if self.ids is not None:
             entries = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
@@ -116,10 +124,11 @@ class Keys:
         return [self._bytes_of(entry).decode(errors="replace") for entry in entries.tolist()]
 
     def rows(self, ids: NDArray[np.int64] | None = None) -> Iterator[KeyRows]:
-        """Yields all keys, or those of some entries with their ids, some at a time.
+        """Yields all keys, or the keys of some ids, `_KEYS_AT_ONCE` at a time.
 
         Args:
-            ids: of a table whose ids are its entries: int64 [n], ascending; None for all.
+            ids: ids whose keys are wanted: int64 [n], ascending; only for a table whose ids are its entries. None for
+                all keys.
         """
         for first in range(0, len(self) if ids is None else len(ids), _KEYS_AT_ONCE):
             if ids is None:
@@ -135,14 +144,14 @@ class Keys:
                 yield KeyRows(np.frombuffer(b"".join(parts), np.uint8), sizes, np.array(entries))
 
     def begins_with(self, before: "Keys") -> bool:
-        """Whether its first keys are all those of another table; ids are the entries of both."""
+        """Returns whether the table begins with all keys of `before`, in order. In both tables ids are entries."""
         num, num_bytes = len(before.ends), len(before.data)
         if len(self) < num or not np.array_equal(self.ends[:num], before.ends):
             return False
         return np.array_equal(self.data[:num_bytes], before.data)
 
     def _bytes_of(self, entry: int) -> bytes:
-        if not 0 <= entry < len(self):  # of a table that was altered, and is not checked yet
+        if not 0 <= entry < len(self):  # the table was altered, and its checksums are not compared yet
             return b""
         begin = int(self.ends[entry - 1]) if entry else 0
         return self.data[begin : int(self.ends[entry])].tobytes()
@@ -151,8 +160,9 @@ class Keys:
 def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: int) -> KeyRecord:
     """Writes the table of keys into a folder.
 
-    Memory holds some of `rows`, and 128 MiB at most to sort hashes; meanwhile as much disk again as key_order.npy
-    takes.
+    The pairs (hash, entry) are first spread over files by the highest bits of their hash, then each file is sorted in
+    memory, so all of them together ascend. This takes about 128 MiB of memory, and for the time being as much disk
+    again as key_order.npy.
 
     Example:
         >>> import tempfile
@@ -162,10 +172,10 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
         KeyRecord(column='name', num_keys=2, num_bytes=3, has_ids=False)
 
     Args:
-        folder: has none of its files.
-        rows: all keys, ascending by id; either all with their ids, or none.
-        column: where they come from.
-        num_keys: about how many there are.
+        folder: the folder, without any of the table's files.
+        rows: all keys, ascending by id; either every `KeyRows` has ids, or none has.
+        column: the column of the input that the keys come from.
+        num_keys: about how many keys there are.
 
     Raises:
         DuplicateKeyError: a key names two sequences.
@@ -206,14 +216,14 @@ def write_keys(folder: Path, rows: Iterable[KeyRows], *, column: str, num_keys: 
 
 
 def _refuse_duplicates(table: Keys) -> None:
-    """Compares the bytes of keys with equal hashes."""
+    """Raises a DuplicateKeyError if a key is in the table twice; compares the bytes of keys with equal hashes."""
     for first in range(0, len(table), _BUCKET_KEYS):
         hashes = np.array(table.order[first : first + _BUCKET_KEYS + 1, 0])
         again = np.flatnonzero(hashes[1:] == hashes[:-1])
         for index in again.tolist():
             entry = int(table.order[first + index + 1, 1])
             key, other = table._bytes_of(entry), first + index
-            while other >= 0 and table.order[other, 0] == hashes[index]:  # those of this hash that come before it
+            while other >= 0 and table.order[other, 0] == hashes[index]:  # all earlier keys of this hash
                 if table._bytes_of(before := int(table.order[other, 1])) == key:
                     one, two = (before, entry) if table.ids is None else (table.ids[before], table.ids[entry])
                     raise DuplicateKeyError(key.decode(errors="replace"), (int(one), int(two)))
@@ -221,6 +231,7 @@ def _refuse_duplicates(table: Keys) -> None:
 
 
 def _hashes(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the hash of each key of `data`: int64 [n]; `ends` says where the keys end, int64 [n]."""
     view = np.ascontiguousarray(data).data
     limits = [0, *ends.tolist()]
     digest = xxhash.xxh3_64_intdigest

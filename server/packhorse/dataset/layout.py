@@ -1,29 +1,29 @@
 """The prepared folder on disk: the names of its files, and which folders are prepared ones.
 
-Leaves reading files safely to `plain_files`, the manifest to `manifest`, counts and templates to `_json_files`, arrays
-to `arrays`, and the folder as a whole to `load`.
+Owns names only. Leaves reading files safely to `plain_files`, the manifest to `manifest`, counts and templates to
+`_json_files`, arrays to `arrays`, and the folder as a whole to `load`.
 """
 
 from pathlib import Path
 
 MANIFEST, COUNTS, TEMPLATES, POOLS = "manifest.json", "counts.json", "templates.json", "pools.npy"
-
+"""Files of every folder: the facts, the length histogram, the plan, and the ids sorted by length."""
 
 DATA_FILES = (COUNTS, TEMPLATES, POOLS)
 """The files that the manifest always holds checksums of."""
 STARTS, OVER_LENGTH = "starts.npy", "over_length.npy"
-"""Files of some folders only: where each pool entry begins in its sequence, and which sequences were too long."""
+"""Files of some folders: the first token of each entry in its sequence, and the sequences that were too long."""
 GROUPS, MEMBERS, MEMBER_ORDER = "groups.npy", "members.npy", "member_order.npy"
-"""Files of grouped datasets only: the groups, their members, and, where these do not ascend by id, their order."""
+"""Files of grouped datasets: the groups, their members and, if these do not ascend by id, their order by id."""
 DROPPED_GROUPS = "dropped_groups.npy"
-"""A file of some grouped datasets: which groups were left out. So none of them is taken for a new one when more of it
-comes."""
+"""A file of some grouped datasets: the groups that were left out. An append needs them: without the list, further rows
+of such a group would look like a new group."""
 RESOURCES, CLASSES = "resources.npy", "classes.npy"
-"""Files of datasets with resources only: what each member takes of each, and the sizes of each class of the plan."""
+"""Files of datasets with resources: each member's amount of each resource, and the sizes of the plan's classes."""
 KEYS, KEY_ENDS, KEY_ORDER, KEY_IDS = "keys.npy", "key_ends.npy", "key_order.npy", "key_ids.npy"
-"""Files of datasets with keys only: the table from key to id and back."""
+"""Files of datasets with keys: the table from key to id and back, see `keys`."""
 INPUTS, SKIPPED = "inputs.jsonl", "skipped.jsonl"
-"""Files of some folders only: which files were read and which rows were skipped, where a manifest cannot name all."""
+"""Files of some folders: the files that were read and the rows that were skipped, if too many for the manifest."""
 FILES = (
     MANIFEST,
     *DATA_FILES,
@@ -46,13 +46,13 @@ FILES = (
 VERSIONS = "versions"
 """The folder of earlier versions of a dataset that has grown: versions/1, versions/2, …, each a prepared folder."""
 TOKENS = "tokens"
-"""The folder of the tokens that `prepare` made of text."""
+"""The folder of token files, in a dataset that was prepared from text."""
 SEQPACK_POOLS = "pools"
 """The folder of pool files in seqpack's layout."""
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether a folder holds a file that only prepared folders hold, complete or not, in either layout.
+    """Returns whether a folder holds a file or folder of a prepared dataset, complete or not, ours or seqpack's.
 
     Example:
         >>> is_prepared(Path("datasets/corpus")), is_prepared(Path("datasets"))
@@ -62,7 +62,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 def datasets_below(folder: Path) -> list[Path]:
-    """Returns the prepared folders right below a folder that is none itself, by name: of a data root, its datasets.
+    """Returns the prepared folders directly below a folder, by name; none if the folder is itself prepared.
 
     Example:
         >>> datasets_below(Path("no-such-folder"))

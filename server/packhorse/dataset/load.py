@@ -1,6 +1,7 @@
-"""Reading a prepared folder; a damaged one is refused with the file and the reason.
+"""Opening a prepared folder; a damaged one is refused with the file and the reason.
 
-Owns every check between the files and the plan that is served from them; leaves seqpack's layout to `seqpack_layout`.
+Owns `PreparedDataset`, and every check that the files agree before a plan is served from them. Leaves lengths against
+the data to `verify`, writing a folder to `write`, and seqpack's layout to `seqpack_layout`.
 """
 
 import hashlib
@@ -46,8 +47,10 @@ from packhorse.parameters import parameter
 
 _Parsed = TypeVar("_Parsed")
 
-_ENTRY_BYTES = 64  # a length or a multiplicity with its punctuation, and more
+_ENTRY_BYTES = 64
+"""The most bytes in JSON of a length with its count, or of a template's multiplicity and brackets."""
 _LENGTH_BYTES = 12
+"""The most bytes in JSON of a length in a template: at most ten digits, and a comma."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,34 +60,35 @@ class PreparedDataset:
     path: Path
     """The folder."""
     manifest: Manifest
-    """Its manifest."""
+    """The folder's manifest."""
     pool: PoolArray
-    """Ids of all lengths, ascending by (length, id, start), memory-mapped read-only: uint32 or int64 [num_sequences].
-    Of a grouped dataset, numbers of groups, by (sum of rooms, number)."""
+    """Ids of all sequences, ascending by (room, id, first token), memory-mapped read-only: uint32 or int64
+    [num_sequences]. In a grouped dataset the numbers of groups, ascending by (sum of rooms, number); with resources, by
+    (class, number)."""
     plan: PlanIndex
     """The plan laid out for random access."""
     first_tokens: PoolArray | None = None
-    """First token of each pool entry in its sequence, mapped, too: uint32 or int64 [num_sequences]; None: all 0. Of a
-    pool of groups `groups` has them."""
+    """First token of each pool entry in its sequence, memory-mapped: uint32 or int64 [num_sequences]; None if all are
+    0. In a grouped dataset None: `groups` has the first tokens."""
     groups: Groups | None = None
-    """The groups that the plan is over, with their sequences; None if every sequence is planned by itself."""
+    """The groups that the plan packs, with their sequences; None if every sequence is planned by itself."""
     keys: Keys | None = None
-    """Keys of its sequences; None if they have ids only."""
+    """The sequences' keys; None if they have ids only."""
 
     @cached_property
     def name(self) -> str:
-        """The folder's name, by which the dataset is served; an earlier version has its dataset's."""
+        """The name by which the dataset is served: the folder's; for an earlier version, its dataset's folder's."""
         is_earlier = self.path.parent.name == VERSIONS and (self.path.parents[1] / MANIFEST).exists()
         return (self.path.parents[1] if is_earlier else self.path).name
 
     @property
     def counts(self) -> Counter[int]:
-        """Length in tokens → number of sequences; made of the plan each time, in which it takes far less memory."""
+        """Room in tokens → number of sequences. Built at each call, because the plan takes far less memory."""
         return self.plan.as_counts()
 
     @property
     def templates(self) -> Counter[Template]:
-        """Template → multiplicity, in canonical order; made each time as well."""
+        """Template → multiplicity, in canonical order. Built at each call, like `counts`."""
         return self.plan.as_templates()
 
     @property
@@ -99,22 +103,22 @@ class PreparedDataset:
 
     @property
     def has_templates(self) -> bool:
-        """Whether a bin's template tells the lengths of its sequences: not where the plan is over groups or classes."""
+        """Whether a bin's template gives its sequences' rooms. False if the plan packs groups or classes."""
         return self.groups is None
 
     @property
     def key_tables(self) -> dict[str, Keys | None]:
-        """Its keys, by no component; those of a mixture come by component."""
+        """The keys under the name ""; a mixture has the same property, with a table for each component's name."""
         return {"": self.keys}
 
     @property
     def num_rooms(self) -> int:
-        """Distinct lengths."""
+        """Number of distinct rooms; with resources, of classes."""
         return len(self.plan.lengths)
 
     @property
     def ids(self) -> NDArray[np.integer]:
-        """Ids of all sequences: those of the pool, or of the groups' members, in their order."""
+        """Ids of all sequences, in the order of the pool; in a grouped dataset, in the order of the groups' members."""
         return self.pool if self.groups is None else self.groups.members[:, 0]
 
     def epoch(self, number: int, seed: int, *, num_windows: int = 1) -> EpochView | WindowedView | GroupedSource:
@@ -140,19 +144,22 @@ class PreparedDataset:
         return view if self.groups is None else GroupedSource(view, self.groups)
 
     def check_pool(self) -> None:
-        """Compares every array file with its checksum, reading it whole; PreparedDatasetError if one differs."""
+        """Reads every array file whole and compares its checksum; raises a PreparedDatasetError if one differs."""
         for name in _array_files(self.manifest):
             _check_sum(self.path / name, self.manifest, sha256_of(self.path / name))
 
     def over_length(self) -> NDArray[np.int64]:
-        """Returns (id, length in tokens) of every sequence that was too long, ascending: int64 [n, 2]."""
+        """Returns (id, length in tokens) of every sequence that was too long, ascending by id: int64 [n, 2]."""
         num_over = self.manifest.over_length.sequences
         if not num_over:
             return np.empty((0, 2), dtype=np.int64)
         return map_array(self.path / OVER_LENGTH, "int64", (num_over, 2))
 
     def dropped_groups(self) -> NDArray[np.int64]:
-        """Returns the groups that were too long and left out, as far as they are known, ascending: int64 [n]."""
+        """Returns the ids of groups that were too long and left out, ascending: int64 [n].
+
+        Earlier releases, and groups that were formed by size, list none.
+        """
         num_listed = self.manifest.groups.num_dropped_listed if self.manifest.groups else 0
         if not num_listed:
             return np.empty(0, dtype=np.int64)
@@ -169,8 +176,9 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
 
     Args:
         path: the folder.
-        check_pool: whether the array files are read as a whole to compare their checksums. Without, only their headers
-            and sizes are checked, at a cost that does not grow with the number of sequences; `check_pool()` can follow.
+        check_pool: whether to read the array files whole and compare their checksums. If not, only their headers and
+            sizes are checked, at a cost that does not grow with the number of sequences; `check_pool()` can be called
+            later.
 
     Raises:
         PreparedDatasetError: a file is missing, truncated, altered, or inconsistent with the others.
@@ -185,7 +193,8 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
     manifest = Manifest.parse(read_file(folder / MANIFEST, MOST_MANIFEST_BYTES), named(folder / MANIFEST))
     if set(manifest.checksums) != {*DATA_FILES, *optional_files(manifest)}:
         raise PreparedDatasetError(f"{named(folder / MANIFEST)} lists {sorted(manifest.checksums)}")
-    # Gigantic files are refused unread: every template holds sequences of its own.
+    # Files that are too large for these numbers are refused unread. All templates together hold at most num_sequences
+    # lengths, since each template is used by at least one bin, and bins share no sequence.
     counts_bytes = _ENTRY_BYTES * (manifest.num_rooms + 1)
     templates_bytes = _ENTRY_BYTES * (manifest.num_templates + 1) + _LENGTH_BYTES * manifest.num_sequences
     counts = _read_json(folder / COUNTS, manifest, counts_bytes, parse_counts)
@@ -232,7 +241,7 @@ def open_prepared(path: Path | str, *, check_pool: bool = True) -> PreparedDatas
 
 
 def _map_groups(folder: Path, manifest: Manifest, first_tokens: PoolArray | None) -> Groups | None:
-    """Maps the files of groups; None if the dataset has none."""
+    """Maps the files of groups; returns None if the dataset has no groups."""
     if manifest.groups is None:
         return None
     num_members = manifest.num_sequences
@@ -268,6 +277,7 @@ def _check_sum(path: Path, manifest: Manifest, actual: str) -> None:
 
 
 def _read_json(path: Path, manifest: Manifest, most_bytes: int, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+    """Reads a JSON file of at most `most_bytes`, compares it with its checksum and parses it."""
     data = read_file(path, most_bytes)
     _check_sum(path, manifest, hashlib.sha256(data).hexdigest())
     try:
@@ -281,10 +291,10 @@ def _array_files(manifest: Manifest) -> list[str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuses what cannot be a prepared folder, because it is none; says so of a mixture's file.
+    """Refuses a path that is not a folder, with a hint if it names a mixture, or a folder that a crash left renamed.
 
     Raises:
-        PreparedDatasetError: it is something else, or nothing.
+        PreparedDatasetError: the path is not a folder, or does not exist.
     """
     if folder.is_dir():
         return

@@ -1,6 +1,7 @@
 """The manifest of a prepared folder: facts, the plan's options with their defaults, and checksums.
 
-Owns its fields, its one rendering as JSON and the refusal of any other; leaves the files beside it to `layout`.
+Owns the manifest's fields, their rules, the one way to write it as JSON, and the refusal of any other bytes. Comparing
+it with the files beside it is in `load`, and comparing JSON with dataclasses in `_fields`.
 """
 
 import hashlib
@@ -19,10 +20,10 @@ FORMAT_VERSION = 1
 """Version of the folder's layout."""
 
 EPOCH_VERSION = 1
-"""Version of the epoch function: the same plan under another version gives other bins, hence another digest."""
+"""Version of the epoch function. The same plan under another version gives other bins, so the digest covers it."""
 
 MOST_MANIFEST_BYTES = 1 << 20
-"""A larger file is no manifest."""
+"""The most bytes of a manifest; a larger file is refused."""
 
 _DIGEST = re.compile("[0-9a-f]{16}(-[0-9a-f]{16}){3}")
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -95,28 +96,28 @@ class PlanOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OverLengthLedger:
-    """What the over-length policy did."""
+    """Counts of the sequences that were too long, and of what the over-length policy did to them."""
 
     sequences: int = 0
     """Sequences that were too long."""
     source_tokens: int = 0
-    """All their tokens."""
+    """Tokens of these sequences in the input."""
     tokens: int = 0
-    """Those of them that are not in the plan because of the policy."""
+    """Tokens of these sequences that the policy left out of the plan."""
     pieces: int = 0
-    """Pieces that they were split into; 0 under every other policy."""
+    """Pieces that these sequences were split into; 0 under every other policy."""
     over_cap: int = field(default=0, metadata=LATER)
-    """Sequences among them that fit max_seq_len and take more of a resource than its cap, alone or as a group."""
+    """Sequences among them that fit max_seq_len, but take more of a resource than its cap, alone or as a group."""
 
     def __add__(self, other: "OverLengthLedger") -> "OverLengthLedger":
-        """Returns what the policy did to both."""
+        """Returns the sums of two ledgers."""
         return OverLengthLedger(
             **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
         )
 
 
 MOST_LISTED = 100
-"""Files and skipped rows that a manifest names at most; where there are more, a file beside it names all."""
+"""The most files, and the most skipped rows, that a manifest names. If there are more, a file beside it names all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,15 +125,15 @@ class InputRecord:
     """A file that was read."""
 
     name: str
-    """Its path below the folder that all of them are in."""
+    """The file's path, relative to the folder that holds all of the input's files."""
     size_bytes: int
-    """Its size."""
+    """The file's size."""
     modified_ns: int
-    """When it was last written to, in nanoseconds since 1970."""
+    """Time when the file was last written to, in nanoseconds since 1970."""
     rows: int
-    """Its rows."""
+    """Rows in the file."""
     etag: str | None = field(default=None, metadata=LATER)
-    """What an object store calls this version of it, its ETag or generation; None for a file."""
+    """An object store's name for this version of the file, its ETag or generation; None for a file on disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,23 +141,23 @@ class SkippedRow:
     """A row that was left out because something is wrong with it."""
 
     file: str
-    """Its file, as in `Inputs.files`."""
+    """The row's file, as in `InputRecord.name`."""
     row: int
-    """Its row there, 0-based."""
+    """The row's number in the file, 0-based."""
     reason: str
-    """What is wrong."""
+    """What is wrong with the row, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedRows:
-    """The rows that were left out."""
+    """The rows that were left out because something is wrong with them."""
 
     rows: int = 0
-    """How many."""
+    """Number of rows left out."""
     first: tuple[SkippedRow, ...] = ()
-    """The first of them; skipped.jsonl names all where there are more."""
+    """The first rows left out, at most `MOST_LISTED`; if there are more, skipped.jsonl names all."""
     by_reason: dict[str, int] | None = field(default=None, metadata=LATER)
-    """What is wrong → how many of them; None if none was left out, or an earlier release left one out."""
+    """Reason → number of rows; None if no row was left out, or if an earlier release counted them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,15 +167,15 @@ class TokensRecord:
     path: str
     """The token file, or the folder of a table, relative to the dataset's folder."""
     fingerprint: str
-    """Of some sequences, as `packhorse.wire.tokens_fingerprint` makes it: other tokens of the same lengths have another
-    one.
+    """Fingerprint of some sequences' tokens, see `packhorse.wire.tokens_fingerprint`. It shows that a token file has
+    other tokens, even if the lengths are the same.
     """
     column: str | None = field(default=None, metadata=LATER)
     """The column of tokens; None in a file without columns."""
     dtype: str | None = field(default=None, metadata=LATER)
-    """NumPy's name of the type of a token, such as uint16; None if it is not known."""
+    """NumPy's name for the type of a token, such as uint16; None if it is not known."""
     has_loss_mask: bool | None = field(default=None, metadata=LATER)
-    """Whether a loss mask lay beside them; None if it is not known."""
+    """Whether there was a loss mask beside the tokens; None if it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,123 +183,126 @@ class Inputs:
     """The input of a dataset."""
 
     kind: str
-    """Its kind: Parquet, Arrow, Megatron, …; for lengths in memory, the name of the Python type."""
+    """The input's kind: Parquet, Arrow, Megatron, …; for lengths in memory, the name of the Python type."""
     length_column: str | None
     """The column of lengths or tokens that was read; None if there are no columns."""
     rows: int
     """Rows in all files."""
     num_files: int
-    """Files that were read."""
+    """Number of files that were read."""
     files: tuple[InputRecord, ...]
-    """The first of them, in the order that numbers rows; inputs.jsonl names all where there are more."""
+    """The first files, at most `MOST_LISTED`, in the order of their rows' numbers; if there are more, inputs.jsonl
+    names all."""
     skipped: SkippedRows = SkippedRows()
     """The rows that were left out, each for a reason."""
     left_out: dict[str, int] | None = field(default=None, metadata=LATER)
-    """What `packhorse tokenize` left out of the token files → how many rows or turns; None if it says nothing."""
+    """What `packhorse tokenize` left out of the token files → number of rows or turns; None if it recorded nothing."""
     tokens: TokensRecord | None = field(default=None, metadata=LATER)
-    """The input's tokens; None if they are not on a disk, or several files of different folders."""
+    """Path and facts of the input's tokens; None if they are not on a disk, or in files of different folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRecord:
-    """The groups of a dataset whose plan is over groups."""
+    """Facts about groups, in a dataset whose plan packs groups."""
 
     by: str
-    """What says which rows are a group."""
+    """How rows form groups, in words: "column 'doc'", "every 2 rows" or "groups"."""
     num_groups: int
-    """Groups in the plan."""
+    """Number of groups in the plan."""
     num_dropped: int
-    """Groups that were too long for a bin and left out, with all their sequences."""
+    """Number of groups that were too long for a bin and left out, with all their sequences."""
     most_sequences: int
-    """Sequences of the largest group."""
+    """Number of sequences in the largest group."""
     max_sequences_per_bin: int
-    """No bin of the plan has more sequences."""
+    """An upper bound of the sequences in any bin."""
     ids_ascend: bool
-    """Whether ids ascend from group to group, so that no file holds their order."""
+    """Whether ids ascend from group to group, so that member_order.npy is not needed."""
     num_dropped_listed: int = field(default=0, metadata=LATER)
-    """Groups left out that dropped_groups.npy holds: all, but none of an earlier release or of groups by size."""
+    """Number of groups in dropped_groups.npy: all that were left out, except by an earlier release or of groups by
+    size."""
     shared_tokens: int | None = field(default=None, metadata=LATER)
-    """Tokens without room, because another sequence of their group has them; None if prefixes are not shared."""
+    """Tokens that take no room, because another sequence of their group has them; None if prefixes are not shared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceRecord:
-    """What sequences take of a bin beside tokens, such as tiles of images."""
+    """Facts about a resource: something besides tokens that sequences take of a bin, such as tiles of images."""
 
     name: str
-    """Of the resource."""
+    """The resource's name."""
     column: str
-    """The column of the input that says how much of it each sequence takes."""
+    """The column of the input that holds each sequence's amount."""
     cap: int | None
     """The most that a bin may have; None if there is no limit."""
     total: int
-    """The amount of all sequences."""
+    """The sum of all sequences' amounts."""
     most: int
-    """The most that one takes, or one group."""
+    """The largest amount of one sequence, or of one group."""
     cost: int = field(default=0, metadata=LATER)
-    """What one of it costs where ranks are balanced, in the unit of a topology's `cost_linear`."""
+    """Cost of one unit when ranks are balanced, in the unit of a topology's `cost_linear`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRecord:
-    """The keys of a dataset whose sequences have some: names that their owner gave them."""
+    """Facts about keys, the names that the owner of the sequences gave them."""
 
     column: str
-    """The column of the input that they come from."""
+    """The column of the input that the keys come from."""
     num_keys: int
-    """How many there are: one for every row of the input, also of those that are not in the plan."""
+    """Number of keys: one for every row of the input, including rows that are not in the plan."""
     num_bytes: int
-    """Their bytes in UTF-8."""
+    """Bytes of all keys in UTF-8."""
     has_ids: bool = field(default=False, metadata=LATER)
-    """Whether key_ids.npy tells the id of each; else it is its entry, counted from 0."""
+    """Whether key_ids.npy holds each key's id; if not, a key's id is its index in the table, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceFacts:
-    """Facts that were counted of a dataset's sequences."""
+    """Facts that were counted while a dataset's sequences were read."""
 
     num_sequences: int
     """Number of sequences in the plan; each piece of a split one counts."""
     own_tokens: int
-    """The sequences' own tokens among them."""
+    """Tokens of these sequences, without `extra_tokens` and `align`."""
     id_dtype: Literal["uint32", "int64"]
     """Type of ids, in pools.npy and in messages; in a grouped dataset pools.npy holds groups' numbers."""
     start_dtype: Literal["uint32", "int64"] | None = None
     """Type of starts.npy, the first token of each entry; None if all are 0 and there is no such file."""
     ids_sum_a: int = 0
-    """Order-independent fingerprint of the ids and first tokens, see `packhorse.wire.ids_sum`."""
+    """First half of an order-independent fingerprint of all ids and first tokens, see `packhorse.wire.ids_sum`."""
     ids_sum_b: int = 0
-    """Its second half."""
+    """Second half of that fingerprint."""
     over_length: OverLengthLedger
-    """What the over-length policy did."""
+    """Counts of the sequences that were too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(SequenceFacts):
-    """All facts of a manifest beside the plan."""
+    """All facts of a manifest except those of the plan."""
 
     source: str
-    """Names of the input, as the user gave them (last components only)."""
+    """Names of the input, as the user gave them (last components of paths only)."""
     id_column: str | None
     """The column of `source` that ids come from; None if an id is a row number."""
     inputs: Inputs | None = field(default=None, metadata=LATER)
     """The input, file by file; None in a dataset of an earlier release."""
     groups: GroupRecord | None = field(default=None, metadata=LATER)
-    """Its groups; None if every sequence is planned by itself."""
+    """The groups; None if every sequence is planned by itself."""
     resources: tuple[ResourceRecord, ...] = field(default=(), metadata=LATER)
-    """What its sequences take of a bin beside tokens. Its plan is then over classes of sizes, and every sequence is in
-    a group, if only its own."""
+    """The resources; empty without any. With resources the plan is over classes of sizes, and every sequence is in a
+    group, even if it is the only one there."""
     rounding_tokens: int = field(default=0, metadata=LATER)
-    """By how many tokens these classes are larger than what is in them; no bin has them."""
+    """Tokens by which classes of sizes are larger than the groups in them, summed over all groups. No bin contains
+    them."""
     keys: KeyRecord | None = field(default=None, metadata=LATER)
-    """Its sequences' keys; None if they have ids only."""
+    """The sequences' keys; None if they have ids only."""
     version: int = field(default=1, metadata=LATER)
-    """Which version of a growing dataset it is, counted from 1; appending makes the next one."""
+    """Version of a growing dataset, counted from 1; appending makes the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Facts):
-    """The manifest of a prepared folder: facts that were counted, the plan, and the files."""
+    """The manifest of a prepared folder: the facts of `Facts`, the plan, and checksums of the files."""
 
     options: PlanOptions
     """Options of the plan."""
@@ -307,13 +311,13 @@ class Manifest(Facts):
     num_bins: int
     """Number of bins in an epoch."""
     total_tokens: int
-    """Sum of all rooms."""
+    """Sum of all sequences' rooms, in tokens."""
     total_capacity: int
-    """num_bins · max_seq_len."""
+    """num_bins · max_seq_len, in tokens."""
     efficiency: float
     """total_tokens / total_capacity."""
     lower_bound: int
-    """No plan has fewer bins."""
+    """A number of bins that no plan of these sequences can go below."""
     num_rooms: int
     """Number of distinct rooms; with resources, of classes of sizes."""
     num_templates: int
@@ -321,9 +325,9 @@ class Manifest(Facts):
     plan_cut_off: bool
     """Whether a time limit ended planning early: the same input may then give another plan and digest next time."""
     checksums: dict[str, str]
-    """File name → SHA-256 of its bytes, in hexadecimal."""
+    """File name → SHA-256 of the file's bytes, in hexadecimal."""
     digest: str
-    """Fingerprint of the dataset and its plan."""
+    """Fingerprint of the dataset and its plan, see `digest`."""
     format_version: int = FORMAT_VERSION
     """Version of the folder's layout."""
     epoch_version: int = EPOCH_VERSION
@@ -336,26 +340,26 @@ class Manifest(Facts):
 
     @property
     def pool_shape(self) -> tuple[str, tuple[int]]:
-        """Type and shape of pools.npy."""
+        """Type and shape of pools.npy, which holds ids or, with groups, numbers of groups."""
         if self.groups is None:
             return self.id_dtype, (self.num_sequences,)
         return "uint32" if self.groups.num_groups <= 2**32 else "int64", (self.groups.num_groups,)
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether sequences of a group share what they begin with."""
+        """Whether tokens that sequences of a group have in common at their beginning take room only once."""
         return self.groups is not None and self.groups.shared_tokens is not None
 
     @property
     def is_grouped(self) -> bool:
-        """Whether sequences share a bin by group, as the user asked."""
+        """Whether the user asked for groups. With resources there are always groups, possibly of one sequence each."""
         return self.groups is not None and not (self.resources and self.groups.most_sequences == 1)
 
     @property
     def fed_tokens(self) -> int:
-        """The sequences' own tokens that bins hold: all, or without each one's last if `extra_tokens` is -1.
+        """The sequences' own tokens that bins hold: all, or without each sequence's last token if `extra_tokens` is -1.
 
-        With -1 and `align`, a sequence of one token, which keeps its place, counts as none.
+        With -1 and `align`, the number is too low by one for each sequence of one token, which keeps its token.
         """
         if self.options.extra_tokens >= 0:
             return self.own_tokens
@@ -363,11 +367,11 @@ class Manifest(Facts):
 
     @property
     def capacities(self) -> list[int]:
-        """Of a bin: tokens, and each resource with a cap."""
+        """A bin's capacities: max_seq_len, then the cap of each resource that has one."""
         return [self.max_seq_len, *(each.cap for each in self.resources if each.cap is not None)]
 
     def render(self) -> bytes:
-        """Returns the manifest's only valid bytes; they end with a checksum of themselves."""
+        """Returns the manifest's only valid bytes; the last field is a checksum of the others."""
         content = as_object(self)
         return _render({**content, "checksum": _checksum(content)})
 
@@ -377,7 +381,7 @@ class Manifest(Facts):
 
         Args:
             data: the file's bytes.
-            name: the file, as messages should call it.
+            name: the file's name for messages.
 
         Raises:
             PreparedDatasetError: the bytes are not exactly a rendered manifest of a known version.
@@ -423,7 +427,7 @@ class Manifest(Facts):
         return manifest
 
     def _rules(self) -> Iterator[tuple[str, bool]]:
-        """Yields what must hold between the fields of any manifest, and whether it does."""
+        """Yields each rule about the fields of any manifest, in words, and whether this manifest keeps it."""
         options, ledger = self.options, self.over_length
         per_bin, is_tail = options.max_sequences_per_bin, options.keep == "tail"
         yield "version is at least 1", self.version >= 1
@@ -447,7 +451,8 @@ class Manifest(Facts):
             (self.num_sequences <= self.total_tokens <= self.total_capacity),
         )
         not_own, extra = self.total_tokens - self.own_tokens, options.extra_tokens * self.num_sequences
-        most = extra + (options.align - 1 + (extra < 0)) * self.num_sequences  # a sequence of one token keeps it
+        # Alignment adds up to align - 1 tokens to each; with extra_tokens -1, a sequence of one token keeps its token.
+        most = extra + (options.align - 1 + (extra < 0)) * self.num_sequences
         yield "own_tokens is total_tokens without extra_tokens and alignment", extra <= not_own <= most
         yield "efficiency is total_tokens / total_capacity", self.efficiency == self.total_tokens / self.total_capacity
         yield "lower_bound is in [1, num_bins]", 1 <= self.lower_bound <= self.num_bins
@@ -483,6 +488,7 @@ class Manifest(Facts):
         yield "the digest is four fingerprints", bool(_DIGEST.fullmatch(self.digest))
 
     def _rules_of_resources(self) -> Iterator[tuple[str, bool]]:
+        """Yields the rules about resources and their classes."""
         is_rounded = self.rounding_tokens > 0
         yield "rounding_tokens are of resources", self.rounding_tokens >= 0 and bool(self.resources or not is_rounded)
         yield "over_length.over_cap is of sequences", 0 <= self.over_length.over_cap <= self.over_length.sequences
@@ -495,6 +501,7 @@ class Manifest(Facts):
 
 
 def _rules_of_inputs(inputs: Inputs) -> Iterator[tuple[str, bool]]:
+    """Yields the rules about the field `inputs`, as `Manifest._rules` does."""
     files, skipped, reasons = inputs.num_files, inputs.skipped.rows, inputs.skipped.by_reason
     yield "inputs counts from 0", min(files, skipped, inputs.rows) >= 0
     yield "inputs names the first files", len(inputs.files) == min(files, MOST_LISTED)
@@ -505,6 +512,7 @@ def _rules_of_inputs(inputs: Inputs) -> Iterator[tuple[str, bool]]:
 
 
 def _inputs(content: dict[str, Any]) -> Inputs:
+    """Returns the field `inputs` with its nested JSON objects turned into their dataclasses."""
     files = tuple(InputRecord(**file) for file in content["files"])
     skipped = content["skipped"]
     first = tuple(SkippedRow(**row) for row in skipped["first"])

@@ -1,6 +1,7 @@
 """Reading a prepared folder's files safely, whatever was put there: only plain files, so that nothing waits for a fifo.
 
-Owns the error of a folder that is not as it was written. The names of files are in `layout`.
+Owns `PreparedDatasetError`, the error of a folder that is not as it was written. The names of files are in `layout`;
+reading the plain files of users in general is in `packhorse.storage.plain_files`.
 """
 
 import errno
@@ -20,11 +21,12 @@ class PreparedDatasetError(ValueError):
 _NO_PLAIN_FILE = (errno.EINVAL, errno.EISDIR)
 
 
+# The file's own fault. Any other error, such as too many open files, is not the folder's and goes to the caller.
 _ABOUT_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 
 
 def named(path: Path) -> str:
-    """Returns how messages name a file: with its folder's name, without the folder's path."""
+    """Returns a file's name for messages, such as "corpus/pools.npy": with its folder's name, without the path."""
     return f"{path.parent.name}/{path.name}"
 
 

@@ -1,4 +1,7 @@
-"""The packing quality of a prepared folder's plan."""
+"""The packing quality of a prepared folder's plan.
+
+Owns what a folder's groups and resources change in `PackingStats`, which is in `packhorse.packing`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +11,7 @@ from packhorse.packing import PackingStats, Template
 
 
 def stats_of(manifest: Manifest, templates: Mapping[Template, int]) -> PackingStats:
-    """Returns the packing quality of a prepared folder's plan; of groups it counts the sequences.
+    """Returns the packing quality of a prepared folder's plan, with sequences counted one by one, not by group.
 
     Example:
         >>> from packhorse.dataset import open_prepared, stats_of

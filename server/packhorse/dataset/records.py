@@ -1,6 +1,7 @@
 """Lists that are too long for the manifest: files that were read, rows that were skipped.
 
-Owns their form, JSON lines. What a record says is in `manifest`.
+Owns writing and reading inputs.jsonl and skipped.jsonl, one JSON object on a line. The records' fields are in
+`manifest`, the files' names in `layout`.
 """
 
 import json

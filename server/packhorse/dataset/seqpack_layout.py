@@ -1,6 +1,7 @@
 """seqpack's folder layout: the same facts as ours, with one pool file for each length and no checksums.
 
-Owns reading and writing it, and `load_prepared`, which reads either layout. Leaves our own to `layout` and `load`.
+seqpack is the library whose `load_prepared` users of this one may know. Owns reading and writing its layout, and our
+`load_prepared`, which reads either layout. Our own is in `layout`, opened by `load` and written by `write`.
 """
 
 import json
@@ -31,7 +32,7 @@ Loaded = tuple[dict[str, Any], Counter[int], Counter[Template], dict[int, NDArra
 
 
 def is_seqpack_layout(folder: Path) -> bool:
-    """Tells whether a folder has one pool file for each length.
+    """Returns whether a folder has seqpack's layout, with one pool file for each length.
 
     Example:
         >>> import tempfile
@@ -45,7 +46,7 @@ def is_seqpack_layout(folder: Path) -> bool:
 
 
 def load_seqpack_layout(folder: Path) -> Loaded:
-    """Reads and checks a folder that seqpack wrote.
+    """Reads and checks a folder in seqpack's layout.
 
     Example:
         >>> manifest, counts, templates, pools = load_seqpack_layout(Path("datasets/corpus-of-seqpack"))
@@ -88,7 +89,7 @@ def load_seqpack_layout(folder: Path) -> Loaded:
 
 
 def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
-    """Writes a prepared dataset into `folder` (existing and empty) the way seqpack does.
+    """Writes a prepared dataset into `folder`, which exists and is empty, in seqpack's layout.
 
     Example:
         >>> import tempfile
@@ -99,8 +100,8 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
         ['counts.json', 'manifest.json', 'pools', 'templates.json']
 
     Raises:
-        ValueError: some entries do not begin at their sequence's first token, or there are groups, which seqpack cannot
-            say.
+        ValueError: the dataset has groups, or entries that do not begin at their sequence's first token; seqpack's
+            layout can express neither.
     """
     if dataset.groups is not None:
         raise ValueError(
@@ -119,7 +120,7 @@ def write_seqpack_layout(dataset: PreparedDataset, folder: Path) -> None:
 
 
 def _facts(manifest: Manifest) -> dict[str, Any]:
-    """Returns what seqpack's manifest says, under its keys."""
+    """Returns the facts of seqpack's manifest, under seqpack's names."""
     return {
         "max_seq_len": manifest.max_seq_len,
         "packer": manifest.algorithm,

@@ -1,6 +1,7 @@
-"""Comparing a prepared folder with its checksums, and every planned length with the tokens that it was planned for.
+"""Comparing a prepared folder with its checksums, and every planned length with the data as it is now.
 
-Owns the comparison; leaves where lengths come from to the caller, and what a folder may look like to `load`.
+Owns both comparisons and their report. The caller gives a function that looks lengths up; opening the folder, with the
+checks that it must pass to be served, is in `load`.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,15 +22,22 @@ from packhorse.dataset.plain_files import named, sha256_of
 from packhorse.jobs import Progress, open_engine
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-"""Gives whole sequences' lengths in tokens, int64 [S], of ids int64 [S]; raises a ValueError if one is missing."""
+"""A function from ids, int64 [S], to the lengths of these whole sequences in tokens, int64 [S].
+
+It raises a ValueError if a sequence is missing.
+"""
 
 Order = Literal["pool", "id"]
-"""The order in which lengths are read: that of the pool, or by id, which suits files that must be decoded."""
+"""The order in which lengths are looked up: as in the pool, or by id, which suits files that must be decoded."""
 
 _MOST_NAMED = 10
+"""Differences that a report lists one by one."""
 _ENTRIES_AT_ONCE = 1 << 20
+"""Entries that are held in memory together."""
 _ENTRIES_IN_A_TASK = 1 << 22
+"""Entries of a task in the order "pool"."""
 _SCANNED_FOR_A_TASK = 1 << 24
+"""Entries of the pool for each task in the order "id", in which every task scans the whole pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +46,11 @@ class Difference:
 
     id: int
     planned: int
-    """Its planned length in tokens; with `align` or `extra_tokens`, its room."""
+    """The planned length in tokens; with `align` or `extra_tokens`, the planned room."""
     found: int | None
-    """Its length in tokens; None if it is missing."""
+    """The length in tokens now; None if the sequence is missing."""
     why: str
-    """The same in words."""
+    """The difference as a sentence for people."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,15 +58,15 @@ class LengthReport:
     """The result of comparing lengths."""
 
     compared: int = 0
-    """Entries of the plan that were compared; each piece of a split sequence is one."""
+    """Entries that were compared: sequences of the plan (each piece of a split one counts), and dropped ones."""
     entries: int = 0
-    """Entries of the plan, and over-long sequences that were dropped."""
+    """Entries that there are, compared or not."""
     tokens: int = 0
-    """Tokens that these entries have."""
+    """Tokens of the compared entries of the plan, as found now."""
     differing: int = 0
     """Entries that differ; a lower bound if several sequences are missing."""
     first: list[Difference] = field(default_factory=list)
-    """The first of them, each sequence once."""
+    """The first ten differences, as a rule one for each sequence."""
 
     def add(self, other: "LengthReport") -> None:
         """Adds the result for another part of the plan."""
@@ -69,7 +77,7 @@ class LengthReport:
 
 
 def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
-    """Compares the array files with their checksums, several at a time; `open_prepared` has compared the others.
+    """Compares the array files with their checksums, one thread for each; `open_prepared` has compared the other files.
 
     Example:
         >>> from packhorse.jobs import show_progress
@@ -79,10 +87,11 @@ def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
 
     Args:
         dataset: opened with `check_pool=False`.
-        progress: shows bytes.
+        progress: shows the bytes that were read.
 
     Returns:
-        What is wrong, a line for each file; empty if nothing is.
+        A line for each file that does not match; if all match, a line for the first sequence or group that is larger
+        than its class; empty if nothing is wrong.
     """
     checksums = dataset.manifest.checksums
     paths = [dataset.path / name for name in sorted(checksums)]
@@ -99,9 +108,10 @@ def verify_files(dataset: PreparedDataset, progress: Progress) -> list[str]:
 
 
 def _over_class(dataset: PreparedDataset) -> Iterator[str]:
-    """Yields a line for the first item that takes more of a bin than the class that it is planned as.
+    """Yields a line for the first group that takes more of a bin than its class, in a dataset with resources.
 
-    Opening a folder has checked that no template of classes takes more than a bin has. With this, no bin does.
+    Opening the folder has checked that each template's classes fit into a bin. If each group fits into its class too,
+    every bin keeps within its caps.
     """
     manifest, groups, plan = dataset.manifest, dataset.groups, dataset.plan
     if groups is None or groups.resources is None:
@@ -134,7 +144,7 @@ def verify_lengths(
     workers: int = 1,
     progress: Progress,
 ) -> LengthReport:
-    """Compares planned lengths with those of the data now: of each entry of the plan, and of dropped sequences.
+    """Compares planned lengths with the data's lengths now, for each entry of the plan and each dropped sequence.
 
     Example:
         >>> from packhorse.jobs import show_progress
@@ -147,16 +157,17 @@ def verify_lengths(
 
     Args:
         folder: the prepared folder.
-        open_lengths: opens what gives lengths; called once in each process, which equal ones share. With several
-            workers it must pickle, and be of a module that they can import.
-        order: "id" where neighbouring ids are cheap to ask for together.
-        sample: entries of the plan to compare, the same ones for the same folder; None for all.
-        workers: processes.
-        progress: shows sequences.
+        open_lengths: opens the data and returns the function that looks lengths up. Each process calls it once, and
+            its tasks share the result. With several workers it must pickle, and be of a module that they can import.
+        order: "id" if neighbouring ids are cheap to look up together.
+        sample: number of entries of the plan to compare, the same entries each time; None compares all entries, and
+            dropped sequences too.
+        workers: number of processes.
+        progress: shows the sequences that were compared.
 
     Raises:
         PreparedDatasetError: the folder cannot be read.
-        ValueError: what gives lengths cannot be opened.
+        ValueError: `open_lengths` cannot open the data.
     """
     dataset = open_prepared(folder, check_pool=False)
     report = LengthReport(entries=len(dataset.ids) + len(_dropped(dataset)))
@@ -173,22 +184,28 @@ def verify_lengths(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some entries of the pool."""
+    """The entries that one task compares."""
 
     kind: Literal["entries", "ids", "chosen", "dropped"]
+    """How the entries are named: "entries", by an index in [first, last); "ids", by an id in [first, last); "chosen",
+    by the indices in `chosen`; "dropped", all over-long sequences that are not in the plan."""
     first: int = 0
     last: int = 0
     chosen: NDArray[np.int64] | None = None
+    """Indices among the dataset's ids: int64 [n]; None for every other kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
+    """One call of `_compare`, which may run in another process."""
+
     folder: Path
     open_lengths: Callable[[], LengthsOf]
     part: _Part
 
 
 def _parts(dataset: PreparedDataset, order: Order, sample: int | None, workers: int) -> Iterator[_Part]:
+    """Yields the work of `verify_lengths`, divided into parts that workers can take one by one."""
     ids = dataset.ids
     num_entries = len(ids)
     if sample is not None and sample < num_entries:
@@ -201,7 +218,8 @@ def _parts(dataset: PreparedDataset, order: Order, sample: int | None, workers: 
         for first in range(0, num_entries, _ENTRIES_IN_A_TASK):
             yield _Part("entries", first, min(first + _ENTRIES_IN_A_TASK, num_entries))
     elif num_entries:
-        # By ids, so that files are decoded once; every task looks through the whole pool for its own.
+        # Each task takes a range of ids, so that a file is decoded by one task only. It finds its entries by scanning
+        # the whole pool.
         low, high = int(ids.min()), int(ids.max()) + 1
         num_tasks = min(max(4 * workers if workers > 1 else 1, -(-num_entries // _SCANNED_FOR_A_TASK)), high - low)
         edges = [low + (high - low) * number // num_tasks for number in range(num_tasks + 1)]
@@ -212,6 +230,7 @@ def _parts(dataset: PreparedDataset, order: Order, sample: int | None, workers: 
 
 
 def _compare(task: _Task) -> LengthReport:
+    """Compares the entries of one task; the process opens the folder and the data at its first task."""
     dataset, lengths_of = _opened(task.folder), _opened_lengths(task.open_lengths)
     report = LengthReport()
     comparison = _Comparison(dataset, lengths_of, report)
@@ -225,7 +244,7 @@ def _compare(task: _Task) -> LengthReport:
 
 
 class _Comparison:
-    """Compares entries of one plan with lengths."""
+    """Compares entries of one plan with lengths, and adds to a report."""
 
     def __init__(self, dataset: PreparedDataset, lengths_of: LengthsOf, report: LengthReport) -> None:
         self._rule = dataset.manifest.options.rooms
@@ -238,11 +257,11 @@ class _Comparison:
         self._over_length = dataset.over_length()
 
     def compare(self, ids: NDArray[np.int64], entries: NDArray[np.int64] | None) -> None:
-        """Compares some sequences.
+        """Looks up the lengths of some sequences and compares them.
 
         Args:
-            ids: theirs: int64 [S].
-            entries: their indices among the dataset's ids: int64 [S]; None for those that were dropped.
+            ids: ids of the sequences: int64 [S].
+            entries: their indices among the dataset's ids: int64 [S]; None if they are all the dropped ones.
         """
         for first, last, found in self._found(ids, 0, len(ids)):
             some = slice(first, last)
@@ -253,6 +272,10 @@ class _Comparison:
             self._check(ids[some], found, None if entries is None else entries[some])
 
     def _check(self, ids: NDArray[np.int64], found: NDArray[np.int64], entries: NDArray[np.int64] | None) -> None:
+        """Compares the lengths `found` with over_length.npy, then the rooms that follow from them with the plan.
+
+        All arrays are int64 [S]; `entries` is None for dropped sequences, which have no room in the plan.
+        """
         over_ids, over_lengths = self._over_length[:, 0], self._over_length[:, 1]
         at = np.minimum(np.searchsorted(over_ids, ids), max(len(over_ids) - 1, 0))
         is_over = over_ids[at] == ids if len(over_ids) else np.zeros(len(ids), dtype=np.bool_)
@@ -272,7 +295,7 @@ class _Comparison:
         own = np.where(is_over, np.minimum(rest, rule.longest), rest)
         self._report.tokens += int(own.sum())
         is_wrong = (rule.room(own) != rooms) | (own < 1) | (own > rule.longest)
-        # An over-long sequence of another length than it had is named already.
+        # An over-long sequence whose length has changed was reported above.
         is_wrong &= ~is_over | (found == over_lengths[at] if len(over_ids) else True)
         for i in np.flatnonzero(is_wrong).tolist():
             planned = f"{rooms[i]} tokens" if rule.is_plain else f"a room of {rooms[i]} tokens"
@@ -283,7 +306,10 @@ class _Comparison:
     def _found(
         self, ids: NDArray[np.int64], first: int, last: int
     ) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
-        """Yields [first, last) with the lengths there, or one by one with None if sequences are missing."""
+        """Yields ranges (first, last, lengths) of `ids`; a missing sequence has a range of one, with None.
+
+        One missing id fails a whole look-up, so a range that fails is halved until the missing ids are alone.
+        """
         if first == last:
             return
         try:
@@ -294,24 +320,26 @@ class _Comparison:
                 return
             middle = (first + last) // 2
             yield from self._found(ids, first, middle)
-            if len(self._report.first) < _MOST_NAMED:  # enough to report
+            if len(self._report.first) < _MOST_NAMED:  # else the report names enough, and searching on is slow
                 yield from self._found(ids, middle, last)
             return
         yield first, last, lengths
 
     def _planned(self, entries: NDArray[np.int64] | None, index: int) -> int:
+        """Returns the planned room of one sequence, or the length that it had if it was dropped."""
         if entries is None:
             return int(self._over_length[index, 1])
         return int(self._rooms_of(entries[index : index + 1])[0])
 
     def _rooms_of(self, entries: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Planned rooms of some entries: int64 [S]."""
+        """Returns the planned rooms of some entries: int64 [S]."""
         if (groups := self._dataset.groups) is not None:
             rooms: NDArray[np.int64] = self._rule.room(groups.members[entries, 1])
             return rooms
         return self._rooms[np.searchsorted(self._room_ends, entries, side="right")]
 
     def _differ(self, sequence_id: int, planned: int, found: int | None, why: str) -> None:
+        """Counts a difference, and lists it if the list has space and does not have the sequence yet."""
         self._report.differing += 1
         named_before = {difference.id for difference in self._report.first}
         if len(named_before) < _MOST_NAMED and sequence_id not in named_before:
@@ -319,7 +347,7 @@ class _Comparison:
 
 
 def _entries(dataset: PreparedDataset, part: _Part) -> Iterator[NDArray[np.int64]]:
-    """Yields indices among the dataset's ids, some at a time."""
+    """Yields the indices of a part's entries among the dataset's ids, at most `_ENTRIES_AT_ONCE` at a time."""
     if part.chosen is not None:
         for first in range(0, len(part.chosen), _ENTRIES_AT_ONCE):
             yield part.chosen[first : first + _ENTRIES_AT_ONCE]
@@ -339,7 +367,7 @@ def _entries(dataset: PreparedDataset, part: _Part) -> Iterator[NDArray[np.int64
 
 
 def _dropped(dataset: PreparedDataset) -> NDArray[np.int64]:
-    """(id, length) of over-long sequences that are not in the plan: int64 [n, 2]."""
+    """Returns (id, length) of over-long sequences that are not in the plan: int64 [n, 2]."""
     over_length = dataset.over_length()
     return over_length if dataset.manifest.options.over_length == "drop" else over_length[:0]
 

@@ -1,7 +1,7 @@
-"""Versions of a growing dataset: the folder itself is the newest, and its subfolder `versions` holds those before it.
+"""Versions of a growing dataset: the folder itself is the newest, and its subfolder `versions` holds the earlier ones.
 
-Owns where they are, how they are carried along and how they are removed; leaves making a version to `prepare`. Each
-version is a prepared folder of its own, so whatever reads one reads it.
+Owns listing, linking and removing versions; leaves making one to `prepare`. Each version is a complete prepared folder,
+so whatever reads a prepared folder reads an earlier version too.
 """
 
 import os
@@ -23,15 +23,15 @@ class Version:
     """One version of a dataset."""
 
     path: Path
-    """Its prepared folder."""
+    """The version's prepared folder."""
     manifest: Manifest
-    """Its manifest."""
+    """The version's manifest."""
     is_current: bool
-    """Whether it is the newest, which the dataset's own folder holds."""
+    """Whether it is the newest version, whose folder is the dataset's folder."""
 
     @property
     def number(self) -> int:
-        """Counted from 1."""
+        """The version's number, counted from 1."""
         return self.manifest.version
 
 
@@ -46,7 +46,7 @@ def versions_of(folder: Path | str) -> list[Version]:
         folder: the prepared folder.
 
     Raises:
-        PreparedDatasetError: its manifest, or one below it, cannot be read.
+        PreparedDatasetError: the manifest of the dataset, or of an earlier version, cannot be read.
     """
     folder = Path(folder)
     current = Version(path=folder, manifest=_manifest(folder), is_current=True)
@@ -55,7 +55,7 @@ def versions_of(folder: Path | str) -> list[Version]:
 
 
 def find_version(folder: Path | str, digest: str) -> Path | None:
-    """Returns the folder of the earlier version with a digest; None if none is kept.
+    """Returns the folder of the earlier version with a digest; None if there is no such version.
 
     Example:
         >>> find_version("datasets/corpus", "of another") is None
@@ -63,20 +63,22 @@ def find_version(folder: Path | str, digest: str) -> Path | None:
 
     Args:
         folder: the prepared folder.
-        digest: of the version.
+        digest: the version's digest.
     """
     for path in _folders(Path(folder)):
-        with suppress(PreparedDatasetError, OSError):  # one that is damaged, or being removed, is none
+        with suppress(
+            PreparedDatasetError, OSError
+        ):  # a version that is damaged, or just being removed, is passed over
             if _manifest(path).digest == digest:
                 return path
     return None
 
 
 def link_versions(old: Path, new: Path) -> None:
-    """Puts a dataset, and the versions that it keeps, below the folder that is going to replace it.
+    """Puts a dataset, and its earlier versions, into the subfolder `versions` of the folder that will replace it.
 
-    Files are linked, not copied, where the file system can: a version takes no space twice, and whoever has one open
-    keeps it.
+    Files are hard-linked if the file system can, and copied if not. A linked file takes no further space, and a process
+    that has the old folder open goes on reading.
 
     Example:
         >>> import tempfile
@@ -100,7 +102,7 @@ def link_versions(old: Path, new: Path) -> None:
 
 
 def link_tokens(tokens: Path, folder: Path) -> None:
-    """Puts token files into a prepared folder that is being written; linked as `link_versions` does.
+    """Puts token files into a prepared folder that is being written; they are linked, or copied, as in `link_versions`.
 
     Example:
         >>> import tempfile
@@ -111,8 +113,8 @@ def link_tokens(tokens: Path, folder: Path) -> None:
         ['tokens/corpus.idx']
 
     Args:
-        tokens: the folder of these files.
-        folder: the prepared folder, whose subfolder `tokens` is made.
+        tokens: the folder of the token files.
+        folder: the prepared folder, in which the subfolder `tokens` is created.
     """
     (folder / TOKENS).mkdir()
     for path in tokens.iterdir():
@@ -132,7 +134,7 @@ def prune_version(folder: Path | str, number: int) -> None:
 
     Args:
         folder: the prepared folder.
-        number: of the version, as `versions_of` counts.
+        number: the version's `number`.
 
     Raises:
         ValueError: there is no such version, or it is the current one.
@@ -154,7 +156,7 @@ def prune_version(folder: Path | str, number: int) -> None:
 
 
 def _remove(folder: Path, hidden: Path) -> None:
-    """Removes a folder at once, so that nobody meets half of it."""
+    """Removes a folder by renaming it to `hidden` first, so that no reader finds half of it."""
     shutil.rmtree(hidden, ignore_errors=True)
     folder.rename(hidden)
     shutil.rmtree(hidden)

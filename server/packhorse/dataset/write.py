@@ -1,7 +1,7 @@
-"""The last step of preparing: counts, templates, and the manifest with its digest that seals the folder.
+"""The last step of preparing: writing counts, templates, and the manifest, which completes the folder.
 
-Owns which facts the manifest states, and which files a folder has. Leaves reading data and filling the pool to
-`prepare`, and what the digest covers to `digest`.
+Owns `seal`, and which files a folder has for given facts. Leaves reading data and filling the pool to `prepare`, the
+manifest's fields to `manifest`, and what the digest covers to `digest`.
 """
 
 from collections.abc import Mapping
@@ -46,11 +46,11 @@ def seal(folder: Path, counts: Mapping[int, int], plan: PackingPlan, options: Pl
     """Writes the counts, the plan and the manifest into a folder that has its arrays, and returns the manifest.
 
     Args:
-        folder: with the arrays that `facts` says there are.
+        folder: a folder with the arrays that `optional_files(facts)` names, and pools.npy.
         counts: room in tokens → number of sequences, or of groups; with resources, class → number of groups.
-        plan: of exactly these counts.
-        options: what shaped the plan.
-        facts: what was counted.
+        plan: a plan of exactly these counts.
+        options: the options that shaped the plan.
+        facts: facts that were counted while reading the input.
     """
     (folder / COUNTS).write_bytes(render_counts(counts))
     (folder / TEMPLATES).write_bytes(render_templates(plan.templates))
@@ -78,12 +78,13 @@ def seal(folder: Path, counts: Mapping[int, int], plan: PackingPlan, options: Pl
 
 
 def _tokens_of_classes(folder: Path, counts: Mapping[int, int]) -> int:
+    """Returns the tokens of all groups, each at the size of its class; classes are numbered from 1, tokens first."""
     tokens = np.load(folder / CLASSES, allow_pickle=False)[:, 0]
     return sum(int(tokens[number - 1]) * count for number, count in counts.items())
 
 
 def optional_files(facts: Facts) -> list[str]:
-    """Returns the names of the files that a folder has beside DATA_FILES."""
+    """Returns the names of the files that a folder with these facts has in addition to DATA_FILES and the manifest."""
     inputs, groups, keys = facts.inputs, facts.groups, facts.keys
     present = {
         STARTS: facts.start_dtype is not None,

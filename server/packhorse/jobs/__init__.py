@@ -1,6 +1,6 @@
-"""Long jobs: engines for their tasks, progress bars, and signals that wait.
+"""Long jobs: engines that run their tasks, progress bars, and holding signals back.
 
-Only re-exports. It knows nothing of packing, so every package of the server's side may use it.
+Only re-exports. The package knows nothing of packing, so every package of the server's side may use it.
 """
 
 from packhorse.jobs.engines import (

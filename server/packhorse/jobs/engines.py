@@ -1,7 +1,8 @@
 """Where the tasks of a long job run: in threads, in local processes, or on a Ray cluster.
 
-Owns the engines, the choice between them, and how they end. Leaves what a task is to the job: its functions are
-top-level, in modules that can be imported, and its tasks plain picklable descriptions, so that any engine can run them.
+Owns the engines, the choice between them, how they end, and holding signals back. Leaves tasks to the job that has
+them. For any engine to run a task, its function must be at the top level of a module that can be imported, and the task
+must be a description that can be pickled. Recording finished tasks is in `packhorse.storage`.
 """
 
 import multiprocessing
@@ -28,20 +29,20 @@ _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 EngineKind = Literal["processes", "ray"]
-"""Where the work is done."""
+"""Kind of engine for a job whose tasks are plain Python: local processes, or a Ray cluster."""
 
 AnyEngineKind = Literal["threads", "processes", "ray"]
-"""The same for a job whose tasks release the interpreter."""
+"""Kind of engine for a job whose tasks release the interpreter lock, so that threads help too."""
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What Ctrl-C, a scheduler and a closed terminal send."""
+"""Signals that end a program: of Ctrl-C, of a scheduler, and of a closed terminal."""
 
 _SIGNALS_SECONDS = 0.2
-"""How often the wait for a task is interrupted: a signal that another thread took would not end it."""
+"""The longest uninterrupted wait for a task. A signal that another thread received would not end a longer one."""
 _END_SECONDS = 2.0
-"""How long threads may finish their tasks when the work is given up; a store may stall for longer."""
+"""The time that threads have to finish their tasks when the job is given up; an object store may stall for longer."""
 _RETRIES = 16
-"""How often a task is done again because its process or machine was lost."""
+"""Number of times that Ray runs a task again because its process or machine was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,12 @@ class Execution:
             )
 
     def refuse(self, work: str, **fields: object) -> None:
-        """Refuses fields with another value than the one given here, since they have no effect on some work."""
+        """Raises a ValueError for a field that has no effect on some work, but is set to another value.
+
+        Args:
+            work: the work in words, for the message.
+            fields: the values that such fields may have, in addition to None.
+        """
         for name, plain in fields.items():
             if getattr(self, name) not in (None, plain):
                 raise ValueError(f"{name} {getattr(self, name)!r} has no effect on {work}: leave it out")
@@ -104,20 +110,22 @@ class Engine(Protocol):
     """Runs independent tasks."""
 
     workers: int
-    """How many it runs at a time."""
+    """Number of tasks that run at a time."""
     are_apart: bool
-    """Whether tasks may run on different machines, so that what one writes must reach the disk before another reads."""
+    """Whether tasks may run on different machines. Files that a task writes must then be flushed to disk before another
+    task reads them."""
 
     def map(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
-        """Begins the tasks and yields their results in order; raises the error of the first in order that fails.
+        """Starts all tasks, and returns an iterator over their results in order.
 
-        In this one thread, a task begins when its result is requested.
+        The iterator raises the error of a task that failed, when its turn comes. `InlineEngine` starts a task only when
+        its result is requested.
         """
         ...
 
 
 class InlineEngine:
-    """Runs tasks one after the other, here."""
+    """Runs tasks one after the other, in the calling thread."""
 
     workers = 1
     are_apart = False
@@ -128,7 +136,7 @@ class InlineEngine:
 
 
 def results_in_order(futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
-    """Yields the results of futures in their order; a signal ends the wait for one of them.
+    """Yields the results of futures in their order; unlike `Future.result`, the wait ends soon after a signal.
 
     Example:
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -144,7 +152,7 @@ def results_in_order(futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
 
 @contextmanager
 def held_signals(numbers: Collection[signal.Signals] = ENDING_SIGNALS) -> Iterator[None]:
-    """Holds signals back from this thread; threads and processes that it starts meanwhile never get them.
+    """Holds signals back from this thread until the block ends; threads and processes started inside never get them.
 
     Example:
         >>> with held_signals():
@@ -153,7 +161,7 @@ def held_signals(numbers: Collection[signal.Signals] = ENDING_SIGNALS) -> Iterat
         True
 
     Args:
-        numbers: which.
+        numbers: the signals.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -163,9 +171,9 @@ def held_signals(numbers: Collection[signal.Signals] = ENDING_SIGNALS) -> Iterat
 
 
 class ThreadEngine:
-    """Runs tasks in threads of this process: nothing is started, imported or sent, so they pay at any size.
+    """Runs tasks in threads of this process. No process is started and nothing is pickled, so even small jobs gain.
 
-    For tasks that release the interpreter (compiled loops, NumPy, pyarrow); plain Python wants processes.
+    For tasks that release the interpreter lock (compiled loops, NumPy, pyarrow); tasks in plain Python need processes.
     """
 
     are_apart = False
@@ -180,21 +188,22 @@ class ThreadEngine:
         futures: list[Future[_Result]] = [Future() for _ in tasks]
         self._left.extend(zip(futures, (partial(function, task) for task in tasks), strict=True))
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        with held_signals():  # which are for the thread that waits
+        with held_signals():  # so that signals reach the thread that waits for results
             for _ in range(min(self.workers, len(tasks))):
-                # Daemons: a task that does not end in time must not keep the process.
+                # Daemon threads: a task that does not end in time must not keep the process alive.
                 self._threads.append(threading.Thread(target=self._work, daemon=True))
                 self._threads[-1].start()
         return results_in_order(futures)
 
     def end(self) -> None:
-        """Begins no more tasks, and waits a little for those in progress."""
+        """Starts no more tasks, and waits up to `_END_SECONDS` for those that are running."""
         self._left.clear()
         deadline = time.monotonic() + _END_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
+        """Runs tasks until none are left; the body of each thread."""
         while True:
             try:
                 future, task = self._left.popleft()
@@ -216,7 +225,7 @@ def _open_threads(workers: int) -> Iterator[ThreadEngine]:
 
 
 class ProcessEngine:
-    """Runs tasks in local processes; made by `open_engine`."""
+    """Runs tasks in local processes. `open_engine` makes one and ends its processes."""
 
     are_apart = False
 
@@ -228,9 +237,9 @@ class ProcessEngine:
         """See `Engine`.
 
         Raises:
-            ChildProcessError: a process died, for example killed for memory.
+            ChildProcessError: a process died, for example because memory ran out.
         """
-        # Processes start here; Ctrl-C is for this one, which ends them.
+        # Processes start here, with Ctrl-C held back: only this process gets it, and ends the others.
         with _deaths_said(), held_signals([signal.SIGINT]):
             return self._results([self._executor.submit(function, task) for task in tasks])
 
@@ -241,6 +250,7 @@ class ProcessEngine:
 
 @contextmanager
 def _deaths_said() -> Iterator[None]:
+    """Turns the error of a broken pool of processes into a ChildProcessError with advice."""
     try:
         yield
     except BrokenProcessPool:
@@ -251,26 +261,27 @@ def _deaths_said() -> Iterator[None]:
 
 @contextmanager
 def _open_processes(workers: int) -> Iterator[ProcessEngine]:
+    """Gives an engine of local processes; kills them after an exception, and lets them end otherwise."""
     executor = ProcessPoolExecutor(workers, mp_context=_WorkerContext(), initializer=_end_with_parent)
     try:
         yield ProcessEngine(executor, workers)
     except BaseException:
         for process in list((executor._processes or {}).values()):
-            process.kill()  # a task may take minutes, and nobody waits for it any more
+            process.kill()  # a task may take minutes, and nobody needs its result any more
         raise
     finally:
         executor.shutdown(cancel_futures=True)
 
 
 class _Worker(SpawnProcess):
-    """A spawned process that does not run the program's script again, as others do.
+    """A spawned process that, unlike others, does not import the program's script again.
 
-    Tasks are functions of modules that can be imported, so nothing in the script is needed, and its own imports may
-    take longer than the work.
+    Tasks are functions of modules that can be imported, so nothing in the script is needed, and the script's imports
+    may take longer than the work.
     """
 
     def start(self) -> None:
-        """See `multiprocessing.Process`."""
+        """Starts the process while an empty module is in the place of the script."""
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
@@ -280,7 +291,7 @@ class _Worker(SpawnProcess):
 
 
 class _WorkerContext(SpawnContext):
-    """Spawns workers. They are not forked: a fork while Arrow's or Numba's threads hold locks can hang."""
+    """Spawns `_Worker`s. Processes are not forked: a fork while Arrow's or Numba's threads hold locks can hang."""
 
     Process = _Worker
 
@@ -300,7 +311,7 @@ def _end_with_parent() -> None:
 class RayEngine:
     """Runs tasks on a Ray cluster, whose machines share the file system of inputs and output.
 
-    Every task can be done again, so another machine does those of a machine that is lost.
+    Tasks can be repeated, so if a machine is lost, another machine runs its tasks again.
     """
 
     are_apart = True
@@ -313,14 +324,15 @@ class RayEngine:
         """See `Engine`.
 
         Raises:
-            ChildProcessError: processes or machines were lost again and again.
+            ChildProcessError: the processes or machines of a task were lost `_RETRIES` times.
         """
         remote = self._ray.remote(num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD")(function)
         return self._results([remote.remote(task).future() for task in tasks])
 
     def _results(self, futures: Sequence[Future[_Result]]) -> Iterator[_Result]:
+        """Yields results in order; turns Ray's errors into the task's own, or a ChildProcessError."""
         try:
-            yield from results_in_order(futures)  # not `ray.get`, which swallows what a signal raises
+            yield from results_in_order(futures)  # not by `ray.get`, which swallows an exception of a signal handler
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
@@ -332,7 +344,7 @@ class RayEngine:
 
 @contextmanager
 def _open_ray(address: str | None) -> Iterator[RayEngine]:
-    """Joins a cluster and leaves it afterwards, unless this process had joined one before."""
+    """Gives an engine on a cluster; joins the cluster and leaves it afterwards, unless the process had joined one."""
     try:
         import ray
     except ModuleNotFoundError:
@@ -352,7 +364,7 @@ def _open_ray(address: str | None) -> Iterator[RayEngine]:
 
 @contextmanager
 def _own_signal_handlers() -> Iterator[None]:
-    """Puts this program's signal handlers back, which Ray replaces by its own."""
+    """Restores this program's signal handlers after the block, in which Ray replaces them by its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -375,9 +387,9 @@ def open_engine(workers: int, kind: AnyEngineKind = "processes", *, ray_address:
         [3, 2]
 
     Args:
-        workers: threads or local processes, at least 1; 1 is this thread.
-        kind: of the engine.
-        ray_address: of the cluster, as `ray.init` takes it, see `Execution.ray_address`.
+        workers: number of threads or local processes, at least 1; 1 means the calling thread.
+        kind: kind of the engine.
+        ray_address: address of the cluster, as `ray.init` takes it, see `Execution.ray_address`.
 
     Raises:
         ChildProcessError: in the block, processes died or machines were lost.
@@ -394,6 +406,7 @@ def open_engine(workers: int, kind: AnyEngineKind = "processes", *, ray_address:
 
 
 def _opened(workers: int, kind: AnyEngineKind, ray_address: str | None) -> AbstractContextManager[Engine]:
+    """Returns the context manager of an engine of a kind."""
     if kind == "ray":
         return _open_ray(ray_address)
     if workers == 1:

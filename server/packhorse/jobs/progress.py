@@ -1,4 +1,7 @@
-"""How far a job is: bars on a terminal, a plain line every few seconds elsewhere, nothing when quiet."""
+"""Showing the progress of a job: bars on a terminal, elsewhere a plain line every few seconds, nothing when quiet.
+
+Owns how progress looks. The job calls `task` and says how far it is; running the tasks is in `engines`.
+"""
 
 import sys
 import time
@@ -10,14 +13,15 @@ from typing import Any, TextIO, TypeVar
 _Item = TypeVar("_Item")
 
 Advance = Callable[[int], None]
-"""Adds to the number of finished units of a task."""
+"""A function that adds to the number of finished units of a task."""
 
 Total = int | Callable[[], int] | None
-"""How many units a task has: a number, a function that estimates it each time it is shown, or None for unknown."""
+"""Number of units in a task: a number, a function that estimates it each time it is shown, or None if unknown."""
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_TO_START = 60.0
-"""Until then, time left is shown only once a hundredth is done: the rate may be mostly the time of starting."""
+"""Time from which on the time left is always shown. Before, it is shown only if 1 % is done: while processes start and
+loops compile, the rate says little."""
 
 
 class Progress(ABC):
@@ -28,13 +32,16 @@ class Progress(ABC):
         """Shows a task from the beginning of a `with` block to its end.
 
         Args:
-            name: what it does, e.g. "counting lengths".
-            total: how many units it has.
-            unit: what it counts, in the plural, e.g. "rows".
+            name: the task's name, e.g. "counting lengths".
+            total: number of units in the task.
+            unit: the units' name, in the plural, e.g. "rows".
+
+        Returns:
+            A context manager, which gives the function to call with the number of units that were finished.
         """
 
     def track(self, items: Iterable[_Item], name: str, total: int | None = None, unit: str = "") -> Iterator[_Item]:
-        """Yields the items and counts each when the next one is asked for."""
+        """Yields the items, and counts each as finished when the next one is requested."""
         with self.task(name, total, unit) as advance:
             for item in items:
                 yield item
@@ -51,8 +58,8 @@ def show_progress(*, quiet: bool = False, stream: TextIO | None = None) -> Itera
         6
 
     Args:
-        quiet: shows nothing.
-        stream: where it is shown: bars if it is a terminal, else a line every 5 seconds; None for stderr.
+        quiet: whether to show nothing.
+        stream: the stream to write to: bars if it is a terminal, else a line every 5 seconds; None for stderr.
     """
     stream = stream or sys.stderr
     if quiet:
@@ -60,7 +67,7 @@ def show_progress(*, quiet: bool = False, stream: TextIO | None = None) -> Itera
     elif not stream.isatty():
         yield Lines(stream)
     else:
-        # Imported here, so that only those with a terminal pay for drawing on one.
+        # Imported here, because the import takes time, and only a terminal needs it.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
@@ -108,7 +115,7 @@ class _Bars(Progress):
 
 
 class Lines(Progress):
-    """Writes a line about a task every few seconds, and nothing about tasks that are done before the first."""
+    """Writes a line about a task every few seconds, and nothing about a task that ends before its first line."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -122,6 +129,7 @@ class Lines(Progress):
         unit_after = f" {unit}" if unit else ""
 
         def advance(count: int) -> None:
+            """Counts finished units, and writes a line if the last one is five seconds old."""
             nonlocal done, last_line
             done += count
             now = self._clock()
@@ -146,6 +154,7 @@ class Lines(Progress):
 
 
 def _now(total: Total) -> int | None:
+    """Returns a total as it is, or as it is estimated now."""
     return total() if callable(total) else total
 
 

@@ -1,8 +1,8 @@
-"""Appending to a dataset: which input and options continue it.
+"""Appending to a dataset: which input and options may continue it.
 
-Leaves how counts and arrays of both are joined to `_counting` and `_spills`: the version before is one more spill, so
-no input of it is read again. Groups with resources are sorted again, from its tables. Whether the new version still
-holds the old one is in `_rewritten`.
+Owns the checks before any row is read, and the numbers of new rows. Joining old and new counts and arrays is in
+`_counting` and `_spills`, for which the version before is one more sorted file, so its input is not read again. Whether
+a new version still holds the old one is checked at the end, in `_rewritten`.
 """
 
 import os
@@ -21,14 +21,14 @@ from packhorse.prepare.records.inputs import inputs_of
 def refuse_growth(
     before: PreparedDataset, opened: Opened, options: PlanOptions, *, groups_by: str | None, adds: bool
 ) -> None:
-    """Refuses input and options that do not continue a dataset; a ValueError that names each difference.
+    """Refuses input and options that do not continue a dataset; raises a ValueError that names each difference.
 
     Args:
-        before: the dataset.
-        opened: the input.
-        options: what shapes its plan.
-        groups_by: what says which rows of the input are a group; None for nothing.
-        adds: whether the input holds new sequences only.
+        before: the dataset to append to.
+        opened: the new input.
+        options: the new plan's options.
+        groups_by: how the new rows form groups, as in `GroupRecord.by`; None if they form none.
+        adds: whether the input holds new sequences only; if not, it holds the earlier ones too.
     """
     manifest, inputs = before.manifest, before.manifest.inputs
     if inputs is None:
@@ -65,7 +65,7 @@ def refuse_growth(
 
 
 def refuse_other_options(before: PreparedDataset, options: PlanOptions) -> None:
-    """Refuses options that do not continue a dataset, whatever the input; a ValueError that names each difference."""
+    """Refuses options that differ from a dataset's; raises a ValueError that names each difference."""
     _refuse(before, _differing(before.manifest.options, options))
 
 
@@ -80,7 +80,7 @@ def _refuse(before: PreparedDataset, said: list[str]) -> None:
 
 
 def _known(before: PreparedDataset, opened: Opened) -> str | None:
-    """Returns the first file that the dataset was prepared from before, as its name, size and time tell."""
+    """Returns the first input file with the name, size and time of one that the dataset was prepared from."""
     known = {(os.path.basename(file.name), file.size_bytes, file.modified_ns) for file in inputs_of(before)}
     for file in opened.files:
         path = absolute(file.path)
@@ -90,7 +90,7 @@ def _known(before: PreparedDataset, opened: Opened) -> str | None:
 
 
 def continued(before: PreparedDataset, opened: Opened) -> Opened:
-    """Returns new rows with numbers that continue those of the version before."""
+    """Returns the new input with row numbers that continue those of the version before."""
     assert before.manifest.inputs is not None
     rows = before.manifest.inputs.rows
     return replace(opened, ranges=[replace(each, first_index=each.first_index + rows) for each in opened.ranges])

@@ -1,4 +1,7 @@
-"""Numbers by room, in memory that follows the rooms that occur, not the longest that may."""
+"""A sum or maximum for each room: `ByRoom`, an array for short rooms and a dict for long ones.
+
+Its memory depends on the rooms that occur, not on the longest that may. Counting the rooms of a task is in `_counting`.
+"""
 
 from typing import Any
 
@@ -9,7 +12,7 @@ from packhorse.prepare._counting import MOST_DENSE, grown
 
 
 class ByRoom:
-    """A number for each room that occurs, put together by a ufunc of NumPy.
+    """Combines the numbers that are put for a room into one, by a ufunc of NumPy.
 
     Example:
         >>> most = ByRoom(np.maximum)
@@ -18,7 +21,7 @@ class ByRoom:
         {5: 3, 2147483648: 2}
 
     Args:
-        together: puts two numbers of a room together: `np.add` or `np.maximum`; 0 is what a room has before.
+        together: combines two numbers of a room: `np.add` or `np.maximum`. A room begins with 0.
     """
 
     def __init__(self, together: "np.ufunc") -> None:
@@ -27,7 +30,7 @@ class ByRoom:
         self._sparse: dict[int, int] = {}
 
     def put(self, rooms: NDArray[np.int64], numbers: NDArray[np.int64] | int) -> None:
-        """Adds numbers of rooms: int64 [n] each, or one number for all."""
+        """Combines each room's number with the numbers put before: int64 [n] both, or one number for all rooms."""
         numbers = np.broadcast_to(np.asarray(numbers), rooms.shape)
         is_long = rooms >= MOST_DENSE
         if is_long.any():
@@ -39,7 +42,7 @@ class ByRoom:
             self._together.at(self._dense, rooms, numbers)
 
     def numbers(self) -> dict[int, int]:
-        """Returns room → number, by ascending room, without zeros."""
+        """Returns room → number, by ascending room, without rooms whose number is 0."""
         present = np.flatnonzero(self._dense)
         dense = zip(present.tolist(), self._dense[present].tolist(), strict=True)
         return {**dict(dense), **dict(sorted(self._sparse.items()))}

@@ -1,8 +1,8 @@
 """The first pass: each task checks its rows, applies the over-length policy and counts lengths; counts are added up.
 
-Owns what a task is, and what is counted in one and in all of them. A task pickles small, needs memory for its histogram
-only, and may run on any engine, anywhere, any number of times. Leaves reading to `input`, the second pass to `_spills`,
-and the order of passes to `_sort`.
+Owns how rows are divided into tasks, the counts of one task (`TaskCounts`), and their sum (`Counted`). A task is small
+when pickled, needs memory for its histogram only, and may run on any engine any number of times. Leaves reading to
+`input`, the second pass to `_spills`, and the order of passes to `_sort`.
 """
 
 from collections import Counter
@@ -20,27 +20,31 @@ from packhorse.prepare.input import Batch, RowRange
 from packhorse.prepare.kernels import add_lengths
 
 RoomCounts = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Distinct rooms, ascending, and how many entries have each: int64 [D] both."""
+"""Distinct rooms, ascending, and the number of entries with each room: int64 [D] both."""
 
 IdType = Literal["uint32", "int64"]
 
 LONGEST_SPLIT = 1 << 40
-"""The longest sequence that is split: a longer one is a mistake, and its pieces would fill the disk."""
+"""The length of the longest sequence that is split. A longer one is a mistake, and its pieces would fill the disk."""
 
 _TASK_ROWS = 1_000_000
 _MOST_TASKS = 256
 MOST_DENSE = 1 << 22
-"""Lengths and rooms below it may be counted in an array with an entry for every number: 32 MB in each thread."""
+"""Lengths and rooms below this are counted in an array with an entry for every number, of up to 32 MB in each thread;
+greater ones in a dict."""
 
 _MOST_CELLS = 1 << 23
+"""The most entries of all tasks' histograms together: 64 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountTask:
-    """Some ranges of rows, and what shapes their plan."""
+    """The rows of one task, and the options of the plan."""
 
     ranges: tuple[RowRange, ...]
+    """Ranges of rows, in order."""
     options: PlanOptions
+    """Options of the plan, which give the over-length policy and the rooms."""
 
     @property
     def num_rows(self) -> int:
@@ -56,26 +60,27 @@ class CountTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthFacts:
-    """Facts of planned sequences that are added up, each said here once: over tasks, groups, and versions.
+    """Facts of planned sequences that are sums, so that they can be added over tasks, groups and versions.
 
-    `SequenceFacts` has the same fields. None is not known, as a later fact of a version of an earlier release.
+    Each field here has the same name in `SequenceFacts`. A fact is None if it is not known, because an earlier release
+    wrote the version.
     """
 
     own_tokens: int = 0
-    """Their tokens without `extra_tokens` and alignment."""
+    """Tokens of the sequences, without `extra_tokens` and alignment."""
 
     @classmethod
     def of(cls, lengths: NDArray[np.int64], numbers: NDArray[np.int64]) -> Self:
-        """Returns the facts of some lengths, int64 [n], each of which so many sequences or pieces have, int64 [n]."""
+        """Returns the facts of `numbers[i]` sequences or pieces of length `lengths[i]`, for all i: int64 [n] both."""
         return cls(own_tokens=int(lengths @ numbers))
 
     @classmethod
     def of_version(cls, facts: SequenceFacts) -> Self:
-        """Returns the facts that a manifest states."""
+        """Returns the facts that are in a manifest."""
         return cls(**{each.name: getattr(facts, each.name) for each in fields(cls)})
 
     def __add__(self, other: Self) -> Self:
-        """Returns the facts of both."""
+        """Returns the sums of two sets of facts."""
         sums: dict[str, Any] = {}
         for name in (each.name for each in fields(self)):
             pair = getattr(self, name), getattr(other, name)
@@ -88,30 +93,30 @@ class TaskCounts:
     """The counts of one task."""
 
     rooms: NDArray[np.int64]
-    """Distinct rooms of what is planned, ascending: int64 [D]."""
+    """Distinct rooms of the planned sequences and pieces, ascending: int64 [D]."""
     counts: NDArray[np.int64]
-    """Sequences, or pieces, of each: int64 [D]."""
+    """Number of sequences or pieces with each room: int64 [D]."""
     facts: LengthFacts
-    """Of them."""
+    """Facts of these sequences and pieces."""
     id_low: int
-    """Smallest planned id; with `id_high` below it where nothing is planned."""
+    """Smallest planned id. If nothing is planned, it is greater than `id_high`."""
     id_high: int
     """Largest planned id."""
     num_over: int
-    """Sequences that are too long."""
+    """Number of over-long sequences: those longer than a bin has room for, whatever the policy."""
     tokens_over: int
-    """Their lengths' sum."""
+    """Sum of the over-long sequences' lengths."""
     pieces_over: int
-    """The pieces that they can be split into."""
+    """Number of pieces that the over-long sequences can be split into."""
     longest_over: int
-    """The greatest of their lengths; 0 without any."""
+    """Length of the longest sequence, if it is over-long; else 0."""
     first_over: tuple[int, int, str, int] | None
-    """The first of them: id, length, file, row."""
+    """(id, length, file, row) of the first over-long sequence; None without any."""
     skipped: tuple[tuple[str, NDArray[np.int64]], ...]
-    """File and (row, Fault) of the rows that were skipped: int64 [k, 2]."""
+    """For each batch with skipped rows, its file and (row, Fault) of these rows: int64 [k, 2]."""
 
     def content(self) -> dict[str, Any]:
-        """Returns it as JSON can hold it."""
+        """Returns the counts as values that JSON can hold."""
         content = {field.name: getattr(self, field.name) for field in fields(self)}
         content["rooms"], content["counts"] = self.rooms.tolist(), self.counts.tolist()
         content["facts"] = asdict(self.facts)
@@ -120,7 +125,7 @@ class TaskCounts:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "TaskCounts":
-        """Returns what `content` was made of."""
+        """Returns the counts of which `content` made its values."""
         arrays = {name: np.array(content[name], dtype=np.int64) for name in ("rooms", "counts")}
         first_over = content["first_over"]
         skipped = tuple((path, np.array(rows, dtype=np.int64).reshape(-1, 2)) for path, rows in content["skipped"])
@@ -129,7 +134,10 @@ class TaskCounts:
 
 
 def rows_of_task(num_rows: int, options: PlanOptions, workers: int) -> int:
-    """Returns how many rows a task should have: about a million, more where all tasks' histograms would add up."""
+    """Returns the rows of a task: a million, fewer if all workers would not get one, more if tasks would be too many.
+
+    Every task's histogram stays in memory until all are added, so `_MOST_CELLS` limits the number of tasks.
+    """
     most = max(workers, min(_MOST_TASKS, _MOST_CELLS // options.max_seq_len))
     return max(min(_TASK_ROWS, -(-num_rows // workers)), -(-num_rows // most))
 
@@ -151,7 +159,7 @@ def make_tasks(ranges: Sequence[RowRange], options: PlanOptions, rows: int) -> l
 
 
 def _joined(ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
-    """Returns ranges with neighbours in one file made one, so that the file is opened once."""
+    """Joins ranges that follow each other in one file into one range, so that the file is opened once."""
     joined: list[RowRange] = []
     first = last = ranges[0]
     for each in ranges[1:]:
@@ -164,7 +172,7 @@ def _joined(ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
 
 
 def count_task(task: CountTask) -> TaskCounts:
-    """Counts the task's lengths and checks every row."""
+    """Runs one task of the first pass: reads the rows, which checks them, and counts lengths."""
     histogram, sparse = np.zeros(1, dtype=np.int64), Counter[int]()
     id_low, id_high = 2**63 - 1, -(2**63)
     num_over = tokens_over = pieces_over = longest_over = 0
@@ -204,7 +212,7 @@ def count_task(task: CountTask) -> TaskCounts:
                 ids = ids[~over]
         if len(ids):
             id_low, id_high = min(id_low, int(ids.min())), max(id_high, int(ids.max()))
-    present = np.flatnonzero(histogram)
+    present = np.flatnonzero(histogram)  # from here on: the distinct lengths, and `numbers` of sequences of each
     numbers = np.concatenate((histogram[present], np.fromiter(sparse.values(), np.int64, len(sparse))))
     present = np.concatenate((present, np.fromiter(sparse, np.int64, len(sparse))))
     rooms, group = np.unique(options.rooms.room(present), return_inverse=True)
@@ -226,7 +234,7 @@ def count_task(task: CountTask) -> TaskCounts:
 
 
 def _add_sparse(lengths: NDArray[np.int64], limit: int, is_split: bool, counts: Counter[int]) -> int:
-    """Does what `add_lengths` does, in memory for the distinct lengths only."""
+    """Does the same as the kernel `add_lengths`, in memory that grows with the number of distinct lengths only."""
     over = lengths > limit
     parts = [lengths[~over]]
     if is_split and over.any():
@@ -239,7 +247,7 @@ def _add_sparse(lengths: NDArray[np.int64], limit: int, is_split: bool, counts: 
 
 
 def find_rows(task: tuple[Sequence[RowRange], int]) -> list[tuple[str, int, int]]:
-    """Returns (file, row, length) of every sequence with a certain id in some ranges."""
+    """Returns (file, row, length) of every sequence in `task[0]`, ranges of rows, that has the id `task[1]`."""
     ranges, wanted = task
     return [
         (each.where, batch.row(int(at)), int(batch.lengths[at]))
@@ -251,23 +259,25 @@ def find_rows(task: tuple[Sequence[RowRange], int]) -> list[tuple[str, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """The counts of all tasks, and of the version that is appended to."""
+    """The counts of all tasks together, with those of the version before, if rows are appended to one."""
 
     tasks: list[CountTask]
+    """The tasks of the first pass."""
     parts: list[TaskCounts]
-    """The counts of each."""
+    """The counts of each task."""
     rooms: NDArray[np.int64]
-    """Distinct rooms, ascending: int64 [D]."""
+    """Distinct rooms of all rows, ascending: int64 [D]."""
     counts: NDArray[np.int64]
-    """Sequences, pieces or groups of each: int64 [D]."""
+    """Number of sequences, pieces or groups with each room: int64 [D]."""
     id_range: tuple[int, int]
-    """The smallest and the largest id; of groups, their numbers."""
+    """The smallest and the largest id in the pool; if rows are groups, of the groups' numbers."""
     id_dtype: IdType
-    """Their type in the pool."""
+    """Type of the pool's entries."""
     start_dtype: IdType | None
-    """The type of first tokens beside the pool; None if it has none, as a pool of groups."""
+    """Type of starts.npy; None if all first tokens are 0, or if rows are groups."""
     facts: SequenceFacts
-    """Facts of the sequences; merging adds the fingerprint of the ids of rows."""
+    """Facts of the sequences. Their `ids_sum_a` and `ids_sum_b` are not known before the merge, unless rows are groups.
+    """
 
     @property
     def by_room(self) -> dict[int, int]:
@@ -276,21 +286,21 @@ class Counted:
 
     @property
     def skipped(self) -> list[tuple[str, NDArray[np.int64]]]:
-        """Files and (row, Fault) of their rows that were skipped: int64 [k, 2] each."""
+        """Pairs of a file, and (row, Fault) of skipped rows in it: int64 [k, 2]."""
         return [rows for part in self.parts for rows in part.skipped]
 
     @property
     def array_bytes(self) -> int:
-        """Bytes of the arrays of the prepared folder."""
+        """Bytes of pools.npy, starts.npy and over_length.npy."""
         start_dtype = self.start_dtype
         entry = np.dtype(self.id_dtype).itemsize + (np.dtype(start_dtype).itemsize if start_dtype else 0)
         return int(self.counts.sum()) * entry + 16 * self.facts.over_length.sequences
 
     def edges_of(self, spills: Sequence[RoomCounts]) -> NDArray[np.int64]:
-        """Returns where each room's entries begin in each sorted file, and where the last one's end: int64 [k, D + 1].
+        """Returns where each room's entries begin in each of k spills, and where the last room's end: int64 [k, D + 1].
 
         Args:
-            spills: what each holds, in order; together, all that was counted.
+            spills: for each spill, in order, its rooms and counts; together they hold all that was counted.
         """
         edges = np.zeros((len(spills), len(self.rooms) + 1), dtype=np.int64)
         for of_spill, (rooms, counts) in zip(edges, spills, strict=True):
@@ -310,11 +320,11 @@ class Counted:
         """Adds up the counts of all tasks.
 
         Args:
-            tasks: of the pass.
-            parts: the counts of each.
-            options: what shapes the plan.
-            before: the version that the rows are added to.
-            groups: where the rows are groups: the facts of their sequences.
+            tasks: the tasks.
+            parts: the counts of each task.
+            options: options of the plan.
+            before: the version to which the rows are added; None for a new dataset.
+            groups: facts of the groups' sequences; None if rows are sequences.
 
         Raises:
             ValueError: a sequence is too long and the policy refuses it, or nothing is left to plan.
@@ -363,15 +373,15 @@ def facts_of(
     start_dtype: IdType | None = None,
     over_length: OverLengthLedger,
 ) -> SequenceFacts:
-    """Returns what the manifest says of the planned sequences, grouped or not.
+    """Returns the manifest's facts of the planned sequences, grouped or not.
 
     Args:
         rooms: distinct rooms of sequences, ascending: int64 [D].
-        counts: sequences, or pieces, of each: int64 [D].
-        sums: of their lengths.
+        counts: number of sequences or pieces with each room: int64 [D].
+        sums: facts that are sums over these sequences.
         id_range: the smallest and the largest id.
-        start_dtype: how first tokens are stored; None if every one is 0.
-        over_length: what the over-length policy did.
+        start_dtype: type of first tokens; None if all are 0.
+        over_length: counts of the over-long sequences.
     """
     return SequenceFacts(
         **asdict(sums),
@@ -383,6 +393,7 @@ def facts_of(
 
 
 def _over_length_ledger(found: Sequence[TaskCounts], options: PlanOptions) -> OverLengthLedger:
+    """Returns the ledger of over-long sequences in all tasks; refuses the first of them if the policy is "error"."""
     num_over = sum(part.num_over for part in found)
     if not num_over:
         return OverLengthLedger()
@@ -421,7 +432,7 @@ def _over_length_ledger(found: Sequence[TaskCounts], options: PlanOptions) -> Ov
 
 
 def _start_dtype(found: Sequence[TaskCounts], options: PlanOptions) -> IdType | None:
-    """Returns the type of first tokens; None if all are 0."""
+    """Returns the type of first tokens, from the greatest that the policy makes; None if all are 0."""
     longest, limit = max(part.longest_over for part in found), options.rooms.longest
     if not longest or (options.over_length, options.keep) not in (("split", "head"), ("truncate", "tail")):
         return None
@@ -430,19 +441,20 @@ def _start_dtype(found: Sequence[TaskCounts], options: PlanOptions) -> IdType | 
 
 
 def counts_of(before: PreparedDataset | None) -> RoomCounts:
-    """Returns how many entries of a version have each room; nothing where there is no such version."""
+    """Returns the rooms and counts of a version's entries; empty arrays if there is no version."""
     if before is None:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     return before.plan.lengths.astype(np.int64), before.plan.counts.astype(np.int64)
 
 
 def id_range(before: PreparedDataset) -> tuple[int, int]:
-    """Returns the smallest and the largest id of a version; of groups, their numbers."""
+    """Returns the smallest and the largest entry of a version's pool: ids, or numbers of groups."""
     ends = np.cumsum(before.plan.counts)
     return int(before.pool[before.plan.pool_starts].min()), int(before.pool[ends - 1].max())
 
 
 def _merged(*parts: RoomCounts) -> RoomCounts:
+    """Returns the sum of several counts by room."""
     all_rooms = np.concatenate([rooms for rooms, _ in parts])
     rooms, group = np.unique(all_rooms, return_inverse=True)
     counts = np.zeros(len(rooms), dtype=np.int64)
@@ -451,7 +463,7 @@ def _merged(*parts: RoomCounts) -> RoomCounts:
 
 
 def grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Returns a histogram of at least this size: itself, or a longer one that holds the same."""
+    """Returns a histogram of at least `size` entries: the same array, or a longer copy filled up with zeros."""
     if size <= len(histogram):
         return histogram
     grown = np.zeros(size, dtype=np.int64)
@@ -460,10 +472,10 @@ def grown(histogram: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 def stored_dtype(low: int, high: int) -> IdType:
-    """Returns what integers from `low` to `high` are stored as."""
+    """Returns the type in which integers from `low` to `high` are stored."""
     return "uint32" if low >= 0 and high < 2**32 else "int64"
 
 
 def exact_sum(values: NDArray[np.int64]) -> int:
-    """Sums without overflow, whatever the values: a length column may hold anything."""
+    """Returns the sum as a Python integer, without overflow: a length column may hold values up to 2^63."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())

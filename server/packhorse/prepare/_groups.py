@@ -1,7 +1,8 @@
-"""Groups become rows again: one pass over the rows, in order, writes the tables of groups and their members.
+"""The pass before all others, if there are groups: writes the tables of groups and members, and gives groups as rows.
 
-Owns `gather_groups` and what it gives, a row for each group, so that every later pass is the same with and without
-groups; and the refusal of groups that are too long or come twice. Leaves which rows are a group to `grouping`.
+Owns `gather_groups` and its result, in which each group is one row, so that every later pass is the same with and
+without groups; and the refusal of groups that are too long or come twice. Leaves which rows are a group to `grouping`,
+and the sizes of groups with resources to `_resources`.
 """
 
 from collections.abc import Iterator
@@ -48,38 +49,43 @@ _MOST_ROWS_NAMED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """Groups, with their tables written; those of the version that is appended to included."""
+    """All groups, after their tables were written: the new ones, and those of the version that is appended to."""
 
     read: Opened
-    """The sequences."""
+    """The new sequences, as they were read."""
     opened: Opened
-    """The new groups: a row each, whose length is the sum of its sequences' rooms. With resources all groups, and the
-    number of its class is the length of each."""
+    """The groups that later passes take as rows. Without resources these are the new groups, and a row's length is the
+    sum of its sequences' rooms. With resources they are all groups, and a row's length is the number of its class."""
     options: PlanOptions
-    """Options of the plan over sequences."""
+    """Options of the plan, as the user gave them for sequences."""
     by: str
+    """How rows form groups, as in `GroupRecord.by`."""
     num_groups: int
+    """Number of groups in the plan."""
     num_dropped: int
+    """Number of groups that were too long and left out."""
     num_dropped_listed: int
+    """Number of groups in dropped_groups.npy."""
     facts: SequenceFacts
     """Facts of the sequences."""
     ids_ascend: bool
+    """Whether ids ascend from group to group."""
     shared_tokens: int | None
-    """Tokens without room, because another sequence of their group has them; None if prefixes are not shared."""
+    """Tokens that take no room, because another sequence of their group has them; None if prefixes are not shared."""
     most_by_room: dict[int, int]
-    """Room, or number of a class of sizes → sequences of its largest group."""
+    """Room of a group, or with resources number of a class → most sequences in one of its groups."""
     sizes: SizeCounts | None = None
-    """Where sequences have resources: the sizes of groups, by whose classes they are sorted and planned."""
+    """The sizes of groups, whose classes are sorted and planned; None without resources."""
 
     @property
     def sort_options(self) -> PlanOptions:
-        """Options by which groups are sorted, whose lengths are sums of rooms already, or numbers of classes."""
+        """Options for the passes over groups: their lengths are sums of rooms already, so nothing is added or cut."""
         longest = max(self.options.max_seq_len, max(self.most_by_room))
         return replace(self.options, max_seq_len=longest, over_length="error", align=1, extra_tokens=0)
 
     @property
     def array_bytes(self) -> int:
-        """Bytes of the tables."""
+        """Bytes of the tables' files."""
         order_bytes = 0 if self.ids_ascend else 8 * self.facts.num_sequences
         amount_bytes = 4 * len(self.sizes.resources) * self.facts.num_sequences if self.sizes else 0
         start_dtype = self.facts.start_dtype
@@ -88,7 +94,7 @@ class Grouped:
         return table_bytes + order_bytes + 8 * self.num_dropped_listed
 
     def record(self, plan: PackingPlan) -> GroupRecord:
-        """Returns what the manifest says of the groups."""
+        """Returns the manifest's facts about the groups, for a plan."""
         per_bin = max(sum(map(self.most_by_room.__getitem__, template)) for template in plan.templates)
         return GroupRecord(
             by=self.by,
@@ -104,13 +110,17 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRows(RowRange):
-    """Consecutive groups of tables that are written."""
+    """Consecutive groups of the tables in a folder, as rows for the later passes."""
 
     folder: str
+    """The folder of groups.npy and members.npy."""
     rooms: RoomRule
+    """The rule from a member's length to its room."""
     classes: GroupClasses | None
+    """The classes of groups; None without resources."""
 
     def _read(self) -> Iterator[RawRows]:
+        """Yields one batch, whose lengths are sums of members' rooms, or numbers of classes."""
         table = map_array(Path(self.folder, GROUPS))
         members = map_array(Path(self.folder, MEMBERS))
         ends = np.array(table[self.first_row : self.first_row + self.num_rows, 1])
@@ -135,22 +145,22 @@ def gather_groups(
 ) -> Grouped:
     """Reads every row once, in order, and writes the tables of groups and members.
 
-    Memory holds a batch of rows, 8 bytes for each group and, where ids do not ascend, 17 for each sequence; with
+    Memory holds a batch of rows and 8 bytes for each group; if ids do not ascend, also 17 bytes for each sequence; with
     resources, also every distinct size.
 
     Args:
         opened: the sequences.
         grouping: which of them are a group.
-        options: what shapes the plan; `over_length` is "error" or "drop", or "split" where groups are single sequences
+        options: options of the plan; `over_length` is "error" or "drop", or "split" if each group is a single sequence
             with resources.
-        folder: where groups.npy, members.npy and, where needed, dropped_groups.npy, member_order.npy,
-            over_length.npy, starts.npy, resources.npy and classes.npy are written.
-        progress: shows rows.
-        before: the grouped version to whose groups these are added.
+        folder: the folder to write groups.npy and members.npy into, and, if there is something to write,
+            dropped_groups.npy, member_order.npy, over_length.npy, starts.npy, resources.npy and classes.npy.
+        progress: shows the rows that were read.
+        before: the grouped version to which the groups are added; None for a new dataset.
 
     Raises:
-        ValueError: a group is too long, its rows are apart, the version before holds some of them or left the group
-            out, an id comes twice, or nothing is left.
+        ValueError: a group is too long; its rows do not follow each other; the version before holds the group already,
+            or left it out; an id occurs twice; or all groups are left out.
     """
     grouping.check_rows(opened.num_rows)
     resources = opened.columns.resources
@@ -204,7 +214,7 @@ def gather_groups(
 
 
 def _opened_tables(folder: Path, rooms: RoomRule, some: tuple[int, int], classes: GroupClasses | None) -> Opened:
-    """Returns groups of the tables in a folder as rows: from the first of `some` up to the last, exclusive."""
+    """Returns the groups with a number in [some[0], some[1]) as rows, read from the tables in a folder."""
     num_before, num_groups = some
     ranges = [
         GroupRows(
@@ -229,39 +239,43 @@ def _write(path: Path, entries: NDArray[np.integer]) -> None:
 
 
 class _Tally:
-    """Counts groups, in their order, and keeps those that are too long."""
+    """Counts groups while they are read in order, and notes those that do not fit a bin."""
 
     def __init__(self, options: PlanOptions, before: PreparedDataset | None, resources: tuple[Resource, ...]) -> None:
         self._options, self._before = options, before
         self.sizes = SizeCounts(resources, options.max_seq_len)
         self.called = "group"
-        """What messages call what is planned."""
+        """The word for a group in messages; "sequence" if each row is a group."""
         self._last_id = -(2**63)
         self.num_groups = self.num_dropped = 0
+        # From here to `most_by_room`: of the members of all groups that fit, up to now.
         self._sums = LengthFacts()
         self.ids_ascend = True
         self._ids_sum = (0, 0)
         self._id_range = (2**63 - 1, -(2**63))
         self._rooms = ByRoom(np.add)
+        """Room of a member → number of members."""
         self._num_members = 0
         self.most_by_room = ByRoom(np.maximum)
+        """Room of a group → most members in one group."""
         self.ledger = before.manifest.over_length if before else OverLengthLedger()
         self.over = [before.over_length()] if before else []
-        """(id, length) of the sequences that were split or are members of groups left out: int64 [n, 2] each."""
+        """(id, length) of the sequences that were split, or whose group was left out: a list of int64 [n, 2]."""
         self._pieces = [np.empty((0, 2), dtype=np.int64)]
-        """(member, its first token) of pieces that do not begin a sequence: int64 [n, 2] each."""
+        """(index of the member, its first token) of members whose first token is not 0: a list of int64 [n, 2]."""
         self._uncut = ""
-        """Why the first sequence that "split" may not cut does not fit a bin; empty if all fit."""
+        """The reason why a sequence does not fit a bin and cannot be split, for the first such one; empty without any.
+        """
         self.dropped = [np.empty(0, dtype=np.int64) if before is None else before.dropped_groups()]
-        """Keys of these groups."""
+        """Numbers, as the input gives them, of groups that were left out: a list of int64 [n]."""
         self.keys = [*self.dropped]
-        """Keys of all groups."""
+        """Numbers, as the input gives them, of all groups, left out or not: a list of int64 [n]."""
 
     def read(self, opened: Opened, grouping: Grouping, folder: Path, progress: Progress) -> int:
-        """Counts the groups of the version before and those of the rows, and writes both tables.
+        """Counts the groups of the version before and of the input, and writes the tables of groups and members.
 
         Returns:
-            Groups of the version before.
+            Number of groups in the version before.
         """
         with (
             growing_array(folder / GROUPS, "int64", 2) as add_groups,
@@ -276,6 +290,7 @@ class _Tally:
                 self.called = "sequence"
 
             def add(rows: WholeGroups) -> None:
+                """Counts some groups, and appends those that fit to the tables."""
                 is_kept, ends, members = self._add(rows)
                 add_groups(np.stack((rows.keys[is_kept], ends), axis=1))
                 add_members(members)
@@ -307,7 +322,7 @@ class _Tally:
         return num_before
 
     def facts(self) -> SequenceFacts:
-        """Returns what the manifest says of the sequences."""
+        """Returns the manifest's facts of the sequences."""
         counts = self._rooms.numbers()
         facts = facts_of(
             np.fromiter(counts, np.int64, len(counts)),
@@ -320,7 +335,7 @@ class _Tally:
         return replace(facts, ids_sum_a=self._ids_sum[0], ids_sum_b=self._ids_sum[1])
 
     def first_tokens(self) -> NDArray[np.integer] | None:
-        """Returns where every member begins in its sequence: [n]; None if each begins at 0."""
+        """Returns the first token of every member in its sequence: uint32 or int64 [n]; None if all are 0."""
         pieces, dtype = np.concatenate(self._pieces), self._start_dtype()
         if dtype is None:
             return None
@@ -329,7 +344,7 @@ class _Tally:
         return first_tokens
 
     def shared_tokens(self) -> int:
-        """Returns the tokens that stand in another sequence of their group."""
+        """Returns the number of tokens that take no room, because another sequence of their group has them."""
         return sum(exact_sum(some[:, 1]) for some in self._pieces)
 
     def _start_dtype(self) -> IdType | None:
@@ -337,7 +352,7 @@ class _Tally:
         return stored_dtype(0, last) if last else None
 
     def _in_pieces(self, rows: WholeGroups) -> WholeGroups:
-        """Returns sequences with those split that are too long and take nothing of any resource; notes them."""
+        """Splits the over-long sequences that take nothing of any resource, and adds them to the ledger."""
         longest = self._options.rooms.longest
         is_cut = (rows.lengths > longest) & ~rows.resources.any(axis=1)
         if not is_cut.any():
@@ -354,19 +369,22 @@ class _Tally:
         self.ledger += OverLengthLedger(
             sequences=len(members),
             source_tokens=exact_sum(members[:, 1]),
+            # Rows that were not cut are in both numbers.
             pieces=len(pieces.lengths) - len(rows.lengths) + len(members),
         )
         return pieces
 
     def _add(self, rows: WholeGroups) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-        """Counts groups.
+        """Counts some groups; those that do not fit a bin are left out.
 
         Returns:
-            Which of them are kept, where the members of each of these end, and the members: (id, length), int64 [n, 2].
+            (is_kept, ends, members): whether each group fits, bool [G]; for each that fits, where its members end in
+            members.npy, int64 [kept]; and (id, length) of these members, int64 [n, 2].
         """
         limit = self._options.rooms.longest_length + 1
         sizes = np.diff(np.append(rows.starts, len(rows.lengths)))
-        rooms = self._options.rooms.room(np.minimum(rows.lengths, limit))  # a column may hold anything
+        # Lengths are clipped so that sums do not overflow: a column may hold anything up to 2^63.
+        rooms = self._options.rooms.room(np.minimum(rows.lengths, limit))
         group_rooms = np.add.reduceat(rooms, rows.starts)
         amounts = np.add.reduceat(rows.resources, rows.starts)
         group_sizes = self.sizes.sizes_of(group_rooms, amounts)
@@ -388,6 +406,7 @@ class _Tally:
             a, b = ids_sum(ids, first_tokens)
             self._ids_sum = ((self._ids_sum[0] + a) % 2**64, (self._ids_sum[1] + b) % 2**64)
             if first_tokens is not None:
+                # Later pieces repeat their sequence's id, so only first pieces tell whether ids ascend.
                 later = np.flatnonzero(first_tokens)
                 self._pieces.append(np.stack((self._num_members + later, first_tokens[later]), axis=1))
                 ids = ids if rows.shares_prefixes else ids[first_tokens == 0]
@@ -403,15 +422,15 @@ class _Tally:
     def _leave_out(
         self, rows: WholeGroups, is_kept: NDArray[np.bool_], takes: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> None:
-        """Takes the members of groups that do not fit a bin into the ledger, or refuses the first of these groups.
+        """Treats groups that do not fit a bin: "drop" enters them in the ledger, "error" refuses the first.
 
-        Under "split" only notes the first, so that the refusal counts all of them.
+        "split" only notes the reason for the first: `read` refuses at the end, with the number of all of them.
 
         Args:
             rows: some groups.
             is_kept: whether each fits: bool [G].
-            takes: what each takes of a bin: int64 [G, d].
-            sizes: members of each: int64 [G].
+            takes: the size of each, tokens and then resources with a cap: int64 [G, d].
+            sizes: number of members of each: int64 [G].
         """
         if self._options.over_length == "drop":
             is_out = np.repeat(~is_kept, sizes)
@@ -430,7 +449,14 @@ class _Tally:
         self._uncut = self._uncut or why
 
     def _unfit(self, rows: WholeGroups, which: int, takes: NDArray[np.int64], size: int) -> tuple[str, str]:
-        """Says why one of some groups does not fit a bin, and the ways out."""
+        """Returns why a group does not fit a bin, and the ways out, as two texts.
+
+        Args:
+            rows: some groups.
+            which: the index of the group among them.
+            takes: the group's size, tokens and then resources with a cap: int64 [d].
+            size: number of its members.
+        """
         begin, limit = int(rows.starts[which]), self._options.max_seq_len
         row, amounts = rows.row(begin), rows.resources[begin]
         called = f"sequence {rows.ids[begin]} (row {row})"
@@ -470,13 +496,13 @@ class _Tally:
 def _refuse_repeated_group(
     keys: NDArray[np.int64], opened: Opened, grouping: Grouping, before: PreparedDataset | None
 ) -> None:
-    """Refuses a group that comes again; a ValueError that says where.
+    """Refuses a group whose number comes again after other groups; raises a ValueError that says where.
 
     Args:
-        keys: of every group, those that were left out and those of the version before included: int64 [G].
+        keys: the number of every group, including groups left out and groups of the version before: int64 [G].
         opened: the rows.
         grouping: which of them are a group.
-        before: the version that they are added to.
+        before: the version to which they are added; None for a new dataset.
     """
     repeated = _repeated(keys)
     if repeated is None:
@@ -504,7 +530,7 @@ def _refuse_repeated_group(
 
 
 def _repeated(numbers: NDArray[np.int64]) -> int | None:
-    """Returns the smallest number that comes again; None without any."""
+    """Returns the smallest number that occurs twice; None if there is none."""
     if (numbers[1:] > numbers[:-1]).all():
         return None
     numbers = np.sort(numbers)

@@ -1,7 +1,8 @@
-"""Spills become the array files of the folder to be: each task merges the entries of one range and writes them alone.
+"""The third pass: spills are merged into the array files of the prepared folder, of which each task writes a range.
 
-Owns the array files; where ranges of them are cut, which is where pages of the file begin, so that no two tasks share
-one; and finding ids that occur twice, in the merged pool and in bounded memory. Leaves spills to `_spills`.
+Owns pools.npy, starts.npy and over_length.npy while they are written; cutting them into ranges, at pages of the file,
+so that no two tasks write to the same page; and finding ids that occur twice, in the merged pool and in bounded memory.
+Leaves the spills that are merged to `_spills`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,59 +24,77 @@ from packhorse.prepare.kernels import find_entries, gather, scatter
 from packhorse.wire import ids_sum
 
 PAGE_BYTES = 1 << 16
-"""Ranges are cut at multiples of it: the largest plain page of any machine, a block of most file systems."""
+"""Ranges are cut at multiples of this: the largest normal page of any machine, a block of most file systems."""
 
 _HUGE_PAGE_BYTES = 1 << 21
-"""Larger ranges are cut at multiples of this, so that what was just written is mapped in huge pages."""
+"""Ranges of this size or larger are cut at multiples of it, so that the new file can be mapped in huge pages."""
 
 _RANGE_BYTES = 1 << 24
+"""The most bytes of a range."""
 _RANGES_OF_WORKER = 8
+"""Ranges for each worker, at least, so that workers end at about the same time."""
 _PIVOTS = 64
+"""Parts into which `_entries_at` divides a range of ids in each round of its search."""
 
 CHUNK_IDS = 1 << 22
 """The most ids that are compared together."""
 _MOST_ROWS_NAMED = 4
+"""The most rows that an error names."""
 
 Files = tuple[str, str | None]
-"""A spill's ids and first tokens, or None if all are 0; of a list of (id, length) the file and None."""
+"""Paths of a spill's ids and of its first tokens (None if all are 0); or of a list of (id, length), and None."""
 
 Writes = Literal["ids", "first_tokens", "over"]
-"""Which array a task writes: pools.npy, starts.npy or over_length.npy."""
+"""The array that a task writes: pools.npy, starts.npy or over_length.npy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeTask:
-    """A range of an array's entries, and where they are in the spills."""
+    """A range of an array's entries, and where to find them in k spills.
+
+    A segment is the entries of one room. The range may begin and end inside a segment.
+    """
 
     spills: tuple[Files, ...]
+    """Files of the k spills."""
     edges: NDArray[np.int64]
-    """Where each segment that the range touches begins in each spill, and where the last ends: int64 [k, D + 1]."""
+    """For each spill, where each of the D segments of the range begins, and where the last ends: int64 [k, D + 1]."""
     first_rank: int
-    """How many entries of the first segment are before the range."""
+    """Number of entries of the first segment, over all spills, that come before the range."""
     num_entries: int
+    """Number of entries in the range."""
     output: str
+    """Path of the array file."""
     first_entry: int
+    """Index of the range's first entry in the array."""
     writes: Writes
+    """The array that the file is."""
     sort: bool
-    """Whether spills overlap; else the ids of each are above those of the spill before."""
+    """Whether the ids of different spills overlap; if not, each spill's ids are above those of the spill before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays:
-    """The array files of the folder to be."""
+    """Paths of the array files that merging writes."""
 
     pool: str
+    """Path of pools.npy."""
     first_tokens: str | None
+    """Path of starts.npy; None if all first tokens are 0."""
     over: str | None
+    """Path of over_length.npy; None if no sequence is too long, or groups write it."""
 
     @property
     def files(self) -> list[str]:
-        """Paths of the files that there are."""
+        """All paths except None."""
         return [file for file in (self.pool, self.first_tokens, self.over) if file is not None]
 
     @classmethod
     def claimed(cls, folder: Path, counted: Counted, *, lists_over: bool) -> "Arrays":
-        """Makes those that are not there, with their disk space; the list of what is too long only if `lists_over`."""
+        """Creates the files in a folder, with their disk space, unless interrupted work has left them.
+
+        over_length.npy is created only if `lists_over`: groups write it themselves.
+        """
         shape, start_dtype = (int(counted.counts.sum()),), counted.start_dtype
         num_over = counted.facts.over_length.sequences if lists_over else 0
         return cls(
@@ -85,13 +104,13 @@ class Arrays:
         )
 
     def merges(self, spills: Sequence[Spill], edges: NDArray[np.int64], *, sort: bool, workers: int) -> list[MergeTask]:
-        """Returns the tasks that fill them.
+        """Returns the tasks that fill the files.
 
         Args:
-            spills: what is merged, in order.
-            edges: int64 [k, D + 1], where each room's entries begin in each spill, and where the last one's end.
+            spills: the k spills, in order.
+            edges: where each room's entries begin in each spill, and where the last room's end: int64 [k, D + 1].
             sort: see `MergeTask`.
-            workers: how many tasks run at a time.
+            workers: number of tasks that run at a time.
         """
         cut = partial(cut_merges, sort=sort, workers=workers)
         files = [(spill.ids, spill.first_tokens) for spill in spills]
@@ -106,12 +125,12 @@ class Arrays:
 
 
 def _kept(path: Path, dtype_name: str, shape: tuple[int, ...]) -> str:
-    """Returns the file of an array that interrupted work made, or makes it."""
+    """Returns the path of an array file that interrupted work left; creates the file if there is none that fits."""
     try:
         found = map_entries(str(path))
         if (found.dtype.name, found.shape) == (dtype_name, shape):
             return str(path)
-    except (OSError, ValueError):  # missing, or cut
+    except (OSError, ValueError):  # missing, or truncated
         pass
     return claim(path, dtype_name, shape)
 
@@ -122,14 +141,14 @@ def cut_merges(
     """Yields tasks that together write all of an array.
 
     Args:
-        spills: what is merged, in order.
-        edges: int64 [k, D + 1], where each segment begins in each spill, and where the last one ends.
-        output: a file of `create_array` with as many entries as all spills.
-        writes: which array the file is.
+        spills: files of the k spills, in order.
+        edges: where each segment begins in each spill, and where the last one ends: int64 [k, D + 1].
+        output: a file that `create_array` made, with as many entries as all spills together.
+        writes: the array that the file is.
         sort: see `MergeTask`.
-        workers: how many tasks run at a time.
+        workers: number of tasks that run at a time.
     """
-    segments = edges.sum(axis=0)
+    segments = edges.sum(axis=0)  # where each segment begins in the merged array
     total = int(segments[-1])
     data_bytes = map_entries(output).nbytes
     entry_bytes = data_bytes // total
@@ -158,19 +177,22 @@ class Merged(NamedTuple):
     """The result of a merge task."""
 
     sums: tuple[int, int]
-    """`ids_sum` of its ids and first tokens; zeros where it is not one of ids."""
+    """Both halves of `ids_sum` of the ids and first tokens in the range; zeros if the task does not write ids."""
     checksum: str
-    """SHA-256 of the bytes written."""
+    """XXH3-64 of the bytes written, in hexadecimal."""
 
     @classmethod
     def of(cls, content: list[Any]) -> "Merged":
-        """Returns what was kept as JSON."""
+        """Returns the result that JSON holds as a list."""
         (first, second), checksum = content
         return cls((first, second), checksum)
 
 
 def merge_task(task: MergeTask) -> Merged:
-    """Third pass: writes a range of the array."""
+    """Runs one task: finds its range in every spill, copies the entries segment by segment, sorts and writes them.
+
+    The arrays below call a first token, or the length in over_length.npy, an entry's second number.
+    """
     columns = [_columns(files) for files in task.spills]
     edges = task.edges
     sizes = np.diff(edges, axis=1).sum(axis=0)
@@ -180,7 +202,7 @@ def merge_task(task: MergeTask) -> Merged:
         begins = _entries_at(columns, edges[:, 0], edges[:, 1], task.first_rank, sort=task.sort)
     if last_rank < sizes[-1]:
         ends = _entries_at(columns, edges[:, -2], edges[:, -1], last_rank, sort=task.sort)
-    edges = np.clip(edges, begins[:, None], ends[:, None])
+    edges = np.clip(edges, begins[:, None], ends[:, None])  # now of the range only
     merged_edges = np.concatenate(([0], np.cumsum(np.diff(edges, axis=1).sum(axis=0))))
     written = map_entries(task.output)
     ids = np.empty(task.num_entries, dtype=written.dtype if task.writes == "ids" else np.int64)
@@ -205,7 +227,7 @@ def merge_task(task: MergeTask) -> Merged:
 
 
 def is_merged(task: MergeTask, merged: Merged) -> bool:
-    """Whether a range that was finished is unchanged since."""
+    """Returns whether the range in the file still has the checksum of its result."""
     last_entry = task.first_entry + task.num_entries
     return _checksum(map_entries(task.output)[task.first_entry : last_entry]) == merged.checksum
 
@@ -215,6 +237,7 @@ def _checksum(entries: NDArray[Any]) -> str:
 
 
 def _columns(files: Files) -> tuple[Entries, Entries | None]:
+    """Maps a spill's files: ids and first tokens (None if all are 0), or ids and lengths of over-long sequences."""
     first, second = files
     mapped = map_entries(first)
     if mapped.ndim == 2:
@@ -230,9 +253,18 @@ def _entries_at(
     *,
     sort: bool,
 ) -> NDArray[np.int64]:
-    """Returns where the first `rank` entries of a segment end in each spill: int64 [k].
+    """Returns where the first `rank` entries of one merged segment end in each of k spills: int64 [k].
 
-    Equal ids are in one spill, by first tokens; should they be in several, those of the first spill come first.
+    The id at this rank is found by a search over values: each round counts the entries up to 64 ids in every spill, and
+    goes on between two of them. Equal ids, of one sequence's pieces, are in one spill, ascending by first token; if a
+    wrong input has them in several spills, those of the first spill come first.
+
+    Args:
+        columns: ids and second numbers of each spill.
+        begins: where the segment begins in each spill: int64 [k].
+        ends: where it ends in each spill: int64 [k].
+        rank: a number of entries, at most the segment's.
+        sort: see `MergeTask`.
     """
     if not sort:
         return begins + _dealt(ends - begins, rank)
@@ -253,8 +285,8 @@ def _entries_at(
 
 
 def _searched(segment: Entries, values: Sequence[int], side: Literal["left", "right"]) -> NDArray[np.int64]:
-    """Returns how many ids of an ascending segment are below each value ("left"), or at most it ("right")."""
-    limits = np.iinfo(segment.dtype)
+    """Returns how many ids of an ascending segment are less than each value ("left"), or not greater ("right")."""
+    limits = np.iinfo(segment.dtype)  # a value may be outside the type of this spill's ids
     fitting = np.array([min(max(value, limits.min), limits.max) for value in values], dtype=segment.dtype)
     found = np.searchsorted(segment, fitting, side=side)
     found[[value < limits.min for value in values]] = 0
@@ -263,23 +295,28 @@ def _searched(segment: Entries, values: Sequence[int], side: Literal["left", "ri
 
 
 def _dealt(sizes: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
-    """Returns how many of the first `rank` entries are of each spill, where one spill follows the other."""
+    """Returns how many of the first `rank` entries each spill has, if spills of these sizes follow each other."""
     before = np.cumsum(sizes) - sizes
     return np.clip(rank - before, 0, sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTask:
-    """The ids in [low, high] of a pool whose segments are ascending."""
+    """The ids from `low` to `high` of a merged pool, which are compared with each other."""
 
     pool: str
+    """Path of pools.npy; ids ascend in each segment, the entries of one room."""
     first_tokens_path: str | None
-    """starts.npy where ids of pieces repeat and only pieces that begin at token 0 are compared; else None."""
+    """Path of starts.npy if sequences are split; ids of pieces repeat, so only entries that begin at token 0 are
+    compared. None otherwise."""
     edges: NDArray[np.int64]
-    """Where each segment begins, and where the last one ends: int64 [D + 1]."""
+    """Where each segment of the pool begins, and where the last one ends: int64 [D + 1]."""
     low: int
+    """The smallest id to compare."""
     high: int
+    """The largest id to compare."""
     num_ids: int
+    """Number of the pool's entries with an id from `low` to `high`, at least 2."""
 
 
 def cut_chunks(
@@ -291,7 +328,11 @@ def cut_chunks(
     *,
     first_tokens_path: str | None = None,
 ) -> Iterator[ChunkTask]:
-    """Yields tasks that cover the ids from `low` to `high`, ascending; each has at most `chunk_ids`, or one id."""
+    """Yields tasks that cover the ids from `low` to `high`, ascending.
+
+    A task has at most `chunk_ids` entries, or all entries of a single id. Ranges with fewer than two entries are left
+    out.
+    """
     pool = map_entries(pool_path)
     waiting = [(low, high)]
     while waiting:
@@ -308,7 +349,7 @@ def cut_chunks(
 
 def find_duplicate(task: ChunkTask) -> int | None:
     """Returns the smallest id that occurs twice in a chunk; None if there is none."""
-    if task.low == task.high and task.first_tokens_path is None:
+    if task.low == task.high and task.first_tokens_path is None:  # a task has at least two entries
         return task.low
     pool = map_entries(task.pool)
     chunk = np.empty(task.num_ids, dtype=pool.dtype)
@@ -329,8 +370,8 @@ def duplicate_error(repeated: int, rows: Sequence[tuple[str, int, int]], before:
 
     Args:
         repeated: the id.
-        rows: (file, row, length) of all that have it.
-        before: the version that they are added to.
+        rows: (file, row, length) of every row of the input with this id.
+        before: the version to which the rows are added; None for a new dataset.
     """
     named = "; ".join(f"row {row} of {path}, length {length}" for path, row, length in rows[:_MOST_ROWS_NAMED])
     named += "; …" if len(rows) > _MOST_ROWS_NAMED else ""
@@ -353,5 +394,5 @@ def _entries_before(pool: Entries, edges: NDArray[np.int64], value: int) -> NDAr
 
 
 def _entries_after(pool: Entries, edges: NDArray[np.int64], value: int) -> NDArray[np.int64]:
-    """Returns each segment's first entry with an id over `value`: int64 [D]."""
+    """Returns each segment's first entry with an id greater than `value`: int64 [D]."""
     return edges[1:] if value == np.iinfo(np.int64).max else _entries_before(pool, edges, value + 1)

@@ -1,6 +1,8 @@
-"""Resources beside tokens, such as image tiles: counting, classes and plans.
+"""Groups with resources, such as image tiles: counting their sizes, and planning the classes of these sizes.
 
-Leaves what a user says of a resource to `input`, and classes of sizes, and packing them, to `packhorse.packing`.
+A group's size is a row of d numbers: its tokens, then its amount of each resource with a cap. Owns the counts and what
+the manifest says of resources. Leaves the columns of resources to `input`, and making classes of sizes, and packing
+them, to `packhorse.packing`.
 """
 
 from collections import Counter
@@ -25,6 +27,7 @@ from packhorse.packing import (
 from packhorse.prepare.input import Resource
 
 _ROWS_KEPT = 1 << 21
+"""Sizes that are collected before equal ones are joined."""
 
 
 MOST_COST_OF_BIN = 2**42
@@ -34,7 +37,7 @@ bits."""
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GroupClasses:
-    """The classes of groups; pickles without the sizes that they were made of.
+    """The rule from a group's size to its class, as tasks need it; small when pickled.
 
     Example:
         >>> classes = SizeClasses.of(np.array([[20, 0], [700, 3]]), np.array([1, 1]), np.array([1024, 4]))
@@ -44,27 +47,33 @@ class GroupClasses:
     """
 
     classes: SizeClasses
+    """The classes of sizes."""
     is_capped: NDArray[np.bool_]
-    """Whether a bin has a budget of each resource: bool [k]."""
+    """Whether each of the k resources has a cap, and so is part of a size: bool [k]."""
 
     def numbers_of(self, rooms: NDArray[np.int64], amounts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the classes of groups: int64 [G].
+        """Returns the number of each group's class, from 1: int64 [G].
 
         Args:
-            rooms: of groups, in tokens: int64 [G].
-            amounts: of each resource that they take: int64 [G, k].
+            rooms: the groups' rooms in tokens: int64 [G].
+            amounts: the groups' amounts of each resource: int64 [G, k].
         """
         return self.classes.numbers_of(_sizes_of(rooms, amounts, self.is_capped))
 
 
 def _sizes_of(rooms: NDArray[np.int64], amounts: NDArray[np.int64], is_capped: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Returns groups' sizes, int64 [G, d]: tokens, then amounts of the resources with a cap."""
     return np.concatenate((rooms[:, None], amounts[:, is_capped]), axis=1)
 
 
 class SizeCounts:
-    """How many groups have which sizes: tokens, and each resource with a cap.
+    """Counts groups by size, and plans the classes of the sizes.
 
     Memory grows with the number of distinct sizes.
+
+    Args:
+        resources: the k resources, with or without a cap.
+        max_seq_len: a bin's capacity in tokens.
     """
 
     def __init__(self, resources: tuple[Resource, ...], max_seq_len: int) -> None:
@@ -72,19 +81,22 @@ class SizeCounts:
         self._is_capped = np.array([each.cap is not None for each in resources], dtype=np.bool_)
         caps = [each.cap for each in resources if each.cap is not None]
         self.capacities = np.array([max_seq_len, *caps], dtype=np.int64)
-        """Capacities of a bin: int64 [d]."""
+        """A bin's capacities, max_seq_len and the caps: int64 [d]."""
+        # Sizes so far, int64 [n, d], equal ones not always joined; the number of groups of each, and the most members
+        # in one of them, int64 [n] both.
         self._values = np.empty((0, len(self.capacities)), dtype=np.int64)
         self._counts, self._most = np.empty((2, 0), dtype=np.int64)
         self._most_kept = _ROWS_KEPT
+        # Of each resource, the sum over groups and the largest amount of one group: int64 [k] both.
         self._totals, self._largest = np.zeros((2, len(resources)), dtype=np.int64)
 
     def add(self, sizes: NDArray[np.int64], amounts: NDArray[np.int64], members: NDArray[np.int64]) -> None:
         """Counts groups.
 
         Args:
-            sizes: int64 [G, d].
-            amounts: of each resource: int64 [G, k].
-            members: of each group: int64 [G].
+            sizes: the groups' sizes: int64 [G, d].
+            amounts: their amounts of each resource: int64 [G, k].
+            members: number of sequences in each group: int64 [G].
         """
         if not len(sizes):
             return
@@ -98,22 +110,22 @@ class SizeCounts:
             self._most_kept = max(_ROWS_KEPT, 2 * len(self._values))
 
     def sizes_of(self, rooms: NDArray[np.int64], amounts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the sizes by which groups are planned: int64 [G, d]. Arguments as of `GroupClasses.numbers_of`."""
+        """Returns groups' sizes: int64 [G, d]. The arguments are those of `GroupClasses.numbers_of`."""
         return _sizes_of(rooms, amounts, self._is_capped)
 
     @cached_property
     def classes(self) -> SizeClasses:
-        """The classes of all sizes, once all groups are counted."""
+        """The classes of all sizes. To be used after all groups are counted."""
         self._join()
         return SizeClasses.of(self._values, self._counts, self.capacities)
 
     @property
     def of_groups(self) -> GroupClasses:
-        """The classes, as those who sort groups need them."""
+        """The rule from a group's size to its class, for tasks."""
         return GroupClasses(classes=self.classes, is_capped=self._is_capped)
 
     def plan(self) -> PackingPlan:
-        """Returns the plan over classes."""
+        """Returns a plan whose templates are of numbers of classes."""
         begin = perf_counter()
         numbers = self.classes.numbers_of(self._values)
         counts = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)
@@ -136,7 +148,7 @@ class SizeCounts:
         return stats.with_tokens(stats.total_tokens - self._rounding_tokens(), plan.lower_bound)
 
     def facts(self) -> dict[str, Any]:
-        """Returns fields of the manifest; a ValueError if a resource costs too much."""
+        """Returns the manifest's `resources` and `rounding_tokens`; a ValueError if a resource costs too much."""
         records = self._records()
         for each in records:
             of_bin = min(each.cap or each.total, each.total) * each.cost
@@ -148,13 +160,13 @@ class SizeCounts:
         return {"resources": records, "rounding_tokens": self._rounding_tokens()}
 
     def most_members(self) -> dict[int, int]:
-        """Returns number of a class → members of its largest group; 0 for number 0, which no class has."""
+        """Returns number of a class → most members in one of its groups; 0 for number 0, which no class has."""
         most = np.zeros(len(self.classes.sizes) + 1, dtype=np.int64)
         np.maximum.at(most, self.classes.numbers_of(self._values), self._most)
         return dict(enumerate(most.tolist()))
 
     def _rounding_tokens(self) -> int:
-        """Returns by how many tokens classes are larger than their groups."""
+        """Returns the tokens by which classes are larger than the groups in them, summed over all groups."""
         tops = self.classes.sizes[self.classes.numbers_of(self._values) - 1, 0]
         return int((tops - self._values[:, 0]) @ self._counts)
 
@@ -166,7 +178,7 @@ class SizeCounts:
         )
 
     def _join(self) -> None:
-        """Keeps distinct sizes only."""
+        """Joins equal sizes, so that each is held once."""
         first, which = distinct_rows(self._values)
         most = np.zeros(len(first), dtype=np.int64)
         np.maximum.at(most, which, self._most)

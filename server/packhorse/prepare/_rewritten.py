@@ -1,6 +1,7 @@
-"""Whether a new version of a dataset still holds all of the one before.
+"""Checking that a new version of a dataset still holds all of the version before.
 
-Owns the comparison after both are prepared. What is refused before any work is in `_append`.
+Owns the comparison of two prepared datasets, needed if the input holds old and new rows together. Checks before any
+row is read are in `_append`.
 """
 
 import numpy as np
@@ -12,12 +13,21 @@ from packhorse.epoch import Groups
 
 
 def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
-    """Refuses a version, prepared from all rows, that lacks or changes an entry of the one before; a ValueError."""
+    """Refuses a new version, prepared from all rows, that lacks or changes an entry of the version before.
+
+    Args:
+        before: the version before.
+        grown: the new version, complete but without its final name.
+
+    Raises:
+        ValueError: a key, an id, its room or its group is missing or another one.
+    """
     if before.keys is not None and not (grown.keys and grown.keys.begins_with(before.keys)):
         raise _rewritten(before, grown)
     if before.groups is not None and grown.groups is not None:
         _refuse_other_groups(before, before.groups, grown, grown.groups)
         return
+    # For each room, every id of the old pool must be among the new pool's ids of this room; both ascend.
     ends = dict(zip(grown.plan.lengths.tolist(), np.cumsum(grown.plan.counts).tolist(), strict=True))
     begin = 0
     for room, count in zip(before.plan.lengths.tolist(), before.plan.counts.tolist(), strict=True):
@@ -31,7 +41,7 @@ def refuse_rewritten(before: PreparedDataset, grown: PreparedDataset) -> None:
 
 
 def _refuse_other_groups(before: PreparedDataset, were: Groups, grown: PreparedDataset, are: Groups) -> None:
-    """Refuses a version whose first groups are not those of the version before."""
+    """Refuses a version whose first groups are not exactly the groups of the version before."""
     num = len(were.table)
     if len(are.table) < num or not np.array_equal(are.members[: len(were.members)], were.members):
         raise _rewritten(before, grown)

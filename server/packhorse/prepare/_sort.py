@@ -1,7 +1,7 @@
-"""The sort of a dataset by length: every pass over it, in order, down to the sealed folder.
+"""The sort of a dataset by length: every pass over the rows, in order, from counting to the finished folder.
 
-Owns the order of passes. Leaves each pass to `_counting`, `_spills` and `_merging`, and
-what is known of finished tasks to `_work`.
+Owns the order of passes, and running a pass so that finished tasks are not run again. Leaves the passes' tasks to
+`_counting`, `_spills` and `_merging`, groups to `_groups`, and where finished tasks are recorded to `_work`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,45 +38,49 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Sort:
-    """The passes over one dataset."""
+    """The passes over one dataset. A row is a sequence, or a group if there are groups."""
 
     engine: Engine
-    """Runs a pass's tasks."""
+    """The engine that runs tasks."""
     progress: Progress
+    """The display of progress."""
     opened: Opened
     """The rows to prepare, and their files."""
     options: PlanOptions
-    """Options of the plan."""
+    """Options of the plan over these rows."""
     time_limit_seconds: float
-    """Ends planning early."""
+    """Time after which planning stops early."""
     before: PreparedDataset | None = None
-    """The version that the rows are added to."""
+    """The version to which the rows are added; None for a new dataset."""
     groups: Grouped | None = None
-    """Where the rows are groups: their sequences."""
+    """The sequences of the groups; None if rows are sequences."""
     output: Path | None = None
-    """The folder to be; None if nothing is written."""
+    """The final name of the folder; None if no folder is written."""
     tokens_folder: Path | None = None
-    """As in `Job`."""
+    """The folder of token files that go into the dataset's folder; None to leave the tokens where they are."""
     version: int = 1
-    """Which version it makes."""
+    """Number of the version that the passes make."""
 
     @property
     def read(self) -> Opened:
-        """The sequences that were read."""
+        """The sequences that were read, also if the rows are groups."""
         return self.groups.read if self.groups else self.opened
 
     @property
     def _merged_before(self) -> PreparedDataset | None:
-        """The version whose counts and pools are added; with resources, its groups are among the rows."""
+        """The version whose counts and arrays are merged with the new ones.
+
+        None with resources: the classes of all groups are computed again, so the earlier groups are among the rows.
+        """
         return None if self.groups and self.groups.sizes else self.before
 
     @property
     def are_ids_given(self) -> bool:
-        """Whether the input holds ids, in any order, so that one may occur twice."""
+        """Whether ids come from the input, in any order, so that an id may occur twice."""
         return self.opened.columns.id is not None or self.opened.gives_ids
 
     def count(self, work: WorkFolder | None = None) -> Counted:
-        """Counts lengths: the first pass, which changes nothing on disk but the records of the work folder, if any."""
+        """Counts lengths: the first pass. It writes only records of finished tasks, and none without a work folder."""
         rows = rows_of_task(self.opened.num_rows, self.options, self.engine.workers)
         tasks = make_tasks(self.opened.ranges, self.options, work.rows_of_task(rows) if work else rows)
         finished = work.records("counts", TaskCounts.content, TaskCounts.of) if work else None
@@ -113,12 +117,12 @@ class Sort:
         )
 
     def write(self, folder: Path, source: str, work: WorkFolder) -> Manifest:
-        """Fills `folder` and returns its manifest.
+        """Runs all passes, fills `folder` and returns its manifest.
 
         Args:
-            folder: the folder to be, empty.
-            source: what the manifest calls the input.
-            work: holds spills, and records of finished tasks.
+            folder: the folder to fill; empty, except for tables of groups.
+            source: names of the input, for the manifest.
+            work: the work folder, for spills and records of finished tasks.
         """
         groups = self.groups
         counted = self.count(work)
@@ -127,8 +131,8 @@ class Sort:
         finished = work.records("filled", str, str)
         tasks = self._claim_spills(counted, work, finished)
         written = self._run("writing ids", write_spill, tasks, [task.source.num_rows for task in tasks], finished)
-        plan = self._kept_plan(counted, work)  # while spills are written
-        list(written)
+        plan = self._kept_plan(counted, work)  # tasks write spills in the meantime
+        list(written)  # waits for them
         self.opened.check_files()
         sums = self._merge(arrays, counted, [task.spill for task in tasks], work)
         if self.are_ids_given:
@@ -164,17 +168,20 @@ class Sort:
         )
 
     def _kept_plan(self, counted: Counted, work: WorkFolder) -> PackingPlan:
-        """Returns the plan that interrupted work had made, or makes and keeps one."""
+        """Returns the plan that an interrupted call recorded; else makes one and records it."""
         kept = work.records("plan", plan_content, plan_of)
         plan = kept.of(0)
         if plan is None:
             plan = self.plan(counted)
-            if not plan.cut_off:  # another try, with more time, may do better
+            if not plan.cut_off:  # if it was, a resumed call with more time may find a better one
                 kept.add(0, plan)
         return plan
 
     def _claim_spills(self, counted: Counted, work: WorkFolder, finished: Records[str]) -> list[SpillTask]:
-        """Claims disk space for every spill that is not finished, and forgets records of those that are damaged."""
+        """Returns the tasks that write spills.
+
+        Claims disk space for each spill that is not finished, and forgets the record of a spill that was damaged.
+        """
         start_dtype = counted.start_dtype
         tasks = []
         for number, (task, part) in enumerate(zip(counted.tasks, counted.parts, strict=True)):
@@ -192,7 +199,7 @@ class Sort:
         return tasks
 
     def _merge(self, arrays: Arrays, counted: Counted, spills: Sequence[Spill], work: WorkFolder) -> tuple[int, int]:
-        """Merges spills into arrays, and returns `ids_sum` of all ids and first tokens."""
+        """Merges spills into arrays, and returns the two halves of `ids_sum` of all ids and first tokens."""
         found = [(part.rooms, part.counts) for part in counted.parts]
         if (before := self._merged_before) is not None:
             spills = [Spill.of_version(before), *spills]
@@ -208,7 +215,7 @@ class Sort:
         return sum(a for a, _ in sums) % 2**64, sum(b for _, b in sums) % 2**64
 
     def _check_unique(self, arrays: Arrays, counted: Counted) -> None:
-        """Refuses an id that occurs twice."""
+        """Refuses an id that occurs twice: finds it in the merged pool, then its rows in the input, for the message."""
         edges = np.concatenate(([0], np.cumsum(counted.counts)))
         of_pieces = arrays.first_tokens if self.options.over_length == "split" else None
         chunks = list(cut_chunks(arrays.pool, edges, *counted.id_range, first_tokens_path=of_pieces))
@@ -227,20 +234,21 @@ class Sort:
         sizes: Sequence[int],
         finished: Records[_Result] | None = None,
     ) -> Iterator[_Result]:
-        """Begins one pass, and yields its tasks' results in order.
+        """Starts the tasks of one pass at once, and returns an iterator over their results, in order.
 
         Args:
-            name: of the pass, as progress shows it.
-            function: top-level, of one task.
-            tasks: its arguments.
-            sizes: rows or ids of each.
-            finished: has results of earlier work, and keeps new ones.
+            name: the pass's name in progress.
+            function: a function of one task, at the top level of its module.
+            tasks: the tasks.
+            sizes: number of rows or ids in each task.
+            finished: results of tasks that an interrupted call finished, which are not run again; gets the new results.
         """
         known = [finished.of(number) if finished else None for number in range(len(tasks))]
         left = [task for task, result in zip(tasks, known, strict=True) if result is None]
         results = self.engine.map(function, left)
 
         def followed() -> Iterator[_Result]:
+            """Yields each task's result, recorded or new; records new ones and shows progress."""
             with self.progress.task(name, sum(sizes), "sequences") as advance:
                 for number, size in enumerate(sizes):
                     result = known[number]

@@ -1,6 +1,7 @@
-"""The second pass: each task writes its ids as spills, files sorted by room, id and first token.
+"""The second pass: each task writes its ids as a spill, a set of files sorted by room, id and first token.
 
-Owns what a spill is, and writing one. Leaves merging spills to `_merging`.
+Owns what a spill is, and writing one. Leaves counting, which must come first, to `_counting`, and merging spills to
+`_merging`.
 """
 
 import os
@@ -23,18 +24,18 @@ Entries = NDArray[np.uint32] | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spill:
-    """Files of entries that are sorted by (room, id, first token): one task's, or those of a dataset that grows."""
+    """Files of entries, sorted by (room, id, first token): of one task, or of the dataset that is appended to."""
 
     ids: str
-    """Ids: [n]."""
+    """Path of the file of ids: uint32 or int64 [n]."""
     first_tokens: str | None
-    """First tokens: [n]; None if all are 0."""
+    """Path of the file of first tokens: uint32 or int64 [n]; None if all are 0."""
     over: str | None
-    """(id, length) of sequences that are too long, by id: int64 [k, 2]; None without any."""
+    """Path of the file of (id, length) of over-long sequences, ascending by id: int64 [k, 2]; None without any."""
 
     @classmethod
     def of_version(cls, before: PreparedDataset) -> "Spill":
-        """Returns the arrays of a prepared dataset."""
+        """Returns a prepared dataset's array files as a spill, to be merged with the new ones."""
         return cls(
             ids=str(before.path / POOLS),
             first_tokens=str(before.path / STARTS) if before.manifest.start_dtype else None,
@@ -47,7 +48,7 @@ class Spill:
         return [file for file in (self.ids, self.first_tokens, self.over) if file is not None]
 
     def claim(self, counted: TaskCounts, id_dtype: str, start_dtype: str | None) -> None:
-        """Makes its files, with their disk space, in place of any that are there."""
+        """Creates the spill's files with their disk space, in place of any old ones."""
         shape = (int(counted.counts.sum()),)
         claim(self.ids, id_dtype, shape)
         if self.first_tokens and start_dtype:
@@ -56,34 +57,38 @@ class Spill:
             claim(self.over, "int64", (counted.num_over, 2))
 
     def checksum(self) -> str:
-        """Returns a checksum of all bytes of its files."""
+        """Returns a checksum of all bytes of the spill's files."""
         checksum = xxhash.xxh3_64()
         for file in self.files:
             checksum.update(np.memmap(file, dtype=np.uint8, mode="r").data)
         return checksum.hexdigest()
 
     def is_whole(self, checksum: str | None) -> bool:
-        """Whether it was finished with a checksum, and is unchanged since."""
+        """Returns whether the files still have the checksum that was recorded when the spill was finished."""
         return checksum is not None and all(map(os.path.exists, self.files)) and self.checksum() == checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpillTask:
-    """Rows that were counted, and the files that hold no others."""
+    """The rows of one task, and the spill to write them into."""
 
     source: CountTask
+    """The task of the first pass, whose rows are read again."""
     counted: TaskCounts
-    """Their counts."""
+    """The rows' counts from the first pass."""
     spill: Spill
-    """Files of the right size."""
+    """Files of the right size, still empty."""
     sort: bool
-    """Whether rows do not come by ascending ids."""
+    """Whether ids must be sorted, because the rows may not ascend by id."""
     flush: bool
-    """Whether other machines read the files."""
+    """Whether to flush the files to disk, because other machines read them."""
 
 
 def write_spill(task: SpillTask) -> str:
-    """Writes the task's entries to its spill, sorted, and the too long ones to its list; returns the spill's checksum.
+    """Writes a task's rows into its spill, sorted; returns the spill's checksum.
+
+    A counting sort: the counts of the first pass say where each room's entries begin, so every id is written to its
+    place at once. Then the ids of each room are sorted, if they do not ascend already.
 
     Raises:
         ValueError: a file is not as it was in the first pass.
@@ -96,9 +101,9 @@ def write_spill(task: SpillTask) -> str:
     over_list = map_entries(spill.over, writable=True) if spill.over else None
     edges = np.concatenate(([0], np.cumsum(counted.counts)))
     rooms = np.empty(0, dtype=np.int64)
-    cursors, ends = edges[:-1].copy(), edges[1:]
+    cursors, ends = edges[:-1].copy(), edges[1:]  # the next free entry of each room, and the end of its entries
     largest = int(counted.rooms[-1]) if len(counted.rooms) else 0
-    if largest < MOST_DENSE:
+    if largest < MOST_DENSE:  # indexed by the room itself, which saves a search for each row
         cursors, ends = np.zeros((2, largest + 1), dtype=np.int64)
         cursors[counted.rooms], ends[counted.rooms] = edges[:-1], edges[1:]
     else:
@@ -134,18 +139,19 @@ def write_spill(task: SpillTask) -> str:
 
 
 def _over_action(options: PlanOptions) -> int:
+    """Returns the over-length policy as a constant of the kernel `fill_pool`."""
     if options.over_length == "truncate":
         return KEEP_HEAD if options.keep == "head" else KEEP_TAIL
     return SPLIT if options.over_length == "split" else LEAVE_OUT
 
 
 def sort_segments(ids: Entries, first_tokens: Entries | None, edges: NDArray[np.int64]) -> None:
-    """Brings each segment into ascending order of (id, first token), in place.
+    """Sorts the entries of each room by (id, first token), in place.
 
     Args:
-        ids: [n].
-        first_tokens: [n]; None if all are 0.
-        edges: int64 [D + 1], where each segment begins, and where the last one ends.
+        ids: ids of all rooms' entries: [n].
+        first_tokens: their first tokens: [n]; None if all are 0.
+        edges: where each room's entries begin, and where the last room's end: int64 [D + 1].
     """
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if first_tokens is None:
@@ -155,12 +161,12 @@ def sort_segments(ids: Entries, first_tokens: Entries | None, edges: NDArray[np.
 
 
 def claim(path: Path | str, dtype_name: str, shape: tuple[int, ...]) -> str:
-    """Makes an array file with its disk space, in place of one that is there, and returns its path."""
+    """Creates an array file with its disk space, in place of an old one, and returns its path."""
     Path(path).unlink(missing_ok=True)
     create_array(Path(path), dtype_name, shape)
     return str(path)
 
 
 def map_entries(path: str, *, writable: bool = False) -> Entries:
-    """Maps an array file."""
+    """Maps an array file of entries, read-only by default."""
     return np.asarray(map_array(path, writable=writable))

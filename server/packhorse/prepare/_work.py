@@ -1,7 +1,8 @@
 """The work folder, hidden beside the output: unfinished files, and records of finished tasks.
 
-Owns which interrupted work may be resumed. Leaves the form of records to `packhorse.storage`, what tasks write to
-`_spills` and `_merging`, and the lock, and how the output gets its name, to `packhorse.dataset`.
+Owns what a work folder holds, and which interrupted work may be resumed. Leaves the form of records to
+`packhorse.storage`, what tasks write to `_spills` and `_merging`, and the lock, and how the output gets its name, to
+`packhorse.dataset`.
 """
 
 import errno
@@ -27,6 +28,7 @@ _Result = TypeVar("_Result")
 _JOB, _PARTS = "job", "parts"
 _START_OVER = "leave out " + parameter("resume", True) + " to start over"
 _REFUSALS = (ValueError, TypeError, ImportError, FileExistsError)
+"""Errors of input or arguments, which the same call would meet again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class WorkFolder:
 
     @property
     def partial(self) -> Path:
-        """Where the prepared folder is written."""
+        """The folder in which the prepared folder is written before it gets its name."""
         return self.path / "output"
 
     @property
@@ -46,22 +48,26 @@ class WorkFolder:
         return self.path / "spills"
 
     def rows_of_task(self, wanted: int) -> int:
-        """Returns the rows of a task: as when the work began, since workers may have changed, or else as wanted."""
+        """Returns the rows of a task: the number with which the work began; `wanted` for new work.
+
+        A resumed call may have other workers, but must cut the same tasks as before, to recognise the finished ones.
+        """
         return self._as_begun("rows_of_task", wanted)
 
     def merging_workers(self, wanted: int) -> int:
-        """Returns the workers that ranges to merge are cut for, in the same way."""
+        """Returns the number of workers for which ranges to merge are cut; the first call's, as in `rows_of_task`."""
         return self._as_begun("merging_workers", wanted)
 
     @property
     def parts(self) -> Records[str]:
-        """Names of folders beside the output that are prepared for it, each with a work folder of its own.
+        """Names of the shards that `shard` prepares beside the output, each with a work folder of its own.
 
-        These are cleared with this one.
+        These work folders are cleared together with this one.
         """
         return self.records(_PARTS, save=str, load=str)
 
     def _as_begun(self, name: str, wanted: int) -> int:
+        """Returns a number that the first call wrote down; if there is none, writes `wanted` down."""
         path = self.path / name
         number: int = read_record(path) or wanted
         write_record(path, number)
@@ -71,9 +77,9 @@ class WorkFolder:
         """Returns the records of one pass.
 
         Args:
-            name: of the pass.
-            save: turns a task's result into what JSON can hold.
-            load: turns it back.
+            name: the name of the pass.
+            save: turns a task's result into values that JSON can hold.
+            load: turns these values back into the result.
         """
         return Records(self.path / name, save, load)
 
@@ -86,7 +92,15 @@ def record_of(
     appended_to: str | None = None,
     **also: Any,
 ) -> JobRecord:
-    """Returns the record of a job, which may append to the dataset of a digest; `also` has further options."""
+    """Returns the record of a job: everything that must be the same when it is resumed.
+
+    Args:
+        opened: the input.
+        options: options of the plan.
+        grouping: which rows are a group; None for no groups.
+        appended_to: digest of the dataset to append to; None for a new one.
+        also: further options.
+    """
     columns = opened.columns
     return JobRecord(
         options={
@@ -112,17 +126,17 @@ def record_of(
 def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[WorkFolder]:
     """Gives the work folder of an output, locked.
 
-    After success it is removed. After a failure it stays if a later call could resume it: not if the input or an
-    argument was refused, or the disk is full.
+    After success the folder is cleared. After a failure it stays if a later call could resume the work. It is cleared
+    if the input or an argument was refused, or the disk is full.
 
     Args:
-        output: the folder to be.
-        job: its record; None for input that cannot be recognised later, whose work is never kept.
-        resume: whether to continue the work that is there; else it starts over.
+        output: the folder to be written.
+        job: the job's record; None for input that cannot be recognised later, whose work never stays.
+        resume: whether to continue interrupted work; if not, the job starts over.
 
     Raises:
-        BlockingIOError: another process works there; the message says which.
-        ValueError: the work that is there is of another job; the message says what differs.
+        BlockingIOError: another process holds the work folder; the message says which.
+        ValueError: the interrupted work is of another job; the message says what differs.
     """
     with locked(output) as folder:
         work, before = WorkFolder(folder), _inode(output)
@@ -136,7 +150,8 @@ def working(output: Path, job: JobRecord | None, *, resume: bool) -> Iterator[Wo
             work.spills.mkdir(exist_ok=True)
             yield work
         except BaseException as error:
-            if job is None or _is_final(error) or _inode(output) != before:  # stopped when all was done
+            # Another inode means that the output has been replaced already, so nothing is left to resume.
+            if job is None or _is_final(error) or _inode(output) != before:
                 _clear(folder)
             raise
         _clear(folder)
@@ -147,12 +162,13 @@ def _inode(folder: Path) -> int | None:
 
 
 def _is_final(error: BaseException) -> bool:
-    """Whether the same call would fail again, or kept files would be in the way."""
+    """Returns whether the same call would fail again, or files left behind would keep the disk full."""
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return is_full or isinstance(error, _REFUSALS)
 
 
 def _clear(folder: Path) -> None:
+    """Removes everything in a work folder except the lock, and the work of the shards that it names."""
     with held_signals():
         for name in WorkFolder(folder).parts.all():
             _clear_part(folder.with_name(name))
@@ -164,14 +180,14 @@ def _clear(folder: Path) -> None:
 
 
 def _clear_part(output: Path) -> None:
-    """Clears the work that a killed process left of a part, unless another process works there now."""
+    """Clears the work folder that a killed process left of a shard, unless another process works there now."""
     if output.with_name(f".{output.name}.work").is_dir():
         with suppress(BlockingIOError), locked(output) as folder:
             _clear(folder)
 
 
 def plan_content(plan: PackingPlan) -> dict[str, Any]:
-    """Returns a plan as JSON can hold it."""
+    """Returns a plan as values that JSON can hold."""
     return {
         "templates": [[*template, multiplicity] for template, multiplicity in plan.templates.items()],
         "max_seq_len": plan.max_seq_len,
@@ -182,6 +198,6 @@ def plan_content(plan: PackingPlan) -> dict[str, Any]:
 
 
 def plan_of(content: dict[str, Any]) -> PackingPlan:
-    """Returns what `plan_content` was made of."""
+    """Returns the plan of which `plan_content` made its values."""
     templates = Counter({tuple(lengths): multiplicity for *lengths, multiplicity in content["templates"]})
     return PackingPlan(**{**content, "templates": templates})

@@ -1,6 +1,7 @@
-"""Groups of rows: which rows are a group, and reading them with no group cut in two.
+"""Groups of rows: which rows are a group, and reading rows so that no group is cut in two.
 
-Leaves counting groups, and their tables, to `_groups`.
+Owns `Grouping`, what a user says of groups, and `WholeGroups`, rows with nothing but whole groups. Leaves counting
+groups, and their tables, to `_groups`.
 """
 
 import os
@@ -23,16 +24,16 @@ from packhorse.topology import checked_integer
 from packhorse.wire.prefixes import by_prefix
 
 INPUT = "input"
-"""For `share_prefixes`: the tokens are the input's."""
+"""The value of `share_prefixes` that stands for the input's own tokens."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Grouping:
-    """Which rows are a group. Give one of `column`, `size` and `numbers`.
+    """The rule by which rows form groups. Give one of `column`, `size` and `numbers`.
 
-    A group's sequences always share a bin, in their order. One that does not fit a bin is refused, or with over_length
-    "drop" left out as a whole; nothing cuts a group. 8 bytes a group are held in memory, and 17 a sequence where ids do
-    not ascend.
+    A group's sequences always share a bin, in their order. A group that does not fit a bin is refused, or left out as a
+    whole if over_length is "drop"; nothing cuts a group. Memory holds 8 bytes for each group and, if ids do not ascend,
+    17 for each sequence.
 
     Raises:
         ValueError: none or several are given, or one is invalid.
@@ -57,7 +58,7 @@ class Grouping:
     """The file of `numbers`; None for an array."""
 
     def __post_init__(self) -> None:
-        """Checks the fields, and maps a file of numbers."""
+        """Checks the fields, and sets `ids` and `file` from `numbers`."""
         given = {"group_column": self.column, "group_size": self.size, "groups": self.numbers}
         names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
@@ -82,15 +83,15 @@ class Grouping:
             object.__setattr__(self, "file", InputFile(path=path, stamp=stamp, num_rows=len(ids)))
 
     def with_tokens_of(self, sources: Sequence[str]) -> "Grouping":
-        """Returns the grouping with the path of the tokens, if `share_prefixes` says that they are the input's.
+        """Returns the grouping with the input's path as `share_prefixes`, if that is "input".
 
         Args:
-            sources: of the input; empty for lengths in memory.
+            sources: paths of the input; empty for lengths in memory.
 
         Raises:
-            ValueError: the input is not one source.
+            ValueError: `share_prefixes` is "input", and there is not exactly one source.
         """
-        if not isinstance(self.share_prefixes, str) or self.share_prefixes != INPUT:  # rows in memory may be an array
+        if not isinstance(self.share_prefixes, str) or self.share_prefixes != INPUT:  # an array cannot be compared
             return self
         if len(sources) != 1:
             raise ValueError(
@@ -100,7 +101,7 @@ class Grouping:
         return replace(self, share_prefixes=sources[0])
 
     def tokens(self) -> Callable[[int], NDArray[np.integer]] | None:
-        """Opens `share_prefixes`: a function from an id to its tokens."""
+        """Opens `share_prefixes`, and returns a function from an id to its tokens; None if prefixes are not shared."""
         given = self.share_prefixes
         if given is None:
             return None
@@ -110,7 +111,7 @@ class Grouping:
         return reader.read
 
     def check_rows(self, num_rows: int) -> None:
-        """Refuses an input whose number of rows does not fit the groups; a ValueError."""
+        """Refuses an input whose number of rows does not fit the groups; raises a ValueError."""
         if self.ids is not None and len(self.ids) != num_rows:
             raise ValueError(
                 parameter("groups") + f" has {len(self.ids):,} entries for {num_rows:,} rows: give one for each row"
@@ -133,52 +134,56 @@ class Grouping:
 
     @property
     def said(self) -> str:
-        """Its description in the manifest."""
+        """The rule in words, for the manifest, as in `GroupRecord.by`."""
         by = f"every {self.size} rows" if self.size else f"column {self.column!r}" if self.column else "groups"
         return by if self.share_prefixes is None else f"{by}, sharing prefixes"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeGroups:
-    """Some rows, in order, with nothing but whole groups."""
+    """Consecutive rows that are whole groups: n rows or, after `cut`, pieces of rows, in G groups."""
 
     keys: NDArray[np.int64]
     """Number of each group, as its column or file says: int64 [G]."""
     starts: NDArray[np.int64]
-    """The first row of each group, an index into the fields below: int64 [G]."""
+    """Index of the first row of each group in the fields below: int64 [G]."""
     lengths: NDArray[np.int64]
     """Length of each row in tokens: int64 [n]."""
     ids: NDArray[np.int64]
     """Id of each row: int64 [n]."""
     first: int
-    """Number of the first row over all files."""
+    """Number of the first of these rows, counted over all files."""
     resources: NDArray[np.int64]
     """Amount of each of k resources that each row takes: int64 [n, k]."""
     first_tokens: NDArray[np.int64] | None = None
-    """Where each row begins in its sequence: int64 [n]; None if each begins at 0."""
+    """The first token of each row in its sequence: int64 [n]; None if each is 0."""
     shares_prefixes: bool = False
-    """Whether another row of the group holds the tokens before a row's first, so that each row is a sequence."""
+    """Whether a row's tokens before its first are in another row of its group. If not, a row whose first token is not 0
+    is a later piece of a sequence."""
 
     @property
     def source_lengths(self) -> NDArray[np.int64]:
-        """Tokens of each row, with those before its first that another row of its group holds: int64 [n]."""
+        """Tokens of each row in the input, including the prefix that another row of its group holds: int64 [n]."""
         if self.first_tokens is None or not self.shares_prefixes:
             return self.lengths
         return self.lengths + self.first_tokens
 
     def row(self, index: int) -> int:
-        """Returns the number, over all files, of a row's input row; a piece has that of its sequence."""
+        """Returns the number of a row in the input, over all files; a piece has the number of its sequence's row."""
         if self.first_tokens is None or self.shares_prefixes:
             return self.first + index
         return self.first + int((self.first_tokens[:index] == 0).sum())
 
     def sharing_prefixes(self, tokens: Callable[[int], NDArray[np.integer]]) -> "WholeGroups":
-        """Returns the rows without the prefix that each shares with another of its group: one of them keeps it.
+        """Returns the rows without prefixes that are in another row of the group too; one row keeps each prefix.
 
         A row keeps at least its last token.
 
+        Args:
+            tokens: a function from an id to its tokens.
+
         Raises:
-            ValueError: the tokens of a row are not as many as its length; names it.
+            ValueError: a row has another number of tokens than its length; the message names it.
         """
         first_tokens = np.zeros(len(self.ids), dtype=np.int64)
         for begin, end in pairwise([*self.starts.tolist(), len(self.ids)]):
@@ -196,10 +201,12 @@ class WholeGroups:
         return replace(self, lengths=self.lengths - first_tokens, first_tokens=first_tokens, shares_prefixes=True)
 
     def cut(self, is_cut: NDArray[np.bool_], longest: int) -> "WholeGroups":
-        """Returns the rows, each a group of its own, with some in pieces of `longest` tokens; the last may be shorter.
+        """Returns the rows with some cut into pieces of `longest` tokens, of which the last may be shorter.
+
+        Each row must be a group of its own; each piece becomes one too.
 
         Args:
-            is_cut: which rows are split: bool [n].
+            is_cut: whether each row is cut: bool [n].
             longest: the most tokens of a piece.
         """
         num_pieces = np.where(is_cut, -(-self.lengths // longest), 1)
@@ -219,11 +226,15 @@ class WholeGroups:
 
 
 def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[WholeGroups]:
-    """Yields all rows, cut between groups; the last group of a batch waits for the next batch."""
+    """Yields all rows in order, as whole groups.
+
+    The last group of a batch may go on in the next batch, so its rows are held back until then.
+    """
     none = np.empty(0, dtype=np.int64)
     keys, lengths, ids, first = none, none, none, 0
     amounts = np.empty((0, len(ranges[0].columns.resources) if ranges else 0), dtype=np.int64)
-    begin = ranges[0].first_index if ranges and grouping.ids is not None else 0  # new rows only have an entry there
+    # `grouping.ids` begins with the first row of this input, whose number is not 0 when appending.
+    begin = ranges[0].first_index if ranges and grouping.ids is not None else 0
     for each in ranges:
         for batch in each.batches():
             row = each.first_index + batch.first_row - each.first_row - begin
@@ -244,7 +255,7 @@ def whole_groups(ranges: Sequence[RowRange], grouping: Grouping) -> Iterator[Who
 
 
 def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
-    """Yields the groups of a version as they were read then, without those that it left out."""
+    """Yields the groups of an earlier version from its tables, in their order; none if there is no such version."""
     groups = before.groups if before else None
     if groups is None:
         return
@@ -265,6 +276,16 @@ def groups_of_version(before: PreparedDataset | None) -> Iterator[WholeGroups]:
 def _keys(
     held: NDArray[np.int64] | None, row: int, num: int, grouping: Grouping, file_row: int, each: RowRange
 ) -> NDArray[np.int64]:
+    """Returns the group number of each row of a batch: int64 [num].
+
+    Args:
+        held: the batch's column of groups; None without one.
+        row: number of the batch's first row, as the grouping counts.
+        num: rows in the batch.
+        grouping: the rule.
+        file_row: number of the first row in its file, for messages.
+        each: the range of the batch, for messages.
+    """
     if grouping.size is not None:
         return np.arange(row, row + num, dtype=np.int64) // grouping.size
     keys = held if grouping.ids is None else grouping.ids[row : row + num].astype(np.int64)

@@ -1,7 +1,7 @@
 """A job: the arguments of `prepare`, checked, with its input found.
 
-Owns what the arguments must fulfil, alone and together. Leaves what names an input to `records/names`, and doing the
-job to `pipeline`.
+Owns every check that needs no row to be read: of each argument, and of arguments together. Leaves names and paths of
+inputs to `records/names`, what may be appended to `_append`, and carrying the job out to `pipeline`.
 """
 
 import os
@@ -38,6 +38,7 @@ Layout = Literal["packhorse", "seqpack"]
 """Layout of the folder."""
 
 _WORKER_ROWS = 250_000
+"""Rows from which on another worker is worth its start."""
 _MOST_WORKERS = 16
 
 
@@ -46,29 +47,38 @@ class Job:
     """The arguments of `prepare`, checked, with the input found and nothing counted yet."""
 
     folder: Path
-    """To write."""
+    """The folder to write."""
     opened: Opened
+    """The input: its rows and files."""
     source: str
-    """Name of the inputs in the manifest."""
+    """Names of the inputs, for the manifest."""
     options: PlanOptions
+    """Options of the plan."""
     execution: Execution
+    """Engine, workers and progress, as the caller gave them."""
     overwrite: bool = False
+    """Whether a dataset at `folder` may be replaced."""
     before: PreparedDataset | None = None
-    """The version that is appended to."""
+    """The version to append to; None for a new dataset."""
     grouping: Grouping | None = None
-    """Which sequences are a group; with resources each is one, if nothing else is said."""
+    """Which rows are a group; None for none. With resources every row is a group of its own, unless the user groups."""
     adds: bool = True
-    """Whether the input holds new sequences only; else it holds those of the version before, too."""
+    """When appending, whether the input holds new sequences only; if not, it holds those of the version before too."""
     record: JobRecord | None = None
-    """By which interrupted work is recognised; None if it cannot be."""
+    """Description by which interrupted work is recognised; None if it cannot be, for lengths in memory."""
     workers: int = 1
+    """Number of workers, after the default was applied."""
     format: Layout = "packhorse"
+    """Layout of the folder."""
     tokens_folder: Path | None = None
-    """The folder of the input, which the dataset gets as its own."""
+    """The folder of token files that go into the dataset's folder; None to leave the tokens where they are."""
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[Sort]:
-        """Gives the passes, with their engine and progress, which end afterwards; `folder` gets tables of groups."""
+        """Gives the passes over the input, with an engine and progress that stop afterwards.
+
+        Groups are read here, before the passes: their tables are written into `folder`.
+        """
         execution = self.execution
         opened = open_engine(self.workers, execution.engine or "threads", ray_address=execution.ray_address)
         with opened as engine, show_progress(quiet=not execution.progress) as shown:
@@ -105,7 +115,7 @@ def checked_job(
     append: bool,
     format: Layout,
 ) -> Job:
-    """Checks the arguments of `prepare`, alone and together, and finds the input."""
+    """Checks the arguments of `prepare`, each and together, finds the input, and returns the job."""
     _check_output(plan, output, format)
     if append and (overwrite or format == "seqpack"):
         raise _cannot_append()
@@ -121,7 +131,7 @@ def checked_job(
     folder = Path(output)
     before = _version_before(folder) if append else None
     if not append:
-        refuse_output(folder, overwrite=overwrite)  # said before hours of reading, and again by written_whole
+        refuse_output(folder, overwrite=overwrite)  # before hours of reading; written_whole checks it again
     columns = replace(columns, group=grouping.column if grouping else None)
     record, adds = None, True
     sources = [] if input is None else _sources(input, execution)
@@ -156,6 +166,7 @@ def checked_job(
 
 
 def _check_output(plan: PlanOptions, output: str | os.PathLike[str], format: Layout) -> None:
+    """Refuses an output or a format that cannot be written."""
     if not isinstance(output, str | os.PathLike):
         raise ValueError(parameter("output") + f" must be the folder to write, got {output!r:.60}")
     refuse_url(output, "output")
@@ -180,6 +191,7 @@ def _cannot_append() -> ValueError:
 def _check_input(
     input: Source | Iterable[Source] | None, lengths: Any, grouping: Grouping | None, execution: Execution
 ) -> None:
+    """Refuses input that is given twice or not at all, and arguments that do not go with its kind (files or memory)."""
     if (input is None) == (lengths is None):
         raise ValueError("give either input, for files, or lengths, for data in memory")
     if lengths is not None and execution.resume:
@@ -194,6 +206,7 @@ def _check_input(
 
 
 def _check_opened(opened: Opened, source: str, format: Layout) -> None:
+    """Refuses an input without rows, or with keys that the format cannot hold."""
     if format == "seqpack" and opened.keys is not None:
         raise ValueError(
             f"seqpack's layout has no keys, and {opened.keys.name!r} holds some: use "
@@ -215,18 +228,18 @@ def _version_before(folder: Path) -> PreparedDataset:
 
 def _sources(input: Source | Iterable[Source], execution: Execution) -> list[str]:
     sources = paths_of_inputs(input)
-    if execution.engine == "ray":  # its processes have another working directory
+    if execution.engine == "ray":  # Ray's processes have another working directory
         return [source if is_url(source) else os.path.abspath(source) for source in sources]
     return sources
 
 
 def _refuse_holding(folder: Path, named: list[str], found: Found) -> None:
-    """Refuses an output that holds an input."""
+    """Refuses an output that is, or contains, an input."""
     refuse_holding(folder, [*(Path(path) for path in named if not is_url(path)), *found.files_read()])
 
 
 def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
-    """Refuses what makes no sense where sequences are planned in groups; a ValueError."""
+    """Refuses options that do not go with groups; raises a ValueError."""
     _refuse_cutting_groups(options)
     for name in ("max_sequences_per_bin", "tokens_per_rank"):
         if getattr(options, name) is not None:
@@ -244,7 +257,7 @@ def _refuse_with_groups(options: PlanOptions, *, seqpack: bool, skips: bool) -> 
 
 
 def _refuse_with_prefixes(options: PlanOptions, columns: InputColumns, grouping: Grouping | None) -> None:
-    """Refuses what makes no sense where groups share prefixes; a ValueError."""
+    """Refuses options that do not go with groups that share prefixes; raises a ValueError."""
     if grouping is None or grouping.share_prefixes is None:
         return
     if not options.rooms.is_plain or columns.resources:
@@ -255,6 +268,7 @@ def _refuse_with_prefixes(options: PlanOptions, columns: InputColumns, grouping:
 
 
 def _refuse_cutting_groups(options: PlanOptions) -> None:
+    """Refuses over-length policies that would cut a group."""
     if options.over_length in ("truncate", "split"):
         raise ValueError(
             parameter("over_length", options.over_length)
@@ -265,7 +279,7 @@ def _refuse_cutting_groups(options: PlanOptions) -> None:
 
 
 def _refuse_with_resources(options: PlanOptions, *, seqpack: bool, skips: bool) -> None:
-    """Refuses what does not go with resources; a ValueError."""
+    """Refuses options that do not go with resources; raises a ValueError."""
     if options.over_length == "truncate":
         raise ValueError(
             parameter("over_length", "truncate")
@@ -301,19 +315,19 @@ def default_workers(num_rows: int) -> int:
 def check_plan(
     options: PlanOptions, grouping: Grouping | None = None, *, appends_to: PreparedDataset | None = None
 ) -> None:
-    """Refuses a plan that no input could have, such as before hours of tokenizing.
+    """Refuses options that `prepare` would refuse for any input, so that an error comes before hours of tokenizing.
 
     Example:
         >>> check_plan(PlanOptions(max_seq_len=8, over_length="drop"), Grouping(size=2))
 
     Args:
-        options: of the plan.
-        grouping: which sequences stay together; None for groups of one.
-        appends_to: the dataset that it is to continue; None for a new one.
+        options: options of the plan.
+        grouping: which rows are a group; None for no groups.
+        appends_to: the dataset to append to; None for a new dataset.
 
     Raises:
-        ValueError: an option is out of range, some do not go together, or they are not those of `appends_to`; the
-            message names them.
+        ValueError: an option is out of range, options do not go together, or they differ from those of `appends_to`;
+            the message names them.
     """
     options = checked_options(options)
     if appends_to is not None:
@@ -367,7 +381,7 @@ def checked_options(options: PlanOptions) -> PlanOptions:
 
 
 def _checked_context(options: PlanOptions) -> ContextRule | None:
-    """Returns the rule of a context plan, None for another; a ValueError if something does not go with it."""
+    """Returns the rule of a plan with `tokens_per_rank`, None for any other plan; a ValueError if options conflict."""
     if options.tokens_per_rank is None:
         if options.cost_cap_percent is not None:
             raise ValueError(

@@ -1,6 +1,7 @@
 """The compiled loops of preparing, which run once for every sequence, without the GIL.
 
-Leaves checks of values to `input`, and meaning to `_counting`, `_spills` and `_merging`.
+Owns loops only; arguments are trusted. Leaves checks of values to `input`, and what the numbers are for to `_counting`,
+`_spills`, `_merging` and `input/_parquet_levels`.
 """
 
 from typing import Any
@@ -10,14 +11,18 @@ import numpy as np
 from packhorse.compiling import kernel
 
 LEAVE_OUT, KEEP_HEAD, KEEP_TAIL, SPLIT = range(4)
-"""Treatments of a sequence longer than `longest`."""
+"""Values of `over` in `fill_pool`: what happens to a sequence longer than `longest`."""
 
 
 @kernel
 def add_lengths(lengths: Any, longest: int, split: bool, histogram: Any) -> int:
-    """Counts lengths in [1, longest] into `histogram`, which is long enough for them, and returns how many are longer.
+    """Counts lengths in [1, longest] into `histogram`, and returns how many lengths are greater.
 
-    Where `split`, the pieces of those are counted too.
+    Args:
+        lengths: int64 [n], at least 1.
+        longest: the most tokens of its own that a sequence can have in a bin.
+        split: whether to count the pieces of a longer sequence: full ones of `longest` tokens, and the rest.
+        histogram: int64, long enough; entry L counts the sequences of length L.
     """
     num_over = 0
     for i in range(len(lengths)):
@@ -47,27 +52,28 @@ def fill_pool(
     pool: Any,
     first_tokens: Any,
 ) -> int:
-    """Writes each id to the next entry of its room, and returns -1, or the first row that finds none.
+    """Writes each id to the next free entry of its room; returns -1, or the first row for which there is none.
 
-    Rooms are those of `packhorse.topology.RoomRule`, computed here once more because this is compiled.
+    The rule for rooms is `packhorse.topology.RoomRule`, repeated here because compiled code cannot call it.
 
     Args:
         lengths: int64 [n], at least 1.
         ids: int64 [n].
         longest: the most tokens of its own that a sequence can have in a bin.
-        over: what is done with longer ones, one of the constants above.
-        align: a room is a multiple of it.
-        extra_tokens: added to a length before that, at least -1.
-        rooms: int64 [D], the distinct rooms, ascending; empty if `cursors` has an entry for every number.
-        cursors: int64 [D], or [largest room + 1], the next entry of each room; advanced.
-        ends: int64, as long: the exclusive end of each room's entries.
-        pool: uint32 or int64 [num_sequences].
-        first_tokens: uint32 or int64 [num_sequences], where each entry begins in its sequence; empty if all are 0.
+        over: what happens to longer sequences, one of the constants above.
+        align: the number of which a room is a multiple.
+        extra_tokens: tokens added to a length before rounding up, at least -1.
+        rooms: int64 [D], the distinct rooms, ascending; empty if `cursors` is indexed by the room itself.
+        cursors: int64 [D], or [largest room + 1]: the next free entry of each room; advanced.
+        ends: int64, as many: the end of each room's entries, exclusive.
+        pool: uint32 or int64 [num_sequences], written.
+        first_tokens: uint32 or int64 [num_sequences], written: the first token of each entry in its sequence; empty if
+            all are 0.
     """
     is_plain = align == 1 and extra_tokens == 0 and len(first_tokens) == 0 and len(rooms) == 0
     for i in range(len(lengths)):
         left = lengths[i]
-        if is_plain and left <= longest:  # the same as below, at a third of the time
+        if is_plain and left <= longest:  # does the same as the code below, in a third of the time
             if left >= len(cursors) or cursors[left] >= ends[left]:
                 return i
             pool[cursors[left]] = ids[i]
@@ -80,7 +86,7 @@ def fill_pool(
             if over == KEEP_TAIL:
                 first_token = left - longest
             left = longest
-        while left > 0:
+        while left > 0:  # once for each piece
             own = min(left, longest)
             room = max(own + extra_tokens, 1)
             if align > 1:
@@ -103,17 +109,17 @@ def fill_pool(
 
 @kernel
 def sort_pairs(firsts: Any, seconds: Any) -> None:
-    """Sorts (firsts[i], seconds[i]) ascending, in scatter and without memory of its own (heapsort)."""
+    """Sorts the pairs (firsts[i], seconds[i]) ascending, in place and without further memory: a heapsort."""
     size = len(firsts)
     root = size // 2
     while size > 1:
-        if root > 0:
+        if root > 0:  # first the heap is built
             root -= 1
-        else:
+        else:  # then its largest pair goes to the end, again and again
             size -= 1
             firsts[0], firsts[size] = firsts[size], firsts[0]
             seconds[0], seconds[size] = seconds[size], seconds[0]
-        parent = root
+        parent = root  # and the pair at the root sinks to its place
         while 2 * parent + 1 < size:
             child = 2 * parent + 1
             if child + 1 < size and (
@@ -143,7 +149,10 @@ def scatter(values: Any, edges: Any, cursors: Any, out: Any) -> None:
 
 @kernel
 def find_entries(pool: Any, begins: Any, ends: Any, value: int, entries: Any) -> None:
-    """Finds in each ascending segment the first entry with an id of at least `value`."""
+    """Writes to entries[s] the first entry in begins[s]:ends[s] with an id of at least `value`, or ends[s].
+
+    Ids ascend in each of these segments of the pool.
+    """
     for s in range(len(begins)):
         low = begins[s]
         high = ends[s]
@@ -177,32 +186,38 @@ def add_lists(
     is_null: Any,
     row: int,
 ) -> int:
-    """Adds one Parquet page's values to the lists that they belong to; returns the last row, or -2 where it is damaged.
+    """Counts the values of one Parquet page into the lengths of their lists.
 
-    Levels are repeated ones (a count and a value) or groups of eight packed ones. Where levels of both kinds are
-    repeated, they are counted together. One function: cut in two, it takes twice the time.
+    Each value has a repetition level (0: it begins the next row) and a definition level (a value, an empty list or a
+    null list). Levels are in runs: either one level with its number of repeats, or groups of eight bit-packed levels.
+    If both levels of the next values are repeated, all these values are counted at once. This is one function because
+    it takes twice the time if cut in two.
 
     Args:
-        data: uint8 with the levels.
-        ends: int64 [4]: begin and end of repetition levels (1 bit), then of definition levels.
+        data: uint8, the page with its levels.
+        ends: int64 [4]: where repetition levels (1 bit each) begin and end in `data`, then the same for definition
+            levels.
         width: bits of a definition level, at most 2.
-        null_level: definition levels below it are null lists, and the level itself is an empty list.
-        num_values: values of the page, with one for each null or empty list.
+        null_level: the definition level of an empty list. Lower levels are null lists, higher ones are values.
+        num_values: levels of each kind in the page: one for each value, and one for each null or empty list.
         lengths: int64 [rows], added to.
-        is_null: bool [rows], set.
-        row: the row of the last value before; -1 at the beginning.
+        is_null: bool [rows], set to True for null lists.
+        row: the row of the last value before this page; -1 for the first page.
+
+    Returns:
+        The row of the last value; -2 if the page is damaged.
     """
-    at = np.array([ends[0], ends[2]])
-    stop = np.array([ends[1], ends[3]])
-    left = np.zeros(2, dtype=np.int64)
-    value = np.zeros(2, dtype=np.int64)
-    bit = np.full(2, -1)  # of the next packed level; -1 for repeated ones
+    at = np.array([ends[0], ends[2]])  # the next byte: [0] of repetition levels, [1] of definition levels, as below
+    stop = np.array([ends[1], ends[3]])  # where their bytes end
+    left = np.zeros(2, dtype=np.int64)  # levels left in the current run
+    value = np.zeros(2, dtype=np.int64)  # the level that the run repeats
+    bit = np.full(2, -1)  # the number of the next packed level's first bit; -1 in a run that repeats one level
     done = 0
     while done < num_values:
         for which in range(2):
             if left[which]:
                 continue
-            header: Any = 0
+            header: Any = 0  # a number of seven bits a byte; its lowest bit tells the two kinds of runs apart
             shift = 0
             while True:
                 if at[which] >= stop[which] or shift > 35:
@@ -214,7 +229,7 @@ def add_lists(
                 if byte < 128:
                     break
             left[which] = header >> 1
-            if header & 1:
+            if header & 1:  # packed levels
                 bits = 1 if which == 0 else width
                 bit[which] = at[which] * 8
                 at[which] += left[which] * bits
@@ -261,23 +276,25 @@ def add_lists(
 
 @kernel
 def unpack_snappy(data: Any, out: Any) -> int:
-    """Decompresses the beginning of a raw Snappy block into `out`; returns the bytes written, or -1: damaged.
+    """Decompresses the beginning of a raw Snappy block into `out`; returns the bytes written, or -1 if it is damaged.
+
+    A block is a sequence of elements, each with a tag in its first byte: a literal, or a copy of earlier output.
 
     Args:
         data: uint8, the whole block.
         out: uint8, filled as far as the block reaches.
     """
     at: Any = 0
-    while at < len(data) and data[at] >= 128:  # the whole size, which the caller knows
+    while at < len(data) and data[at] >= 128:  # passes over the block's whole size, which the caller knows
         at += 1
     at += 1
     done: Any = 0
     while at < len(data) and done < len(out):
         tag: Any = np.int64(data[at])
         at += 1
-        if tag & 3 == 0:
+        if tag & 3 == 0:  # a literal
             size: Any = tag >> 2
-            if size >= 60:
+            if size >= 60:  # the size is in the next one to four bytes
                 num_bytes: Any = size - 59
                 if at + num_bytes > len(data):
                     return -1
@@ -291,7 +308,7 @@ def unpack_snappy(data: Any, out: Any) -> int:
             for i in range(min(size, len(out) - done)):
                 out[done + i] = data[at + i]
             at += size
-        else:
+        else:  # a copy of `size` bytes from `offset` bytes back
             kind = tag & 3
             num_bytes = 1 if kind == 1 else 2 if kind == 2 else 4
             if at + num_bytes > len(data):

@@ -1,7 +1,7 @@
-"""`prepare`: raw data becomes a prepared folder. `dry_run`: what the same arguments would give and cost.
+"""`prepare` turns raw data into a prepared folder; `dry_run` says what the same arguments would give and cost.
 
-Owns the way from a job to a folder under its name. Leaves what the arguments must fulfil to `job`, and reading and
-sorting to `_sort`.
+Owns these entry points, and the steps from a checked job to a folder under its final name. Leaves checking arguments to
+`job`, the passes over the data to `_sort`, and cutting a corpus into several datasets to `shard`.
 """
 
 import inspect
@@ -40,10 +40,11 @@ from packhorse.prepare.records.inputs import write_inputs
 from packhorse.prepare.records.names import Source
 
 _OURS = ".packhorse"
+"""The subfolder in which our own layout is written before it is converted to seqpack's."""
 _LARGE_ALIGN = 16
-"""The least that FP8 asks for."""
+"""The smallest `align` that is worth a warning, the multiple that FP8 needs."""
 _MUCH_PADDING = 0.02
-"""Share of the sequences' own tokens that is much padding."""
+"""The share of padding, in the sequences' own tokens, from which on `prepare` warns."""
 
 
 def prepare(
@@ -65,8 +66,8 @@ def prepare(
 
     Reads the lengths twice, in batches: once to count them, once to sort every id by its length. Memory depends on
     max_seq_len and the number of files and row groups, not on the number of sequences. The folder is the same, byte by
-    byte, for any engine and number of workers. Meanwhile as much disk again is taken by a hidden work folder
-    beside it.
+    byte, for any engine and number of workers. While it is written, a hidden work folder beside it takes as much disk
+    again.
 
     Example:
         >>> manifest = prepare("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
@@ -145,7 +146,7 @@ def prepare_with_tokens(
     overwrite: bool = False,
     append: bool = False,
 ) -> Manifest:
-    """Plans a dataset as `prepare` does, and puts its tokens into the folder, which may then be moved.
+    """Plans a dataset as `prepare` does, and puts its tokens into the same folder, so that it can be moved as a whole.
 
     Example:
         >>> tokens = Path(tempfile.mkdtemp())
@@ -157,17 +158,17 @@ def prepare_with_tokens(
 
     Args:
         input: one Megatron `X.idx`, in a folder that has nothing but its tokens, loss mask, keys and tokenizer. All of
-            these files become the subfolder `tokens` of the dataset, linked where the file system can.
-        output: as in `prepare`, like every other argument.
-        plan: as there.
-        columns: as there.
-        grouping: as there.
-        execution: as there.
-        overwrite: as there.
-        append: as there; `input` is then the whole index, which has more entries.
+            these files go into the subfolder `tokens` of the dataset; they are linked if the file system can.
+        output: as in `prepare`.
+        plan: as in `prepare`.
+        columns: as in `prepare`.
+        grouping: as in `prepare`.
+        execution: as in `prepare`.
+        overwrite: as in `prepare`.
+        append: as in `prepare`; `input` is then the whole index, which has more entries than before.
 
     Raises:
-        ValueError: the input is no single Megatron index on disk; or as `prepare`, like every other error.
+        ValueError: the input is not a single Megatron index on disk. Other errors are those of `prepare`.
     """
     plan, columns = plan_and_columns(None, None, plan, columns)
     job = checked_job(
@@ -196,7 +197,7 @@ def prepare_with_tokens(
 
 
 def _warn_of_alignment(manifest: Manifest) -> None:
-    """Warns if `align` is too small for zigzag, or costs more than FP8 needs; what it is meant for is unknown."""
+    """Warns if `align` does not suit context parallelism, or pads much; what it is meant for cannot be known here."""
     options = manifest.options
     ranks = options.context.max_context_parallel if options.context else 1
     if ranks > 1 and options.align % (2 * ranks):
@@ -226,7 +227,7 @@ def _warn_of_alignment(manifest: Manifest) -> None:
 
 
 def write_job(job: Job) -> Manifest:
-    """Does what a job asks for; see `prepare`."""
+    """Carries out a job: runs the passes in a work folder, and gives the folder its name at the end."""
     with (
         working(job.folder, job.record, resume=job.execution.resume) as work,
         written_whole(
@@ -259,20 +260,21 @@ def write_job(job: Job) -> Manifest:
 
 _Arguments = ParamSpec("_Arguments")
 
+# For estimates: bytes in JSON of a template and of each of its lengths, and of the manifest and counts.
 _TEMPLATE_BYTES, _LENGTH_BYTES, _OTHER_BYTES = 16, 6, 1 << 14
 _KEY_BYTES = 24
-"""Bytes of a key in the table, beside its own."""
+"""Bytes in the table of keys for each key, in addition to the key's own."""
 _CHECKSUM_BYTES_PER_SECOND = 1 << 29
 
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """The dataset that `prepare` would make, and its cost."""
+    """Facts about the dataset that `prepare` would make, and estimates of the cost."""
 
     inputs: Inputs
     """The files that were read, and the bad rows that would be left out."""
     over_length: OverLengthLedger
-    """Sequences and tokens that the over-length policy would cut or leave out."""
+    """The sequences that are too long, and what the over-length policy would do to them."""
     stats: PackingStats
     """The plan's bins and efficiency."""
     algorithm: str
@@ -292,7 +294,7 @@ class DryRun:
 def _with_arguments_of(
     function: Callable[_Arguments, object],
 ) -> Callable[[Callable[..., DryRun]], Callable[_Arguments, DryRun]]:
-    """Gives a function the parameters of another, by which it is then called with keywords only."""
+    """Returns a decorator that gives a function of `**arguments` the parameters and defaults of another function."""
 
     def decorate(inner: Callable[..., DryRun]) -> Callable[_Arguments, DryRun]:
         signature = inspect.signature(function)
@@ -311,7 +313,7 @@ def _with_arguments_of(
 
 @_with_arguments_of(prepare)
 def dry_run(**arguments: Any) -> DryRun:
-    """Reads lengths once and plans. It writes only tables of groups, in a temporary folder.
+    """Reads lengths once, plans, and writes no dataset; only tables of groups go into a temporary folder.
 
     Example:
         >>> found = dry_run("corpus.idx", max_seq_len=8, output="datasets/packed")  # 5, 3, 3 and 5 tokens
@@ -319,10 +321,10 @@ def dry_run(**arguments: Any) -> DryRun:
         (2, 1.0, 'Megatron', 4)
 
     Args:
-        arguments: those of `prepare`, checked in the same way, including `output`.
+        arguments: the arguments of `prepare`, checked in the same way, including `output`.
 
     Returns:
-        Counts, plan, and estimates of `prepare`'s time and disk. Repeated ids are not found.
+        Counts, the plan's figures, and estimates of `prepare`'s time and disk. Ids that occur twice go unnoticed.
 
     Raises:
         FileExistsError, FileNotFoundError, ValueError, TypeError, ImportError: as `prepare` does.
@@ -344,7 +346,7 @@ def dry_run(**arguments: Any) -> DryRun:
         disk_bytes += sum(len(some.data) + _KEY_BYTES * len(some.sizes) for some in sort.read.keys.rows())
     disk_bytes += sum(_TEMPLATE_BYTES + _LENGTH_BYTES * len(template) for template in plan.templates)
     parent = next(folder for folder in job.folder.resolve().parents if folder.is_dir())
-    passes = 3 if sort.are_ids_given else 2  # sorting and comparing ids take about as long as one more
+    passes = 3 if sort.are_ids_given else 2  # sorting and comparing ids takes about as long as another pass
     return DryRun(
         inputs=write_inputs(None, job.opened, counted.skipped, sort.before),
         over_length=counted.facts.over_length,

@@ -1,7 +1,7 @@
 """Cutting a corpus into shards, each with a plan of its own, and a mixture that serves them as one.
 
-Owns which row goes into which shard, their names and the mixture's file; leaves reading to the readers and each shard's
-folder to the pipeline.
+Owns which row goes into which shard, the shards' names, and writing the mixture's file. Leaves reading rows to `input`,
+and preparing each shard's folder to `pipeline`.
 """
 
 import os
@@ -43,7 +43,7 @@ from packhorse.topology import checked_integer
 MOST_SHARDS = 10_000
 
 _COLUMNS = {"Parquet": parquet.column_of, "Arrow": arrow.column_of}
-"""Kind of input → what reads a column of one of its files."""
+"""Kind of input → the function that reads a column of one of its files."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _VALUE = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -66,9 +66,9 @@ def shard(
 ) -> dict[str, Manifest]:
     """Prepares a corpus in shards below a data root, and writes `NAME.mixture.toml`, which serves them as one.
 
-    The mixture weighs shards by their bins, so each sequence comes once in its epoch; edit the weights, or append a
-    stage. Ids are those of the whole corpus, so its token source is that of every shard. 40 bytes a sequence are held
-    in memory.
+    The mixture weighs shards by their numbers of bins, so that an epoch of it has each sequence once; edit the weights,
+    or append a stage. Shards have the ids of the whole corpus, so they all use its token source. Memory holds 40 bytes
+    for each sequence.
 
     Example:
         >>> manifests = shard("corpus.idx", name="cut", data_root="shards", sequences=2, max_seq_len=8)
@@ -85,18 +85,19 @@ def shard(
         sequences: instead of `by`, the number of sequences in each shard, in order; the last has the rest.
         plan: what shapes each shard's plan, as `prepare` takes it.
         columns: which columns hold lengths and ids; a bad row is an error here.
-        execution: workers are processes that each prepare a shard at a time; the result is the same for any number.
-            None takes one for each processor and 250,000 sequences, up to 16; one means this process. With `resume`,
-            shards that an interrupted call finished are kept, and only the others are prepared.
+        execution: workers are processes, each of which prepares one shard at a time; the result is the same for any
+            number. By default there is one for each processor and each 250,000 sequences, whichever are fewer, up to
+            16; one means this process. With `resume`, shards that an interrupted call finished are kept, and only the
+            others are prepared.
         overwrite: whether to replace shards and a mixture of these names.
 
     Returns:
         Shard → manifest, in the order of the mixture's components.
 
     Raises:
-        FileExistsError: the mixture or a shard exists and `overwrite` is not set; or with `resume`, the interrupted
-            call did not begin an existing shard.
-        ChildProcessError: workers died, for example for want of memory.
+        FileExistsError: the mixture or a shard exists and `overwrite` is not set; or with `resume`, a shard exists that
+            the interrupted call did not begin.
+        ChildProcessError: workers died, for example because memory ran out.
         BlockingIOError: another process cuts shards of this name; the message says which.
         ValueError: an argument, a value of the column or an input is invalid; or as for `prepare`.
     """
@@ -154,6 +155,7 @@ def _check(
     columns: InputColumns,
     execution: Execution,
 ) -> None:
+    """Refuses arguments of `shard` that are out of range or do not go together."""
     if (by is None) == (sequences is None):
         raise ValueError(
             "give either "
@@ -180,35 +182,41 @@ class _Shard:
     """A part of the corpus that becomes a dataset."""
 
     number: int
-    """In the order of the mixture's components."""
+    """The shard's number, in the order of the mixture's components."""
     folder: Path
-    """To write."""
+    """The folder to write."""
     rows: NDArray[np.void]
     """(length, id) of its sequences, in the order of the corpus: [n]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Cutting:
-    """Prepares the shards of a corpus, in other processes, to which it is pickled."""
+    """What all shards have in common, and `write`, the task of one shard. It is pickled to other processes."""
 
     kind: str
-    """Kind of the corpus."""
+    """Kind of the corpus, such as "Parquet"."""
     columns: InputColumns
     """Columns of the corpus."""
     source: str
+    """Names of the corpus's inputs, for the manifests."""
     options: PlanOptions
+    """Options of each shard's plan."""
     execution: Execution
-    """How each shard is prepared."""
+    """Execution of each shard's `prepare`: one thread of this process."""
     overwrite: bool
+    """Whether datasets with the shards' names may be replaced."""
     digests: Records[str]
-    """By number, of every shard that was begun; empty until it is whole."""
+    """Number of each shard that was begun → its digest; "" until it is finished."""
     parts: Records[str]
-    """By number, the name of every shard that was begun."""
+    """Number of each shard that was begun → its name."""
     keys: tuple[Path, KeyRecord] | None
-    """The table of the corpus's keys; None if it has none."""
+    """The folder and record of the table of all the corpus's keys; None if it has none."""
 
     def write(self, shard: _Shard) -> Manifest:
-        """Prepares a shard, unless an interrupted call has; one that it left half-made is replaced."""
+        """Prepares a shard and returns its manifest.
+
+        A shard that an interrupted call finished is not prepared again; one that it only began is replaced.
+        """
         begun = self.digests.of(shard.number)
         if begun and shard.folder.exists():
             manifest = open_prepared(shard.folder, check_pool=False).manifest
@@ -260,7 +268,7 @@ def _cut(prefix: Path, found: Found, opened: Opened, by: str | None, sequences: 
 
 
 def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> tuple[Path, KeyRecord] | None:
-    """Writes the table of a corpus's keys, for its shards to take theirs from; None if it has none."""
+    """Writes the table of all the corpus's keys, from which each shard takes its own; returns None without keys."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     record = gather_keys(folder, opened, progress)
@@ -268,7 +276,7 @@ def _whole_keys(folder: Path, opened: Opened, progress: Progress) -> tuple[Path,
 
 
 def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64]]:
-    """Returns shards' names, and which of them each row goes into: int64 [S]."""
+    """Cuts every `sequences` rows: returns the shards' names, from "0000", and the shard of each row, int64 [S]."""
     checked_integer("sequences", sequences, 1)
     num = -(-num_rows // sequences)
     _check_number(num, f"sequences = {sequences}")
@@ -276,7 +284,7 @@ def _by_size(num_rows: int, sequences: int) -> tuple[list[str], NDArray[np.int64
 
 
 def _by_value(found: Found, by: str) -> tuple[list[str], NDArray[np.int64]]:
-    """As `_by_size`, by the values of a column in their order of text."""
+    """Cuts by the values of a column: returns the values as text, sorted, and the shard of each row, int64 [S]."""
     number_of: dict[Any, int] = {}
     parts: list[NDArray[np.int64]] = []
     for column in _column(found, by):
@@ -317,7 +325,7 @@ def _column(found: Found, by: str) -> Iterator[Any]:
         for column in column_of(path, by):
             if types.is_nested(column.type):
                 raise ValueError(f"column {by} holds {column.type}; shards are cut by strings or integers")
-            is_encoded = types.is_dictionary(column.type)  # perhaps with values that no row has
+            is_encoded = types.is_dictionary(column.type)  # decoded, because it may have values that no row has
             yield column.dictionary_decode() if is_encoded else column
 
 

@@ -1,1 +1,1 @@
-"""Mixtures and takedowns: the TOML files that users write, and what they open."""
+"""Mixtures and takedowns: the TOML files that users write, and the mixtures and takedowns that these files describe."""

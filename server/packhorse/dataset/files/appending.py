@@ -1,7 +1,7 @@
-"""Adding a stage to a mixture's file, or taking the last ones back.
+"""Adding a stage to a mixture's file, or removing the last stages.
 
-Owns editing the file's text, and the order of locking, reading, checking and replacing. Leaves fields to
-`mixture_file`, and takedowns to `redacting`.
+Owns editing the file's text without touching what the user wrote elsewhere, and the order of locking, reading, checking
+and replacing. Leaves the file's fields to `mixture_file`, and editing takedowns to `redacting`.
 """
 
 import re
@@ -35,7 +35,7 @@ def append_to_mixture(
     *,
     replace: bool = False,
 ) -> tuple[MixtureDataset, MixtureDataset]:
-    r"""Adds a stage to a mixture's file, which is replaced as a whole: servers read the old text or the new one.
+    r"""Adds a stage to a mixture's file. The file is replaced in one step: servers read the old text or the new one.
 
     Example:
         >>> from packhorse.dataset import StageEntry, open_prepared
@@ -50,11 +50,12 @@ def append_to_mixture(
         [0]
 
     Args:
-        path: of the file.
-        stage: the weights from there on; None adds none.
-        from_position: of the run, epoch · num_bins + position; after the beginning of the last stage that stays.
-        dataset_of: opens the dataset of a name.
-        replace: whether stages that begin at `from_position` or later are taken back first.
+        path: path of the file.
+        stage: the new stage; None adds none.
+        from_position: the position of the run at which the new stage begins, epoch · num_bins + position. It must be
+            after the beginning of the last stage that stays.
+        dataset_of: a function that opens the dataset of a component's name.
+        replace: whether to remove the stages that begin at `from_position` or later first.
 
     Returns:
         The mixture as it was, and as it is now. They are the same up to `from_position`.
@@ -85,6 +86,7 @@ def append_to_mixture(
 
 
 def _opened(name: str, text: str, file: str, dataset_of: Callable[[str], PreparedDataset]) -> MixtureDataset:
+    """Opens the mixture that a file's text describes, which checks it as a server would."""
     content = MixtureFile.parse(text, file)
     return MixtureDataset(name, content, [dataset_of(component) for component in content.names])
 
@@ -128,6 +130,7 @@ def _cut(text: str, file: str, num_stages: int) -> str:
 
 
 def _says(text: str, file: str, wanted: MixtureFile) -> bool:
+    """Returns whether an edited text has exactly the wanted content; False also if it is no mixture."""
     try:
         return MixtureFile.parse(text, file) == wanted
     except MixtureError:

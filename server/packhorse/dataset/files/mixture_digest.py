@@ -1,6 +1,8 @@
-"""The digest of a mixture, and where two mixtures part.
+"""The digest of a mixture, and the position from which two mixtures differ.
 
-Owns its form: the last stages, with the digest of all up to each. A dataset's digest is in `digest`.
+A mixture's chain has a pair for each stage: the position where it begins, and a digest of it and all earlier stages.
+Owns the digest's form, the chain's last six pairs as text. The chain is made in `packhorse.epoch`; a dataset's digest
+is in `dataset/digest`.
 """
 
 from packhorse.epoch import Chain, first_difference
@@ -9,11 +11,11 @@ _STAGES = "stages="
 
 
 _MOST_STAGES = 6
-"""Stages that a mixture's digest names: the last ones, whose digests cover those before."""
+"""The most stages that a mixture's digest names, the last ones. Their digests cover the earlier stages too."""
 
 
 def mixture_digest(chain: Chain) -> str:
-    """Returns the digest of a mixture: where each of its last stages begins, and the digest of all up to there.
+    """Returns the digest of a mixture with a chain: the last pairs (begin of a stage, its digest) as text.
 
     Example:
         >>> mixture_digest(((0, "aa"), (500, "bb")))
@@ -23,7 +25,7 @@ def mixture_digest(chain: Chain) -> str:
 
 
 def parts_at(expected: str, chain: Chain) -> int | None:
-    """Returns the position of the run at which a mixture departs from the one that a run began with.
+    """Returns the position of the run from which a mixture differs from the one that the run began with.
 
     Example:
         >>> parts_at("stages=0:aa", ((0, "aa"), (500, "bb"))), parts_at("11-22-33-44", ((0, "aa"),))
@@ -31,20 +33,22 @@ def parts_at(expected: str, chain: Chain) -> int | None:
 
     Args:
         expected: the digest that the run began with.
-        chain: of the mixture.
+        chain: the chain of the mixture as it is now.
 
     Returns:
-        None if they are the same; 0 if they have nothing in common, as with a digest of something else.
+        The position; None if the mixtures are the same; 0 if they have nothing in common, or `expected` is not the
+        digest of a mixture.
     """
     begun = _chain_of(expected)
     if not begun:
         return 0
+    # `expected` may lack the first stages, so the chains are compared from the first stage that it names.
     alike = [number for number, stage in enumerate(chain) if stage == begun[0]]
     return first_difference(begun, chain[alike[0] :]) if alike else 0
 
 
 def _chain_of(digest: str) -> Chain:
-    """Returns what a mixture's digest names; nothing for any other digest."""
+    """Returns the pairs in a mixture's digest; none for any other digest."""
     pairs = [pair.partition(":") for pair in digest.removeprefix(_STAGES).split(",")]
     if not digest.startswith(_STAGES) or not all(first.isdecimal() for first, _, _ in pairs):
         return ()

@@ -1,7 +1,7 @@
 """`NAME.mixture.toml`: a mixture as its user writes it.
 
-Owns the file's fields and the refusal of wrong ones. Leaves changes of its text to `appending`, and datasets, and the
-positions at which stages end, to `open_mixture`.
+Owns the file's fields and the refusal of wrong ones. Leaves changes of its text to `appending`, opening the datasets,
+and the positions at which stages end, to `open_mixture`, and which bins a mixture draws to `packhorse.epoch`.
 """
 
 import json
@@ -28,14 +28,15 @@ from packhorse.parameters import parameter
 from packhorse.topology import checked_integer
 
 MIXTURE_SUFFIX = ".mixture.toml"
-"""What follows a mixture's name in the name of its file."""
+"""The end of a mixture's file name, after the mixture's name."""
 
 MOST_MIXTURE_BYTES = 4 << 20
-"""A larger file is no mixture."""
+"""The most bytes of a mixture's file; a larger file is refused."""
 
 _MOST_BINS = 2**62
 _MOST_WEIGHT = Decimal(10) ** 12
 _MOST_DIGITS = 15
+"""The most decimal places of a weight."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WINDOWED = re.compile(r"windowed\((\d+)\)")
 _GLOBAL = "global"
@@ -50,35 +51,38 @@ class MixtureError(PreparedDatasetError):
 
 
 class Draw(StrEnum):
-    """What is drawn of a component at once."""
+    """How much of a component the mixture takes at a time, before it chooses a component again."""
 
     BINS = "bins"
-    """A bin."""
+    """One bin."""
     STEPS = "steps"
     """All bins of a step, over all ranks."""
 
 
 class Unit(StrEnum):
-    """What the end of a stage is counted in, from the run's beginning."""
+    """The unit in which the end of a stage is given. It is counted from the beginning of the run."""
 
     BINS = "bins"
+    """`until_bins`: bins of the mixture."""
     TOKENS = "tokens"
+    """`until_tokens`: tokens of sequences, on average over bins."""
     STEPS = "steps"
+    """`until_steps`: steps of `bins_per_step` bins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Where a stage ends."""
+    """The end of a stage, such as `until_bins = 5000`."""
 
     count: int
-    """At least 1."""
+    """Number of units from the beginning of the run, at least 1."""
     unit: Unit = Unit.BINS
-    """What the number counts."""
+    """Unit of the number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEntry:
-    """One of the file's stages.
+    """One stage of the file, a table [[stages]].
 
     Example:
         >>> StageEntry(weights={"web": 70, "code": 30}).by
@@ -88,9 +92,9 @@ class StageEntry:
     weights: Mapping[str, int | Decimal]
     """Component → weight of at least 0, as written: an integer, or a decimal of at most 15 places."""
     by: WeightsBy = WeightsBy.BINS
-    """What weights are shares of."""
+    """Quantity that weights are shares of."""
     until: Until | None = None
-    """Where the next stage begins; None for the last."""
+    """End of the stage, where the next one begins; None for the last."""
 
     def __post_init__(self) -> None:
         """Checks the weights."""
@@ -117,14 +121,14 @@ class ComponentEntry:
     """
 
     num_windows: int = 1
-    """Locality windows of each of its epochs."""
+    """Number of locality windows in each epoch of the component; 1 shuffles it as a whole."""
     most_epochs: int = 1
-    """The most of its epochs that an epoch of the mixture takes, if components are not repeated."""
+    """The most epochs of the component in one epoch of the mixture, if components are not repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureFile:
-    r"""What a file says.
+    r"""The content of a mixture's file.
 
     Example:
         >>> MixtureFile.parse('[[stages]]\nweights = {web = 70, code = 30}', "my.mixture.toml").names
@@ -132,24 +136,24 @@ class MixtureFile:
     """
 
     stages: tuple[StageEntry, ...]
-    """In order, at least one."""
+    """Stages in order, at least one."""
     when_out: WhenOut = WhenOut.REPEAT
-    """What happens after the last bin of a component's epoch."""
+    """Policy after the last bin of a component's epoch."""
     epoch_bins: int | None = None
-    """Bins of an epoch of the mixture; None for as many as its components have, see `packhorse.epoch.Mixture`."""
+    """Bins in an epoch of the mixture; None for as many as its components have, see `packhorse.epoch.Mixture`."""
     bins_per_step: int | None = None
-    """Bins of one step over all ranks, for stages that end at steps, or steps that are drawn."""
+    """Bins in one step over all ranks; needed if stages end at steps, or if steps are drawn."""
     draw: Draw = Draw.BINS
-    """What is drawn of a component at once."""
+    """How much of a component is drawn at a time."""
     max_seq_len: int | None = None
-    """Capacity of the mixture's bins, into which those of shorter components are joined; None for the longest
-    component's, in which the bins of shorter ones leave room."""
+    """Capacity of the mixture's bins in tokens; several bins of a shorter component are joined into one. None for the
+    capacity of the longest component; bins of shorter ones are then not joined, and leave room."""
     components: Mapping[str, ComponentEntry] = field(default_factory=dict)
-    """Component → its table; the defaults for those without one."""
+    """Component → its table. A component without a table is missing here, and has the defaults of `ComponentEntry`."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Components, in the order in which weights first name them; a later stage adds at the end."""
+        """Names of components, in the order in which weights first name them; a later stage adds names at the end."""
         return tuple(dict.fromkeys(name for stage in self.stages for name in stage.weights))
 
     @classmethod
@@ -198,11 +202,11 @@ class MixtureFile:
 
     @property
     def bins_per_draw(self) -> int:
-        """Consecutive bins of one component."""
+        """Bins of one component that follow each other at each draw: `bins_per_step`, or 1 if single bins are drawn."""
         return (self.bins_per_step or 1) if self.draw is Draw.STEPS else 1
 
     def appended(self, stage: StageEntry, from_position: int) -> "MixtureFile":
-        """Returns the file with other weights from a position of the run on."""
+        """Returns the file with one more stage, which begins at `from_position` of the run."""
         checked_integer("from_position", from_position, 1, _MOST_BINS)
         last = replace(self.stages[-1], until=Until(from_position))
         return replace(self, stages=(*self.stages[:-1], last, stage))
@@ -228,7 +232,7 @@ def render_stage(stage: StageEntry) -> str:
 
 @contextmanager
 def _refused(file: str, text: str, header: str = "", number: int = 0) -> Iterator[None]:
-    """Adds the file and the line to the error of a field."""
+    """Turns a FieldError of the body into a MixtureError with the file and the line; the rest as in `line_of`."""
     try:
         yield
     except FieldError as error:
@@ -236,7 +240,7 @@ def _refused(file: str, text: str, header: str = "", number: int = 0) -> Iterato
 
 
 def _stages(content: dict[str, Any], file: str, text: str) -> tuple[StageEntry, ...]:
-    """Reads the tables [[stages]], and refuses unknown fields at the top."""
+    """Reads the tables [[stages]], and refuses unknown fields at the top of the file."""
     _check_keys("", content, ("stages", "when_out", "epoch_bins", "bins_per_step", "draw", "max_seq_len", "components"))
     tables = content.get("stages")
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
@@ -251,6 +255,7 @@ def _stages(content: dict[str, Any], file: str, text: str) -> tuple[StageEntry, 
 
 
 def _stage(at: str, table: dict[str, Any]) -> StageEntry:
+    """Reads one table [[stages]]; `at` is its prefix in messages, such as "stages[0]."."""
     _check_keys(at, table, ("weights", "by", *(f"until_{unit}" for unit in Unit)))
     weights = table.get("weights")
     if not isinstance(weights, dict) or not weights:
@@ -312,6 +317,7 @@ def _components(tables: object, mixture: MixtureFile, file: str, text: str) -> d
 
 
 def _component(name: str, table: object, mixture: MixtureFile) -> ComponentEntry:
+    """Reads the table [components.NAME] of one component."""
     at = f"components.{name}"
     if name not in mixture.names:
         raise FieldError(name, f"{at}: no stage gives {name} a weight; there are {', '.join(mixture.names)}")
@@ -329,6 +335,7 @@ def _component(name: str, table: object, mixture: MixtureFile) -> ComponentEntry
 
 
 def _num_windows(at: str, shuffle: object) -> int:
+    """Reads the field `shuffle`: "global" is one window, "windowed(64)" is 64."""
     if shuffle == _GLOBAL:
         return 1
     match = _WINDOWED.fullmatch(shuffle) if isinstance(shuffle, str) else None
@@ -344,12 +351,12 @@ def _check_keys(at: str, table: Mapping[str, Any], known: tuple[str, ...]) -> No
 
 
 def _shown(value: object) -> str:
-    """Returns a value as it was written."""
+    """Returns a value as its user wrote it, without the class name of a Decimal."""
     return str(value) if isinstance(value, Decimal) else repr(value)
 
 
 def _integer(at: str, table: Mapping[str, Any], key: str, most: int) -> int | None:
-    """Returns a count; None if the field is missing."""
+    """Returns a field's integer in [1, most]; None if the field is missing."""
     if key not in table:
         return None
     value = table[key]
@@ -358,7 +365,7 @@ def _integer(at: str, table: Mapping[str, Any], key: str, most: int) -> int | No
 
 
 def _choice(at: str, table: Mapping[str, Any], key: str, kind: type[_Choice], default: _Choice) -> _Choice:
-    """Returns a field with a fixed set of values."""
+    """Returns a field that has a fixed set of values, as a member of `kind`."""
     value = table.get(key, default)
     if not isinstance(value, str) or value not in list(kind):
         raise FieldError(key, f"{at}{key} must be one of {', '.join(kind)}, got {value!r}")
@@ -366,5 +373,5 @@ def _choice(at: str, table: Mapping[str, Any], key: str, kind: type[_Choice], de
 
 
 def _key(name: str) -> str:
-    """Returns a name as a TOML key."""
+    """Returns a component's name as a TOML key, in quotes if TOML needs them."""
     return name if _BARE_KEY.fullmatch(name) else json.dumps(name)

@@ -1,7 +1,8 @@
 """A mixture of prepared datasets, open: its file, with the datasets that it names.
 
-Owns the way from the file to epochs: components, the positions at which stages end, facts of all components together,
-and the digest. Leaves the file's fields to `mixture_file`, and the arithmetic of mixtures to `packhorse.epoch`.
+Owns the way from the file to epochs: components and their cache, the positions at which stages end, and facts of all
+components together. Leaves the file's fields to `mixture_file`, the digest's form to `mixture_digest`, and which bins a
+mixture draws to `packhorse.epoch`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,17 +38,17 @@ from packhorse.epoch import (
 from packhorse.storage import BoundedCache
 
 MORE_EPOCHS = 64
-"""Further epochs that are remembered: ranks of a run may be in several epochs of one component."""
+"""Further epochs in the cache, of any component and run: ranks of a run may be in several epochs of one component."""
 
 _MOST_RUNS = 2
-"""A run's epochs take 45 MB in a mixture of a thousand shards."""
+"""Runs whose last epochs are in the cache. One run's epochs take 45 MB in a mixture of a thousand shards."""
 
 
 class KeptEpochs:
-    """Remembers epochs of components: the last one of each component for the two runs used last, and a few more.
+    """A cache of components' epochs: for the two runs used last, each component's last epoch, and some more epochs.
 
-    A run reads a component's epochs one after the other, so each makes room for the next, and a run alone takes no more
-    memory than an epoch of each. Safe to be used by many threads.
+    A run reads a component's epochs one after the other, so an epoch takes the place of the one before it. Safe to be
+    used by many threads.
 
     Example:
         >>> made = []
@@ -58,8 +59,8 @@ class KeptEpochs:
         [(0, 7, 0), (0, 7, 1)]
 
     Args:
-        make: lays out an epoch of a component, from its number, the run's seed and the epoch's number, in some 25
-            microseconds.
+        make: a function that makes an epoch from the component's number, the run's seed and the epoch's number, in
+            about 25 microseconds.
     """
 
     def __init__(self, make: Callable[[int, int, int], Source]) -> None:
@@ -67,7 +68,13 @@ class KeptEpochs:
         self._made = lru_cache(maxsize=MORE_EPOCHS)(make)
 
     def get(self, component: int, run: int, epoch: int) -> Source:
-        """Returns an epoch of a component, made where it is not remembered."""
+        """Returns an epoch of a component, from the cache or made now.
+
+        Args:
+            component: number of the component.
+            run: seed of the run.
+            epoch: number of the component's epoch.
+        """
         latest = self._latest.get(run, dict)
         known = latest.get(component)
         if known is None or known[0] != epoch:
@@ -76,7 +83,7 @@ class KeptEpochs:
 
 
 _MOST_SEEDS = 4
-"""Runs whose mixtures are remembered; laying one out again takes a millisecond."""
+"""Runs whose `Mixture` is in a cache; making one again takes a millisecond."""
 
 
 class MixtureDataset:
@@ -90,12 +97,12 @@ class MixtureDataset:
         [0, 0, 0, 0, 0, 0, 0, 0]
 
     Args:
-        name: by which it is served.
-        file: what its file says.
-        datasets: those that it names, in the order of `file.names`.
+        name: the name by which it is served.
+        file: the content of its file.
+        datasets: the datasets of its components, in the order of `file.names`.
 
     Raises:
-        MixtureError: datasets do not go together, or cannot do what the file asks; names the way out.
+        MixtureError: the datasets do not go together, or cannot do what the file asks; the message says what to do.
     """
 
     def __init__(self, name: str, file: MixtureFile, datasets: Sequence[PreparedDataset]) -> None:
@@ -145,7 +152,7 @@ class MixtureDataset:
 
     @property
     def settled_epoch(self) -> int:
-        """The first epoch that lies in the last stage as a whole."""
+        """The first epoch that is in the last stage from its beginning to its end."""
         return -(-self.chain[-1][0] // self.num_bins)
 
     @property
@@ -162,28 +169,28 @@ class MixtureDataset:
 
     @property
     def has_templates(self) -> bool:
-        """Whether a bin's template tells the lengths of its sequences, in all components."""
+        """Whether a bin's template gives its sequences' rooms, in all components."""
         return all(dataset.has_templates for dataset in self.datasets)
 
     @property
     def key_tables(self) -> dict[str, Keys | None]:
-        """Each component's keys, in the order of components."""
+        """Component → its keys, in the order of components; None for a component without keys."""
         return {dataset.name: dataset.keys for dataset in self.datasets}
 
     @property
     def num_rooms(self) -> int:
-        """Distinct lengths of all components."""
+        """The sum of the components' numbers of distinct rooms."""
         return sum(dataset.num_rooms for dataset in self.datasets)
 
     @property
     def shares(self) -> list[tuple[Fraction, ...]]:
-        """Which share of its bins each component has, for every stage."""
+        """For every stage, the share of the stage's bins that each component has."""
         components = self._components(0)
         return [bin_shares(stage, components, number) for number, stage in enumerate(self._stages)]
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Facts of the first epoch, on average over seeds; the ledger sums those of all components."""
+        """A manifest of the first epoch: counts are averages over seeds, `over_length` is the sum over components."""
         manifests = [dataset.manifest for dataset in self.datasets]
         first = manifests[0]
         is_laid_alike = {each.options.context for each in manifests} == {first.options.context} and {
@@ -192,6 +199,7 @@ class MixtureDataset:
         given = self.mixture(0).epoch(0).taken
 
         def about(what: Callable[[Manifest], int]) -> int:
+            """Returns the sum of a count over components, each times its number of epochs in one of the mixture."""
             return round(
                 sum(
                     Fraction(what(each) * taken.num_bins, num_bins)
@@ -237,6 +245,7 @@ class MixtureDataset:
         )
 
     def _mixture(self, seed: int) -> Mixture:
+        """Makes the mixture of a run with a seed; `mixture` remembers it."""
         return Mixture(
             self._components(seed),
             self._stages,
@@ -250,6 +259,7 @@ class MixtureDataset:
         return [self._component(number, seed) for number in range(len(self.datasets))]
 
     def _component(self, number: int, seed: int) -> Component:
+        """Describes a component, by its number, to `Mixture`, for a run with a seed."""
         dataset, rows, entry = self.datasets[number], self.rows_per_bin[number], self._entry(number)
         manifest, num_windows = dataset.manifest, entry.num_windows
         return Component(
@@ -267,19 +277,19 @@ class MixtureDataset:
         )
 
     def _component_epoch(self, number: int, seed: int, epoch: int) -> Source:
-        """Returns an epoch of a component, in bins of the mixture, under the seed of a run."""
+        """Returns an epoch of a component, in bins of the mixture; its seed follows from the run's seed."""
         rows, own_seed = self.rows_per_bin[number], derive_key(seed, number, "component")
         own = self.datasets[number].epoch(epoch, seed=own_seed, num_windows=self._entry(number).num_windows)
         return own if rows == 1 else JoinedSource(own, rows)
 
     def _entry(self, number: int) -> ComponentEntry:
-        """Returns a component's table in the file."""
+        """Returns a component's table in the file, or the defaults."""
         return self.file.components.get(self.datasets[number].name, ComponentEntry())
 
     def _resolved(self) -> list[Stage]:
-        """Returns the stages with `until` as positions of the run."""
+        """Returns the stages with each `until` turned into a position of the run."""
         components, stages = self._components(0), []
-        position, tokens = 0, Fraction(0)  # where a stage begins, and how many tokens of the run come before it
+        position, tokens = 0, Fraction(0)  # where a stage begins, and about how many tokens of the run come before it
         tokens_of_bin = [
             Fraction(dataset.manifest.own_tokens, num_bins)
             for dataset, num_bins in zip(self.datasets, self.component_bins, strict=True)
@@ -300,7 +310,14 @@ class MixtureDataset:
         return stages
 
     def _end(self, entry: StageEntry, position: int, tokens: Fraction, mean_tokens: Fraction) -> int:
-        """Returns the position at which a stage ends that begins at `position`, after `tokens` of the run."""
+        """Returns the position at which a stage ends.
+
+        Args:
+            entry: the stage.
+            position: the position at which it begins.
+            tokens: tokens of the run before that position, on average.
+            mean_tokens: tokens in a bin of the stage, on average.
+        """
         assert entry.until is not None
         if entry.until.unit is Unit.BINS:
             return entry.until.count
@@ -311,6 +328,7 @@ class MixtureDataset:
 
 
 def _mean(values: Sequence[Fraction], shares: Sequence[Fraction]) -> Fraction:
+    """Returns the mean of values, weighted by shares that sum to 1."""
     return sum((share * value for share, value in zip(shares, values, strict=True)), Fraction(0))
 
 
@@ -339,7 +357,7 @@ def _rows_per_bin(file: MixtureFile, dataset: PreparedDataset) -> int:
 
 
 def _resources_of(manifests: Sequence[Manifest]) -> Iterator[ResourceRecord]:
-    """Yields the resources of components, each once; how much there is of it is that of all together."""
+    """Yields each resource of the components once, with `total` summed and `most` taken over all components."""
     found: dict[str, list[ResourceRecord]] = {}
     for manifest in manifests:
         for each in manifest.resources:
@@ -350,7 +368,7 @@ def _resources_of(manifests: Sequence[Manifest]) -> Iterator[ResourceRecord]:
 
 
 def _check_alike(datasets: Sequence[PreparedDataset]) -> None:
-    """Refuses components that round lengths up to rooms differently, since a batch has one way, or differ in caps."""
+    """Raises a ValueError if components cannot share a batch: they differ in caps or rooms, or share prefixes."""
     first = datasets[0]
     caps: dict[str, tuple[str, int | None]] = {}
     for dataset in datasets:

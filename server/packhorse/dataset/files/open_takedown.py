@@ -1,7 +1,7 @@
-"""Takedowns in force: the redactions and skips of one dataset or mixture.
+"""Takedowns in force: the redactions and skips of one dataset or mixture, applied to bins.
 
-Owns finding redacted sequences among those of bins, and putting a mixture's file together with its components'. Leaves
-the fields of files to `takedown_file`, and leaving positions out to `packhorse.epoch`.
+Owns finding the redacted sequences of bins, and combining a mixture's file with its components' files. Leaves the
+fields of files to `takedown_file`, and leaving positions out to `packhorse.epoch`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,15 @@ from packhorse.epoch import Bins, PoolArray
 from packhorse.topology import ADDED, Skips
 
 MASKED = -1
-"""In place of a token: the sequence keeps its own, and is masked from the loss."""
+"""A value of `Redacted.tokens`: the sequence keeps its tokens, and is masked from the loss."""
 
 _UNTOUCHED = -2
+"""A value used while redactions are applied: the sequence is not redacted."""
 
 _NO_SKIPS = Skips()
 
 _SPARSENESS, _LEAST_BITS, _MOST_BITS = 16, 12, 24
-"""Entries for each named id in the table that rules most other ids out, and the bounds of its size's logarithm."""
+"""Size of the table `_Named.may_be_named`: entries for each named id, and bounds of the size as powers of 2."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +32,9 @@ class Redacted:
     """Which sequences of some bins are redacted."""
 
     entries: NDArray[np.int64]
-    """Their indices among all sequences of the bins: int64 [n], ascending."""
+    """Indices of the redacted sequences among all sequences of the bins: int64 [n], ascending."""
     tokens: NDArray[np.int64]
-    """What replaces each of their tokens, `MASKED` where they keep their own: int64 [n]."""
+    """For each of them, the token that replaces all of its tokens, or `MASKED` if it keeps them: int64 [n]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,19 +43,21 @@ class _Named:
 
     redactions: tuple[Redaction, ...]
     ids: NDArray[np.int64]
-    """Ascending, distinct."""
+    """All ids that the redactions name: int64 [n], ascending, distinct."""
     may_be_named: NDArray[np.bool_]
-    """Whether one of them has these lowest bits, which rules out most sequences of most bins."""
+    """For each value of an id's lowest bits, whether any named id has it: bool [a power of 2]. One look rules out most
+    sequences, which are not redacted, without a search in `ids`."""
 
     @classmethod
     def of(cls, redactions: tuple[Redaction, ...]) -> "_Named":
+        """Collects the ids of redactions of one dataset."""
         ids = np.unique(np.concatenate([redaction.ids for redaction in redactions]))
         may_be_named = np.zeros(1 << min(max((_SPARSENESS * len(ids)).bit_length(), _LEAST_BITS), _MOST_BITS), np.bool_)
         may_be_named[ids & (len(may_be_named) - 1)] = True
         return cls(redactions, ids, may_be_named)
 
     def hits(self, ids: PoolArray) -> NDArray[np.int64]:
-        """Returns the indices of those ids that are named, ascending."""
+        """Returns the indices of the ids that are named, ascending: int64 [k] for ids [n]."""
         likely = np.flatnonzero(self.may_be_named[ids & ids.dtype.type(len(self.may_be_named) - 1)])
         return likely[_indices_in(ids[likely].astype(np.int64, copy=False), self.ids)]
 
@@ -74,16 +77,17 @@ class Takedown:
     """
 
     file: TakedownFile = field(default_factory=TakedownFile)
-    """Its own file, whose skips count positions of the dataset's, or the mixture's, own epochs."""
+    """The file of the dataset or mixture itself. Its skips are positions in the epochs of that dataset or mixture."""
     redactions: tuple[Redaction, ...] = ()
-    """Redactions of a mixture's components, then its own, each with its component."""
+    """Redactions that apply: a mixture's components' first, then its own, each with its component."""
     digests: tuple[str, ...] = ()
-    """Digest of each redaction, with those before it in its file."""
+    """A digest for each redaction, which covers the redactions before it in its file too."""
     _named: Mapping[int, _Named] = field(default_factory=dict)
+    """Number of a component (0 for a dataset) → its redactions; without components that have no redaction."""
 
     @classmethod
     def of_dataset(cls, file: TakedownFile) -> "Takedown":
-        """Returns what a dataset's own file takes away.
+        """Returns the takedown of a dataset with a file.
 
         Raises:
             TakedownError: a redaction names a component.
@@ -97,17 +101,18 @@ class Takedown:
 
     @classmethod
     def of_mixture(cls, file: TakedownFile, components: Mapping[str, TakedownFile]) -> "Takedown":
-        """Returns what a mixture's file and those of its components take away.
+        """Returns the takedown of a mixture, from its own file and its components' files.
 
-        A component's redactions hold in the mixture from its beginning, since their positions are of runs of that
-        component alone. Its skips hold in such runs only.
+        A component's redactions apply in the mixture from the beginning of a run: the `from_position` in the
+        component's file counts positions of runs on that component only. Its skips do not apply in the mixture, for the
+        same reason.
 
         Args:
-            file: the mixture's.
-            components: each component's by its name, in the mixture's order.
+            file: the content of the mixture's file.
+            components: component → the content of its file, in the mixture's order.
 
         Raises:
-            TakedownError: a redaction names no component.
+            TakedownError: a redaction of `file` names none of the components.
         """
         for number, redaction in enumerate(file.redactions):
             if redaction.component not in components:
@@ -127,6 +132,7 @@ class Takedown:
     def _of(
         cls, file: TakedownFile, redactions: Sequence[Redaction], chain: Sequence[str], names: Sequence[str]
     ) -> "Takedown":
+        """Returns a takedown with its redactions sorted by component; `names` are the components, or [""]."""
         named = {}
         for number, name in enumerate(names):
             own = tuple(each for each in redactions if each.component == name and len(each.ids))
@@ -136,16 +142,16 @@ class Takedown:
 
     @property
     def digest(self) -> str:
-        """Digest of all redactions; empty without any."""
+        """A digest of all redactions; empty if there are none."""
         return fingerprint(self.digests) if self.digests else ""
 
     def __bool__(self) -> bool:
-        """Whether anything is taken away."""
+        """Returns whether anything is taken away."""
         return bool(self.redactions or self.file.skips)
 
     @property
     def skips(self) -> tuple[SkipEntry, ...]:
-        """The skips of its own file."""
+        """The skips of the dataset's or mixture's own file."""
         return self.file.skips
 
     def skips_of(self, epoch: int, seed: int) -> Skips:
@@ -155,14 +161,14 @@ class Takedown:
     def redacted(
         self, bins: Bins, *, epoch: int, seed: int | None, num_bins: int, skips: Skips = _NO_SKIPS
     ) -> Redacted | None:
-        """Returns which sequences of bins are redacted; None for no sequence.
+        """Returns the redacted sequences of some bins; None if there are none.
 
         Args:
-            bins: of one epoch; those of a mixture with `component_ids`.
-            epoch: 0-based.
-            seed: of the run; None if positions are not those of a run.
-            num_bins: of the whole epoch.
-            skips: of the epoch; the bins' positions do not count them.
+            bins: bins of one epoch; of a mixture, with `component_ids`.
+            epoch: number of the epoch, 0-based.
+            seed: seed of the run; None if the positions are not those of a run.
+            num_bins: bins in the whole epoch.
+            skips: positions that the epoch leaves out; the bins' positions are numbered without them.
         """
         if not self._named:
             return None
@@ -205,7 +211,10 @@ def _indices_in(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np
 
 
 def _whole_positions(positions: NDArray[np.int64], num_bins: int, skips: Skips) -> NDArray[np.int64]:
-    """Returns the positions of the whole epoch; the epoch's last for bins that the remainder policy added."""
+    """Returns positions as numbered with the skipped ones; the epoch's last for bins that the remainder policy added.
+
+    `gaps` are the positions, numbered without skips, before which the ranges of `skips` were left out.
+    """
     whole = positions.copy()
     for (first, end), gap in zip(skips.ranges, skips.gaps(), strict=True):
         whole[positions >= gap] += end - first

@@ -1,7 +1,7 @@
 """Adding a redaction to a takedown's file.
 
-Owns editing the file's text, and the order of locking, reading, checking and replacing. Leaves fields to
-`takedown_file`, and mixtures to `appending`.
+Owns editing the file's text, and the order of locking, reading, checking and replacing. Leaves the file's fields to
+`takedown_file`, and editing mixtures to `appending`.
 """
 
 import json
@@ -22,7 +22,7 @@ from packhorse.storage import hold_lock, replace_bytes
 
 
 def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], object]) -> TakedownFile:
-    r"""Adds a redaction to a takedown's file, which is replaced as a whole: servers read the old text or the new one.
+    r"""Adds a redaction to a takedown's file, which is replaced in one step: servers read the old text or the new one.
 
     Example:
         >>> import numpy as np
@@ -31,12 +31,12 @@ def redact(path: Path, redaction: Redaction, check: Callable[[TakedownFile], obj
         [4]
 
     Args:
-        path: of the file, which is made if it is missing.
-        redaction: the new one.
-        check: raises if the dataset cannot do what the file then says.
+        path: path of the file, which is created if it is missing.
+        redaction: the redaction to add.
+        check: a function that is called with the file's new content, and raises an error if the dataset cannot do it.
 
     Returns:
-        What the file says now.
+        The file's new content.
 
     Raises:
         TakedownError: the file or the redaction is wrong; the file stays as it was.
@@ -69,6 +69,7 @@ def _with_redaction(text: str, file: str, redaction: Redaction, read_ids: ReadId
 
 
 def _render(redaction: Redaction) -> str:
+    """Returns the TOML of a redaction."""
     lines = ["[[redact]]"]
     if redaction.component:
         lines.append(f"component = {_quoted(redaction.component)}")

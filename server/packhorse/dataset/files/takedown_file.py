@@ -1,7 +1,7 @@
 """`NAME.takedown.toml`: redactions and skips of a dataset or a mixture, as its user writes them.
 
-Owns the file's fields, the refusal of wrong ones by field and line, and the ids of keys. Leaves adding a redaction to
-`redacting`, and taking sequences away from bins to `open_takedown`.
+Owns the file's fields, the refusal of wrong ones by field and line, files of ids, and turning keys into ids. Leaves
+adding a redaction to `redacting`, and finding redacted sequences in bins to `open_takedown`.
 """
 
 import tomllib
@@ -25,13 +25,14 @@ from packhorse.formats.keys import check_key, ids_and_keys, shown_key
 from packhorse.topology import Skips, checked_integer
 
 TAKEDOWN_SUFFIX = ".takedown.toml"
-"""What follows the name of a dataset or mixture in the name of its takedown's file."""
+"""The end of a takedown's file name, after the name of the dataset or mixture."""
 
 MOST_TAKEDOWN_BYTES = 32 << 20
-"""A larger file, or file of ids, is refused."""
+"""The most bytes of a takedown's file, or of a file of ids; a larger one is refused."""
 
 _MOST_TOKEN = 2**31 - 1
 _LARGEST = 2**64 - 1
+"""The largest seed, and the largest number of an epoch."""
 _REDACT_KEYS = ("ids", "ids_file", "action", "token", "component", "seed", "from_position", "reason")
 _SKIP_KEYS = ("positions", "epoch", "seed", "reason")
 
@@ -41,12 +42,12 @@ class TakedownError(PreparedDatasetError):
 
 
 class Action(StrEnum):
-    """What happens to the tokens of a redacted sequence."""
+    """Treatment of a redacted sequence's tokens."""
 
     MASK = "mask"
-    """They stay in the row, and no loss is taken on them."""
+    """The tokens stay in the row, and no loss is taken on them."""
     REPLACE = "replace"
-    """One token replaces each, and no loss is taken on them."""
+    """One token, the same for all, replaces each of them, and no loss is taken on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,30 +68,31 @@ class Redaction:
     component: str = ""
     """Their component in a mixture; empty in a dataset."""
     seed: int | None = None
-    """Seed of a run that had trained on them before `from_position`; None for no such run."""
+    """Seed of a run that had already trained on them before `from_position`; None if there is no such run."""
     from_position: int = 0
-    """Position of that run, epoch · num_bins + position, from which the redaction applies."""
+    """Position of that run, epoch · num_bins + position, from which the redaction applies. In any other run it applies
+    from the beginning."""
     reason: str = ""
     """Reason, for people."""
 
     @property
     def action(self) -> Action:
-        """What happens to their tokens."""
+        """Treatment of the sequences' tokens."""
         return Action.MASK if self.token is None else Action.REPLACE
 
     def digest(self, after: str) -> str:
-        """Returns the digest of this redaction and, by their digest, of those before it."""
+        """Returns a digest of this redaction and all redactions before it, whose digest is `after` ("" without any)."""
         ids = self.ids.astype("<i8").tobytes().hex()
         return fingerprint([after, self.component, ids, self.token, self.seed, self.from_position, *self.keys])
 
     def resolved(self, table: Keys | None) -> tuple["Redaction", list[str]]:
-        """Returns the same redaction with ids only, and the keys that are unknown.
+        """Returns the same redaction with ids instead of keys, and a list of its keys that the table does not have.
 
         Args:
-            table: the keys of its dataset or component; None for one without keys.
+            table: the keys of the redaction's dataset or component; None if that has no keys.
 
         Raises:
-            ValueError: it names keys, and the table is None.
+            ValueError: the redaction names keys, and the table is None.
         """
         if not self.keys:
             return self, []
@@ -107,7 +109,7 @@ class Redaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipEntry:
-    """Positions that are left out."""
+    """Positions of an epoch whose bins are left out."""
 
     positions: Skips
     """Ranges of positions of an epoch."""
@@ -120,12 +122,12 @@ class SkipEntry:
 
 
 ReadIds = Callable[[str], str]
-"""Returns the text of a file of ids, by its name; a TakedownError if it cannot be read."""
+"""A function that returns the text of a file of ids, by its name; it raises a TakedownError if it cannot be read."""
 
 
 @dataclass(frozen=True)
 class TakedownFile:
-    r"""What a file says.
+    r"""The content of a takedown's file.
 
     Example:
         >>> file = TakedownFile.parse('[[redact]]\nids = [17, 4]\nreason = "private"', "web.takedown.toml")
@@ -134,15 +136,15 @@ class TakedownFile:
     """
 
     redactions: tuple[Redaction, ...] = ()
-    """Redactions in the file's order. If two name an id, the later one applies."""
+    """Redactions in the file's order. If several name an id, the last of them applies."""
     skips: tuple[SkipEntry, ...] = ()
     """Skips in the file's order."""
     ids_files: tuple[str, ...] = ()
-    """Names of the files of ids."""
+    """Names of the files of ids that redactions refer to."""
 
     @cached_property
     def chain(self) -> tuple[str, ...]:
-        """The digest of every redaction, each with those before it."""
+        """A digest for each redaction, which covers the redactions before it too."""
         digests: list[str] = []
         for redaction in self.redactions:
             digests.append(redaction.digest(digests[-1] if digests else ""))
@@ -158,19 +160,19 @@ class TakedownFile:
         )
 
     def resolved(self, tables: Mapping[str, Keys | None]) -> "TakedownFile":
-        """Returns the same file with ids only. An unknown key takes nothing away, like an unknown id.
+        """Returns the same content with ids instead of keys. An unknown key takes nothing away, like an unknown id.
 
         Args:
-            tables: keys by component; "" for a dataset.
+            tables: component → its keys, None if it has none; the name is "" if the file is of a dataset.
 
         Raises:
-            TakedownError: a redaction names keys where there are none, or keys without a component.
+            TakedownError: a redaction names keys of a dataset or component that has no keys.
         """
         if not any(redaction.keys for redaction in self.redactions):
             return self
         redactions = []
         for number, redaction in enumerate(self.redactions):
-            try:  # a component that is missing or unknown is refused with the ids
+            try:  # a component that is missing or unknown is refused later, by `Takedown.of_mixture`
                 known = redaction.component in tables
                 redactions.append(redaction.resolved(tables[redaction.component])[0] if known else redaction)
             except ValueError as error:
@@ -178,7 +180,7 @@ class TakedownFile:
         return replace(self, redactions=tuple(redactions))
 
     def is_same(self, other: "TakedownFile") -> bool:
-        """Whether another file takes away the same."""
+        """Returns whether another file takes away the same sequences and positions."""
         return self.chain == other.chain and self.skips == other.skips
 
     @classmethod
@@ -217,7 +219,7 @@ class TakedownFile:
 
 
 def read_ids_of(path: Path, refuse: Callable[[Path], None] = lambda _: None) -> ReadIds:
-    """Returns a function that reads the files of ids that a takedown's file names, which are beside it.
+    """Returns a function that reads files of ids; they must be in the folder of the takedown's file.
 
     Example:
         >>> size = Path("gone.txt").write_text("3 4")
@@ -225,11 +227,12 @@ def read_ids_of(path: Path, refuse: Callable[[Path], None] = lambda _: None) -> 
         '3 4'
 
     Args:
-        path: of the takedown's file.
-        refuse: raises for a file that may not be read.
+        path: path of the takedown's file.
+        refuse: a function that raises an error for a file that may not be read.
     """
 
     def read(name: str) -> str:
+        """Returns the text of a file of ids that is in the same folder."""
         if not name or Path(name).name != name or name.startswith("."):
             raise TakedownError(
                 f"{name!r} is not the name of a file beside {path.name}; put it there, and give only its name"
@@ -256,16 +259,16 @@ def takedown_text(path: Path) -> str:
 
 
 class Names(NamedTuple):
-    """Names of sequences."""
+    """Ids and keys of sequences."""
 
     ids: NDArray[np.int64]
-    """int64 [n], ascending, distinct."""
+    """The ids: int64 [n], ascending, distinct."""
     keys: tuple[str, ...]
-    """Ascending, distinct."""
+    """The keys, ascending, distinct."""
 
 
 def parse_ids(text: str, name: str) -> Names:
-    r"""Reads ids, separated by commas, spaces or line ends, and keys, one a line; see `ids_and_keys`.
+    r"""Reads ids, separated by commas, spaces or line ends, and keys, one on a line; see `ids_and_keys`.
 
     Example:
         >>> names = parse_ids("17, 4 # private\n4711\nhttps://example.org/a", "ids.txt")
@@ -274,16 +277,17 @@ def parse_ids(text: str, name: str) -> Names:
 
     Args:
         text: the ids and keys.
-        name: of the field or file, for messages.
+        name: the name of the field or file, for messages.
 
     Raises:
-        ValueError: there is no id and no key, or a line holds neither.
+        ValueError: the text holds no id and no key, or a line holds neither.
     """
     ids, keys = ids_and_keys(text, name)
     return _names([*ids, *keys], name)
 
 
 def _names(given: Sequence[Any], name: str) -> Names:
+    """Sorts ids (integers) and keys (strings), and refuses anything else; `name` is for messages."""
     if not given:
         raise ValueError(f"{name} holds no id; give at least one, e.g. ids = [17, 4711]")
     kinds = set(map(type, given))
@@ -306,6 +310,7 @@ def _names(given: Sequence[Any], name: str) -> Names:
 
 
 def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
+    """Reads one table [[redact]]; raises a FieldError."""
     _check_keys(table, _REDACT_KEYS)
     if ("ids" in table) == ("ids_file" in table):
         raise FieldError("ids", "give ids = [17, 4711], or ids_file = NAME of a file beside this one, and not both")
@@ -340,6 +345,7 @@ def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
 
 
 def _skip(table: dict[str, Any]) -> SkipEntry:
+    """Reads one table [[skip]]; raises a FieldError."""
     _check_keys(table, _SKIP_KEYS)
     positions = table.get("positions")
     if not isinstance(positions, str):
@@ -357,7 +363,7 @@ def _skip(table: dict[str, Any]) -> SkipEntry:
 
 @contextmanager
 def _refused(file: str, text: str, kind: str, number: int) -> Iterator[None]:
-    """Adds the file, line and table to the error of a field."""
+    """Turns a FieldError of the body into a TakedownError with the file, the line and the table."""
     try:
         yield
     except FieldError as error:
@@ -366,6 +372,7 @@ def _refused(file: str, text: str, kind: str, number: int) -> Iterator[None]:
 
 
 def _tables(content: dict[str, Any], kind: str, text: str, file: str) -> Iterable[tuple[int, dict[str, Any]]]:
+    """Returns the tables [[kind]] of a file with their numbers; refuses anything that is not a list of tables."""
     tables = content.get(kind, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise TakedownError(f"{file}, line {line_of(text, kind)}: {kind} must be tables: [[{kind}]], with two brackets")

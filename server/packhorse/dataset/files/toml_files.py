@@ -1,7 +1,7 @@
 """Reading TOML files that people write: their text, and which field on which line is wrong.
 
-Leaves long lists to `_long_lists`, what fields mean to `mixture_file` and `takedown_file`, and replacing a file to
-`packhorse.storage`.
+Owns what both kinds of files need. Leaves long lists to `_long_lists`, what fields mean to `mixture_file` and
+`takedown_file`, and replacing a file to `packhorse.storage`.
 """
 
 import re
@@ -16,7 +16,7 @@ _Value = TypeVar("_Value")
 
 
 def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
-    """Reads a file, up to a size.
+    """Reads a file as text, if it is not too large.
 
     Example:
         >>> size = Path("note.txt").write_text("a text")
@@ -24,18 +24,18 @@ def text_of(path: Path, most_bytes: int, error: type[ValueError]) -> str:
         'a text'
 
     Args:
-        path: of the file.
-        most_bytes: a larger file is refused.
-        error: the type to raise.
+        path: path of the file.
+        most_bytes: the most bytes that the file may have.
+        error: the type of the error to raise.
 
     Raises:
-        ValueError: of type `error`: the file cannot be read, is too large, or is not text.
+        ValueError: the file cannot be read, is too large, or is not text; the error's type is `error`.
     """
     try:
         data = read_plain(path, most_bytes + 1)
         if len(data) > most_bytes:
             raise error(f"{path.name} has more than {most_bytes:,} bytes")
-        return data.decode("utf-8-sig")  # some editors mark a text by a first character that TOML refuses
+        return data.decode("utf-8-sig")  # drops the byte order mark that some editors write, and TOML refuses
     except UnicodeDecodeError as caught:
         raise error(f"{path.name} is not text in UTF-8: {caught}") from None
     except OSError as caught:
@@ -50,8 +50,8 @@ class FieldError(ValueError):
         'ids'
 
     Args:
-        field: the key of the field.
-        message: says what is wrong, and the way out.
+        field: the field's key.
+        message: what is wrong, and the way out.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -60,7 +60,7 @@ class FieldError(ValueError):
 
 
 def checked_field(field: str, read: Callable[[], _Value]) -> _Value:
-    """Returns the value that `read` returns; turns its ValueError into a FieldError."""
+    """Calls `read` and returns its value; turns a ValueError that it raises into a FieldError of the field."""
     try:
         return read()
     except FieldError:
@@ -70,7 +70,7 @@ def checked_field(field: str, read: Callable[[], _Value]) -> _Value:
 
 
 def no_field(key: str, known: Sequence[str]) -> str:
-    """Says that a table has no field of this name, and which may be meant.
+    """Returns a message that a table has no such field, with a field of a similar name or the names of all.
 
     Example:
         >>> no_field("weight", ["weights", "by"])
@@ -82,19 +82,20 @@ def no_field(key: str, known: Sequence[str]) -> str:
 
 
 def array_header(name: str) -> str:
-    """Returns the pattern of a header [[NAME]]."""
+    """Returns a regular expression for the header [[NAME]] of a table in a list, for `line_of`."""
     return rf"^[ \t]*\[\[[ \t]*{name}[ \t]*\]\]"
 
 
 def table_header(name: str, inner: str) -> str:
-    """Returns the pattern of a header [NAME.INNER]."""
+    """Returns a regular expression for the header [NAME.INNER] of a table, for `line_of`."""
     return rf"^[ \t]*\[[ \t]*{name}[ \t]*\.[ \t]*[\"']?{re.escape(inner)}[\"']?[ \t]*\]"
 
 
 def line_of(text: str, field: str, header: str = "", number: int = 0) -> int:
-    r"""Returns the line of a field, from 1; that of its table's header where the table lacks it.
+    r"""Returns the number of a field's line, from 1; the line of its table's header if the field is missing.
 
-    `header` is the pattern of that header, empty for a field at the top; `number` says which of several tables.
+    `header` is the regular expression of the table's header, empty for a field at the top of the file. `number` is the
+    table's index among all tables with such a header.
 
     Example:
         >>> text = "[[skip]]\nepoch = 1\n[[skip]]\nepoch = 2"

@@ -1,1 +1,1 @@
-"""Output: the folder that is written, under its lock, and how it takes its name."""
+"""The folder that a command writes: its lock, which folder it may replace, and how it takes its name."""

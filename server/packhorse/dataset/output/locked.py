@@ -1,4 +1,8 @@
-"""The lock of whoever writes a folder."""
+"""The lock that a process holds while it writes a folder, and the hidden work folder that contains the lock.
+
+Owns the work folder's name, and the message if another process holds the lock. Locks in general are in
+`packhorse.storage`, and what a prepare keeps in the work folder is in `packhorse.prepare`.
+"""
 
 import os
 import shutil
@@ -10,15 +14,15 @@ from packhorse.jobs import held_signals
 from packhorse.storage import LockHeldError, hold_lock
 
 LOCK = "lock"
-"""The file of the work folder that is locked, and names the holder."""
+"""The file in the work folder that is locked; it names the process that holds it."""
 
 
 @contextmanager
 def locked(output: Path) -> Iterator[Path]:
-    """Holds the lock of a folder to be written, and gives the hidden work folder beside it.
+    """Holds the lock of a folder to be written, and gives the hidden work folder beside it, such as .corpus.work.
 
-    The system releases the lock when the process ends, however it ends. A work folder that is empty afterwards is
-    removed.
+    The system releases the lock when the process ends, however it ends. At the end, a work folder that holds only the
+    lock is removed.
 
     Example:
         >>> import tempfile
@@ -30,11 +34,12 @@ def locked(output: Path) -> Iterator[Path]:
         False
 
     Args:
-        output: the folder to be; symbolic links are followed.
+        output: the folder to be written; symbolic links are followed.
 
     Raises:
-        BlockingIOError: another process holds it; the message says which, where, and since when.
-        OSError: of the work, such as a full disk; it names the output.
+        BlockingIOError: another process holds the lock; the message says which, where, and since when.
+        OSError: the body, or taking the lock, raised it, for example because the disk is full. A file name inside the
+            work folder is replaced by the output's.
     """
     work = output.resolve()
     work = work.with_name(f".{work.name}.work")
@@ -58,7 +63,7 @@ def locked(output: Path) -> Iterator[Path]:
 
 
 def _of_output(error: OSError, output: Path, work: Path) -> OSError:
-    """Returns an error, such as of a full disk, that names the output: users do not know the folder beside it."""
+    """Returns the error with the output's name instead of a file in the work folder, which users do not know."""
     if error.strerror and (error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(work)):
         error.filename = str(output)
     return error

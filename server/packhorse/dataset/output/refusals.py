@@ -1,6 +1,6 @@
-"""Which folders may be replaced by a prepared one: only datasets, and none that holds an input.
+"""Which folders may be replaced by a prepared one: only prepared datasets, and never one that holds an input.
 
-Owns the judgement and its messages. How a folder is replaced is in `replacing`.
+Owns the two checks and their messages. How a folder is replaced is in `replacing`.
 """
 
 import json
@@ -30,7 +30,7 @@ _SEQPACK_POOL = re.compile(r"[0-9]+\.npy")
 
 
 def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False) -> None:
-    """Refuses to write to a name that is taken, unless by a dataset that may be replaced.
+    """Refuses an output that exists, unless it is a prepared dataset that may be replaced.
 
     Example:
         >>> import tempfile
@@ -43,13 +43,13 @@ def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False
         True
 
     Args:
-        output: the folder to be.
-        overwrite: whether a prepared folder, ours or seqpack's, may be replaced. Nothing else ever is.
-        keeps_versions: whether the new folder holds the earlier versions of the old one; else an old one that has some
-            is not replaced.
+        output: the folder to be written.
+        overwrite: whether a prepared folder, ours or seqpack's, may be replaced. Nothing else ever may.
+        keeps_versions: whether the new folder holds the earlier versions of the old one. If not, an old folder that has
+            earlier versions is not replaced.
 
     Raises:
-        FileExistsError: something is there; the message says what, and the way out.
+        FileExistsError: something is at `output` that may not be replaced; the message says what, and the way out.
     """
     if not os.path.lexists(output):
         return
@@ -77,7 +77,7 @@ def refuse_output(output: Path, *, overwrite: bool, keeps_versions: bool = False
 
 
 def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
-    """Refuses an output that is, or holds, an input or the working directory.
+    """Refuses an output folder that is an input or the working directory, or contains one.
 
     Example:
         >>> try:
@@ -87,11 +87,11 @@ def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
         output /data holds the input /data/corpus.parquet and would be replaced with it; give another output
 
     Args:
-        output: the folder to be; symbolic links are followed, here and in `inputs`.
+        output: the folder to be written; symbolic links are followed, here and in `inputs`.
         inputs: every file and folder that is read.
 
     Raises:
-        FileExistsError: the output holds one of them, or the working directory.
+        FileExistsError: the output is, or contains, one of them or the working directory.
     """
     folder = output.resolve()
     for path, name in ((Path.cwd(), "the working directory"), *((path, f"the input {path}") for path in inputs)):
@@ -104,7 +104,7 @@ def refuse_holding(output: Path, inputs: Iterable[Path]) -> None:
 
 
 def _obstacle(output: Path) -> str:
-    """Returns why a folder is not only a prepared dataset; empty if it is."""
+    """Returns why a path is not a prepared dataset, or not only that; empty if it is one and holds nothing else."""
     if not output.is_dir():
         return "is not a folder"
     try:
@@ -132,6 +132,7 @@ def _obstacle(output: Path) -> str:
 
 
 def _holds_versions_alone(folder: "os.DirEntry[str]") -> bool:
+    """Returns whether a folder `versions` holds only folders 1, 2, …, and these only files of a prepared dataset."""
     return folder.is_dir(follow_symlinks=False) and all(
         entry.is_dir(follow_symlinks=False)
         and _VERSION.fullmatch(entry.name)

@@ -1,7 +1,7 @@
-"""A folder takes its name, also from an older one, in one step or never.
+"""Writing a folder beside its final name, and giving it that name in one step, also if an older folder has it.
 
-Owns the order of writing beside, making durable and renaming. Leaves which folders may be replaced to `refusals`, the
-lock of whoever writes to `locked`, and files by themselves to `packhorse.storage`.
+Owns the order: write, make durable, rename; and repairs after a crash. Leaves which folders may be replaced to
+`refusals`, the lock to `locked`, and replacing single files to `packhorse.storage`.
 """
 
 import ctypes
@@ -23,6 +23,8 @@ from packhorse.storage import sync
 
 _LOG = logging.getLogger(__name__)
 _ASIDE = ".replaced"
+"""The end of the name that an old folder has for a moment while a new one takes its name, see `aside_of`."""
+# Arguments of Linux's renameat2(2), and the errors that it returns if the system or file system cannot exchange names.
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
@@ -40,8 +42,9 @@ def written_whole(
     """Gives a folder beside `output` to write into, and renames it to `output` at the end.
 
     After an exception nothing is left behind and an existing `output` is unchanged. Files are made durable before the
-    rename, so a crash leaves the old folder or the new one, never half of one; after a crash between two renames, the
-    next call gives the old folder its name back. Signals wait while folders are exchanged and leftovers are removed.
+    rename, so a crash leaves the old folder or the new one, never half of one. Some systems cannot exchange two folders
+    in one step; after a crash between their renames, the next call gives the old folder its name back. Signals are held
+    back while folders are exchanged and leftovers are removed.
 
     Example:
         >>> import tempfile
@@ -53,16 +56,17 @@ def written_whole(
         (False, True)
 
     Args:
-        output: the folder to be.
+        output: the final name of the folder.
         overwrite: whether a prepared folder at `output` may be replaced.
-        keeps_versions: whether it may be replaced together with its earlier versions, because the new one holds them.
-        partial: the folder to write into, on the same file system, which is not there yet; None for one of a random
-            hidden name beside `output`.
-        meanwhile: a folder of files that are needed until the output is whole, and take space of the same disk.
+        keeps_versions: whether a folder with earlier versions may be replaced, because the new folder holds them too.
+        partial: the folder to write into, which must not exist, on the same file system; None for a random hidden name
+            beside `output`.
+        meanwhile: a folder of temporary files on the same disk. Its size counts as needed in the message of a full
+            disk.
 
     Raises:
-        FileExistsError: `output` exists and may not be replaced; looked at now, and again at the end.
-        OSError: the disk is full; the message names the folder, the bytes that are needed and those that are free.
+        FileExistsError: `output` exists and may not be replaced. This is checked at the beginning and at the end.
+        OSError: the disk is full; the message names the folder, the bytes that are needed and the bytes that are free.
     """
     output = output.resolve()
     _mend(output)
@@ -79,7 +83,7 @@ def written_whole(
             refuse_output(output, overwrite=overwrite, keeps_versions=keeps_versions)
             if output.exists():
                 swap(partial, output)
-                shutil.rmtree(partial, ignore_errors=True)  # the old one
+                shutil.rmtree(partial, ignore_errors=True)  # now the old folder
             else:
                 partial.rename(output)
             sync(output.parent)
@@ -93,7 +97,7 @@ def written_whole(
 
 
 def _mend(output: Path) -> None:
-    """Repairs a crash between two renames: the old folder gets its name back, or goes if a new one has it."""
+    """Repairs a crash between two renames: gives the old folder its name back, or removes it if a new one has it."""
     aside = aside_of(output)
     if not (aside / MANIFEST).is_file():
         return
@@ -105,11 +109,12 @@ def _mend(output: Path) -> None:
 
 
 def _disk_full(output: Path, needed_bytes: int, meanwhile: Path | None) -> OSError:
+    """Returns an error that says how many bytes the output needs at least, and how many are free."""
     free_bytes = shutil.disk_usage(output.parent).free
     if meanwhile is not None:
         free_bytes += sum(512 * path.lstat().st_blocks for path in meanwhile.rglob("*"))
     what = f"bytes and {free_bytes:,} are free"
-    if needed_bytes <= free_bytes:  # counted up to the file that failed, which is not there
+    if needed_bytes <= free_bytes:  # the file that failed is not counted, because it was not created
         what = f"bytes: the next file did not fit into the {free_bytes:,} that are free, or a quota is reached"
     error = OSError(
         f"{output.parent} has too little space: {output.name} needs more than {needed_bytes:,} {what}; make room, or "
@@ -124,7 +129,7 @@ def _size_bytes(folder: Path) -> int:
 
 
 def aside_of(folder: Path) -> Path:
-    """Returns where a folder is while another takes its name, on systems that need several renames for that.
+    """Returns the name that a folder has for a moment while a new one takes its name, if that needs several renames.
 
     Example:
         >>> aside_of(Path("/data/corpus"))
@@ -134,7 +139,9 @@ def aside_of(folder: Path) -> Path:
 
 
 def left_aside(folder: Path) -> Path | None:
-    """Returns the name that a crash between two renames took from a folder; None if `folder` has its own name.
+    """Returns the proper path of a folder that a crash between two renames left under the name of `aside_of`.
+
+    Returns None if `folder` has no such name, or if another folder has the proper one.
 
     Example:
         >>> left_aside(Path("/data/.corpus.replaced"))
@@ -150,8 +157,8 @@ def left_aside(folder: Path) -> Path | None:
 def swap(new: Path, old: Path) -> None:
     """Exchanges the names of two folders of one file system.
 
-    Where Linux and the file system can, there is always a folder at `old`. Elsewhere there is none for a moment, but
-    never after a failure, which moves the old folder back.
+    If Linux and the file system can, the exchange is one step, and there is always a folder at `old`. Otherwise it
+    takes three renames, and there is none for a moment; if the second rename fails, the old folder gets its name back.
 
     Raises:
         OSError: the exchange failed; both folders have their old names.
@@ -172,6 +179,7 @@ def swap(new: Path, old: Path) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
+    """Exchanges the names of two folders in one step, by Linux's renameat2."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:  # not Linux, or an old C library

@@ -1,4 +1,8 @@
-"""Input: files, folders, URLs and Python objects as ranges of rows with a length and an id each."""
+"""Input: files, folders, URLs and Python objects as ranges of rows, each with a length and an id.
+
+Only re-exports. `_base` has what every kind of input has in common, `find` the list of kinds, each in a module of its
+own.
+"""
 
 from packhorse.prepare.input._base import InputFile, Opened, Reader, RowRange, changed, cut
 from packhorse.prepare.input._columns import MOST_RESOURCE, InputColumns, OnBadRow, Resource

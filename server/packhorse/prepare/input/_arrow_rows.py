@@ -1,6 +1,7 @@
 """Arrow columns as rows: lengths, ids, groups, and amounts of resources.
 
-Owns the values and nulls of columns. Which columns are meant is in `_tables`.
+Owns turning Arrow's values and nulls into the arrays of `RawRows`. Which columns are read is chosen in `_tables`, and
+the checks of values are in `_rows`.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from packhorse.prepare.input._rows import RawRows, as_amounts
 
 
 def is_amount(kind: Any) -> bool:
-    """Whether an Arrow type is that of integers, of lists of integers, or of lists of these."""
+    """Returns whether an Arrow type is integers, lists of integers, or lists of lists of integers."""
     types = require("pyarrow").types
     depth = 0
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -24,7 +25,10 @@ def is_amount(kind: Any) -> bool:
 
 
 def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-    """Returns how much of a resource each row has, and which rows are null: int64 [n], and bool [n] or None.
+    """Returns each row's amount of a resource, int64 [n], and whether it is null, bool [n], or None if none is.
+
+    An amount is -1 if anything in its list is null, negative or not a grid, and MOST_RESOURCE + 1 or more if it is too
+    large; `_rows` refuses both.
 
     Example:
         >>> import pyarrow
@@ -32,7 +36,8 @@ def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None
         array([28,  0])
 
     Args:
-        column: an Arrow array: integers; lists of integers, which are summed; or lists of grids (t, h, w).
+        column: an Arrow array of integers; of lists of integers, which are summed; or of lists of grids (t, h, w),
+            whose products t·h·w are summed.
     """
     import pyarrow.compute as pc
 
@@ -48,6 +53,7 @@ def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None
     ends = np.cumsum(sizes)
 
     def summed(numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Returns the sum of each row's list."""
         sums = np.concatenate(([0], np.cumsum(numbers, dtype=np.int64)))
         return sums[ends] - sums[ends - sizes]
 
@@ -56,7 +62,7 @@ def amounts_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None
 
 
 def _products(grids: Any) -> NDArray[np.int64]:
-    """Returns the product of each grid (t, h, w), -1 where it is not three numbers of at least 0: int64 [n]."""
+    """Returns the product t·h·w of each grid, -1 if it is not three numbers of at least 0: int64 [n]."""
     import pyarrow.compute as pc
 
     sizes = pc.fill_null(pc.list_value_length(grids), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -70,7 +76,13 @@ def _products(grids: Any) -> NDArray[np.int64]:
 
 
 def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
-    """Returns rows with the ids, groups and resources of an Arrow table or record batch of them."""
+    """Returns rows, which have lengths only, with the ids, groups and resources of an Arrow table of the same rows.
+
+    Args:
+        rows: the rows' lengths.
+        table: an Arrow table or record batch of the same rows.
+        columns: the columns to read.
+    """
     found = [(None, None) if name is None else _values_and_nulls(_joined(table, name)) for name in columns.integers]
     (ids, null_ids), (groups, null_groups) = found
     rows = rows._replace(ids=ids, null_ids=null_ids, groups=groups, null_groups=null_groups)
@@ -88,11 +100,11 @@ def with_integers(rows: RawRows, table: Any, columns: InputColumns) -> RawRows:
 
 
 def arrow_lengths(lengths: Any, is_list: bool) -> RawRows:
-    """Returns an Arrow array of lengths, or of lists, whose lengths are taken from their offsets.
+    """Returns rows with the lengths in an Arrow array.
 
     Args:
-        lengths: integers, or lists.
-        is_list: which of them.
+        lengths: an Arrow array of integers, or of lists, whose lengths follow from their offsets.
+        is_list: whether it holds lists.
     """
     if is_list:
         import pyarrow.compute as pc
@@ -105,8 +117,8 @@ def arrow_rows(batch: Any, columns: InputColumns, is_list: bool) -> RawRows:
     """Returns the rows of an Arrow record batch.
 
     Args:
-        batch: has the columns, by name.
-        columns: which they are.
+        batch: the record batch.
+        columns: the columns to read.
         is_list: whether the length column holds lists.
     """
     lengths = arrow_lengths(batch.column(batch.schema.get_field_index(columns.length)), is_list)
@@ -120,4 +132,5 @@ def _joined(table: Any, name: str) -> Any:
 
 
 def _values_and_nulls(array: Any) -> tuple[NDArray[np.integer], NDArray[np.bool_] | None]:
+    """Returns an Arrow array's integers, 1 for a null, and whether each is null; None if none is."""
     return (values_of(array.fill_null(1)), nulls_of(array)) if array.null_count else (values_of(array), None)

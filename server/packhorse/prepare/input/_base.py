@@ -1,7 +1,8 @@
 """The interface of a reader: an input as ranges of rows, each checked as it is read.
 
-Owns the protocol, its plain answers for files that a path names, and what becomes of rows that fail, whatever they were
-read from. Leaves what rows are, and what may be wrong with them, to `_rows`, and files to the readers, a file each.
+Owns `Reader` and `RowRange`, which each kind of input implements in a module such as `parquet`; default answers for
+kinds whose input is the files that a path names; and refusing or skipping bad rows. Leaves what rows are, and what may
+be wrong with them, to `_rows`, and the list of readers to `find`.
 """
 
 from abc import ABC, abstractmethod
@@ -21,12 +22,13 @@ from packhorse.prepare.input._key_columns import KeyColumn
 from packhorse.prepare.input._rows import Batch, Fault, RawRows, as_int64, faults_of
 
 BATCH_ROWS = 1 << 17
+"""About the rows of a batch, the rows that are in memory together."""
 RANGE_ROWS = 1 << 20
-"""Rows of a range, about, where the input has no parts of its own."""
+"""About the rows of a range, if the input has no parts of its own, such as row groups."""
 
 
 def changed(path: str) -> ValueError:
-    """Returns the error for a file that is not what an earlier look at it found."""
+    """Returns the error for a file that has changed since it was first looked at."""
     return ValueError(
         f"{without_secrets(path)} changed while it was being prepared; prepare again when nothing writes to it"
     )
@@ -34,20 +36,23 @@ def changed(path: str) -> ValueError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """One file that was found, as it was then."""
+    """One input file, as it was when it was found."""
 
     path: str
+    """Path or URL of the file."""
     stamp: FileStamp
+    """Size and time of the file, by which changes are noticed."""
     num_rows: int
+    """Rows in the file."""
 
     def ranges(self, kind: type["RowRange"], columns: InputColumns, first_index: int, **own: Any) -> "list[RowRange]":
-        """Returns the rows, cut into ranges of about a million.
+        """Returns the file's rows as ranges of about a million.
 
         Args:
-            kind: of range.
-            columns: chosen.
-            first_index: of the first row, over all files.
-            own: further fields of the kind.
+            kind: the class of the ranges.
+            columns: the columns to read.
+            first_index: number of the file's first row, over all files.
+            own: further fields of the class.
         """
         return [
             kind(
@@ -63,55 +68,57 @@ class InputFile:
         ]
 
     def check(self) -> None:
-        """Raises a ValueError if the file is another now."""
+        """Raises a ValueError if the file has changed since it was found."""
         if not self.stamp.holds(self.path):
             raise changed(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange(ABC):
-    """Consecutive rows of one file; pickles small, so that a task is made of some."""
+    """Consecutive rows of one file, to be read where a task runs: small when pickled, unless the rows are in memory."""
 
     path: str
-    """The file, the URL of an object, or what messages call something in memory."""
+    """Path or URL of the file; for rows in memory, their name in messages."""
     stamp: FileStamp | None
-    """Stamp of the file when it was found; None in memory."""
+    """Stamp of the file when it was found; None for rows in memory."""
     first_row: int
-    """Row of the file, 0-based, that the range begins with."""
+    """Number of the first row in the file, 0-based."""
     first_index: int
-    """The same, over all files in order."""
+    """Number of the first row over all files in order, 0-based."""
     num_rows: int
+    """Rows in the range."""
     columns: InputColumns
+    """The columns to read."""
     is_list: bool = False
-    """Whether the length column holds lists of tokens."""
+    """Whether the length column holds lists of tokens, whose lengths are counted."""
 
     @property
     def where(self) -> str:
-        """The path, as messages show it."""
+        """The path for messages, without secrets of a signed URL."""
         return without_secrets(self.path)
 
     @abstractmethod
     def _read(self) -> Iterator[RawRows]:
-        """Yields the range's rows in order; a ValueError if the file cannot be read."""
+        """Yields the range's rows in order, unchecked; raises a ValueError if the file cannot be read."""
 
     def part(self, row: int) -> str:
-        """Says in which part of the file a row is, such as " (row group 3)"; empty where files have none."""
+        """Returns the part of the file that a row is in, for messages: " (row group 3)"; "" if files have no parts."""
         return ""
 
     def follows(self, before: "RowRange") -> bool:
-        """Whether this one can be read in one go with the range before it."""
+        """Returns whether this range begins where `before` ends, in the same file, so that both can be read as one."""
         return False
 
     def through(self, last: Self) -> Self:
-        """Returns the range from this one to a later one that follows it, both included."""
+        """Returns one range from the beginning of this range to the end of `last`, a later one in the same file."""
         return replace(self, num_rows=last.first_row + last.num_rows - self.first_row)
 
     def batches(self) -> Iterator[Batch]:
-        """Yields the range's rows in order.
+        """Yields the range's rows in order, checked.
 
         Raises:
-            ValueError: a row fails and none is skipped, or the file changed since it was found; the message names
-                file, row, row group and column.
+            ValueError: a row is bad and bad rows are not skipped, or the file changed since it was found; the message
+                names file, row, row group and column.
         """
         self._check()
         row = self.first_row
@@ -128,6 +135,7 @@ class RowRange(ABC):
             raise changed(self.path)
 
     def _checked(self, raw: RawRows, first_row: int) -> Batch:
+        """Returns rows as a batch without the bad ones; refuses the first bad row if bad rows are not skipped."""
         ids = raw.ids
         if ids is None:
             first_index = self.first_index + first_row - self.first_row
@@ -144,6 +152,7 @@ class RowRange(ABC):
         return Batch(as_int64(raw.lengths[sound]), as_int64(ids[sound]), first_row, sound, skipped)
 
     def _refuse(self, raw: RawRows, first_row: int, index: int, fault: Fault) -> None:
+        """Raises the ValueError for a bad row: what is wrong with which column, and the way out."""
         row = first_row + index
         column, values = self.columns.length, raw.lengths
         if fault in (Fault.NULL_ID, Fault.LONG_ID) and raw.ids is not None:
@@ -172,7 +181,7 @@ class RowRange(ABC):
 
 
 def _which_resource(raw: RawRows, index: int) -> int:
-    """Returns the resource of a row that is wrong."""
+    """Returns the index of the first wrong resource of a row."""
     assert raw.resources is not None
     is_wrong = (raw.resources[index] < 0) | (raw.resources[index] > MOST_RESOURCE)
     return int(np.argmax(is_wrong if raw.null_resources is None else is_wrong | raw.null_resources[index]))
@@ -185,15 +194,15 @@ class Opened:
     kind: str
     """The reader's `kind`."""
     ranges: Sequence[RowRange]
-    """All rows in order; each is small enough to make tasks from."""
+    """All rows in order, in ranges that are small enough to make tasks from."""
     files: Sequence[InputFile]
-    """Their files; none in memory."""
+    """The files of the rows; empty for rows in memory."""
     columns: InputColumns
-    """As they are read: `length` is the evident one where the user named none."""
+    """The columns that are read. If the user named none for lengths, `length` is the one that was chosen."""
     keys: KeyColumn | None = None
     """Keys of the rows; None if rows have ids only."""
     gives_ids: bool = False
-    """Whether the input holds ids, in any order, without a column that is named."""
+    """Whether the input has ids of its own, in any order, although no column of ids is named."""
 
     @property
     def num_rows(self) -> int:
@@ -201,7 +210,7 @@ class Opened:
         return sum(each.num_rows for each in self.ranges)
 
     def check_files(self) -> None:
-        """Refuses files that changed since they were found; a ValueError."""
+        """Raises a ValueError if a file has changed since it was found."""
         for file in self.files:
             file.check()
 
@@ -210,30 +219,30 @@ class Reader(Protocol):
     """One kind of input."""
 
     kind: str
-    """Its name, such as "Parquet"."""
+    """The kind's name, such as "Parquet"."""
     takes: str
-    """Its line in `packhorse prepare --help`."""
+    """What the kind takes, its line in `packhorse prepare --help`."""
     is_alone: bool
     """Whether ids are the entries of one file or folder, so that only one input can be given."""
 
     def recognises(self, path: str) -> bool:
-        """Whether a file or folder that is there is of this kind, by its name or its first bytes."""
+        """Returns whether an existing file or folder is of this kind, by its name or its first bytes."""
         ...
 
     def files(self, source: str) -> list[str]:
-        """Returns the files that hold the rows of one input, in the order that numbers them, and no others."""
+        """Returns the files that hold the rows of one input, in the order in which rows are numbered."""
         ...
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """Returns further files that are read, so that no output may replace them."""
+        """Returns further files that are read, which no output may replace either."""
         ...
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """Cuts files into ranges.
+        """Looks at files, and returns their rows as ranges.
 
         Args:
-            paths: at least one, of `files`.
-            columns: as the user named them.
+            paths: at least one path that `files` returned.
+            columns: the columns as the user named them.
 
         Raises:
             ValueError: a file cannot be read, or a column is missing, ambiguous, or of another type.
@@ -242,25 +251,31 @@ class Reader(Protocol):
 
 
 def is_wide(paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]], name: str) -> bool:
-    """Whether a column of whole numbers in any of some files holds one that int64 cannot."""
+    """Returns whether a column of integers, in any of some files, has a value of 2^63 or more.
+
+    Args:
+        paths: the files.
+        column_of: a function that yields a file's column of a name, as Arrow arrays.
+        name: the column.
+    """
     chunks = (values for path in paths for values in column_of(path, name))
     return any(int(require("pyarrow.compute").max(values).as_py() or 0) >= 2**63 for values in chunks)
 
 
 def cut(num_rows: int, size: int = RANGE_ROWS) -> Iterator[tuple[int, int]]:
-    """Yields (first row, number of rows) of ranges of at most `size` rows."""
+    """Yields (first row, number of rows) of consecutive ranges of at most `size` rows."""
     for first in range(0, num_rows, size):
         yield first, min(size, num_rows - first)
 
 
 class WholeFiles:
-    """The plain answers of a reader whose input is the files that a path names."""
+    """Default answers of a reader whose input is the files that a path, a folder or a pattern names."""
 
     is_alone = False
     suffixes: tuple[str, ...] = ()
-    """Suffixes of its files; a folder is searched for the first."""
+    """Suffixes of the kind's files; in a folder, files with the first of them are found."""
     magic: bytes | None = None
-    """First bytes of its files, whatever their names."""
+    """First bytes of the kind's files, whatever their names; None if there are none."""
 
     def recognises(self, path: str) -> bool:
         """See `Reader`."""
@@ -278,7 +293,7 @@ class WholeFiles:
 
 
 def first_bytes(path: str, size: int) -> bytes:
-    """Returns what a file or an object begins with; nothing of a folder or of what cannot be read."""
+    """Returns the first `size` bytes of a file or an object; b"" for a folder or anything that cannot be read."""
     try:
         with open_binary(path) as file:
             return file.read(size)

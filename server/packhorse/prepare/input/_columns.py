@@ -1,6 +1,7 @@
 """The columns of an input, as users name them: lengths, ids, groups and resources.
 
-Owns their checks by themselves. Whether a table has them is in `_tables`, and rows are in `_rows`.
+Owns these options and the checks that need no data. Whether a table has the columns is in `_tables`, and the values of
+rows are in `_rows`.
 """
 
 import re
@@ -34,7 +35,7 @@ OnBadRow = Literal["error", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """What sequences take beside tokens, and how much of it a bin holds.
+    """Something besides tokens that sequences take of a bin, and how much of it a bin may have.
 
     Example:
         >>> Resource.parse("tiles=num_tiles:48")
@@ -55,7 +56,7 @@ class Resource:
     """
 
     def __post_init__(self) -> None:
-        """Checks the fields; a ValueError if one is wrong."""
+        """Checks the fields; raises a ValueError if one is wrong."""
         for name in ("name", "column"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"resource: its {name} must be a text, got {getattr(self, name)!r:.60}")
@@ -69,9 +70,9 @@ class Resource:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST; a ValueError if it is something else."""
+        """Reads NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST; raises a ValueError for any other text."""
         found = _RESOURCE.fullmatch(text)
-        if found is None or _NUMBER_AT_END.search(found[2]):  # tiles:-5 is a mistyped cap
+        if found is None or _NUMBER_AT_END.search(found[2]):  # "num_tiles:-5" is a mistyped cap, not a column
             raise ValueError(
                 parameter("resource")
                 + " must be NAME=COLUMN, NAME=COLUMN:CAP or NAME=COLUMN:CAP:COST, such as tiles=num_tiles:48, "
@@ -87,7 +88,9 @@ class Resource:
 
 
 def evident_lengths(lists: Sequence[str], integers: Sequence[str]) -> str | None:
-    """Returns the only column of integers that is called as lengths usually are; None if a list could be the tokens.
+    """Returns the column of integers with a usual name for lengths, if there is exactly one and no column of lists.
+
+    Otherwise it returns None: a column of lists may hold the tokens, so the user must choose.
 
     Example:
         >>> evident_lengths([], ["id", "num_tokens"]), evident_lengths(["text_ids"], ["id", "num_tokens"])
@@ -123,7 +126,7 @@ class InputColumns:
     """Set if `id` is a column of keys, which are read in a separate pass. Ids are then row numbers."""
 
     def __post_init__(self) -> None:
-        """Checks what a user may give."""
+        """Checks the fields that users give."""
         for name, column in (("length_column", self.length), ("id_column", self.id)):
             if not isinstance(column, str | None):
                 raise ValueError(f"{name} must be a column's name, got {column!r:.60}")
@@ -141,7 +144,7 @@ class InputColumns:
 
     @property
     def integers(self) -> tuple[str | None, str | None]:
-        """Names of the columns of plain integers: ids and groups."""
+        """Names of the columns of ids and of groups, None for a column that is not read."""
         return self.id, self.group
 
     @property
@@ -157,7 +160,13 @@ class InputColumns:
 
 
 def refuse_columns(path: str, kind: str, columns: InputColumns) -> None:
-    """Refuses columns that were named for what has none; a ValueError."""
+    """Refuses columns if the input is of a kind without columns; raises a ValueError.
+
+    Args:
+        path: the input.
+        kind: its kind for messages, such as "a Megatron index".
+        columns: the columns as the user named them.
+    """
     where = without_secrets(path)
     if columns.group is not None:
         raise ValueError(

@@ -1,6 +1,7 @@
-"""Columns of keys: text, UUIDs and whole numbers in digits, as UTF-8.
+"""Columns of keys: text, UUIDs and whole numbers, which become UTF-8 text.
 
-Owns which types of Arrow are keys, and refusing a row without one. The table of keys is in `packhorse.dataset.keys`.
+Owns which types of Arrow are keys, turning their values into UTF-8, and refusing a row without a key. The pass that
+reads all keys is in `records/keys`, and the table that it writes in `packhorse.dataset.keys`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,33 +23,33 @@ _UUID_BYTES = 16
 
 
 class KeyChunk(NamedTuple):
-    """Keys of consecutive rows of one file, unchecked."""
+    """Keys of consecutive rows of one file, not checked yet."""
 
     where: str
-    """The file."""
+    """Name of the file, for messages."""
     first_row: int
-    """In it, 0-based."""
+    """Number of the first row in the file, 0-based."""
     values: Any
-    """An Arrow array."""
+    """The keys, an Arrow array."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumn:
-    """The keys of an input, a value for each row in the order that numbers them."""
+    """The keys of an input, one for each row, in the order in which rows are numbered."""
 
     name: str
-    """The column, as the manifest calls it."""
+    """Name of the column, for the manifest."""
     rows: Callable[[], Iterator[KeyRows]]
-    """Reads them, once each time that it is called; a ValueError if a row has none."""
+    """A function that reads all keys from the beginning; it raises a ValueError if a row has no key."""
 
     @classmethod
     def of_chunks(cls, name: str, chunks: Callable[[], Iterator[KeyChunk]]) -> Self:
-        """Returns the keys of Arrow arrays."""
+        """Returns the column of a name whose keys are in Arrow arrays; `chunks` gives all of them at each call."""
         return cls(name=name, rows=lambda: (_rows(chunk, name) for chunk in chunks() if len(chunk.values)))
 
 
 def are_keys(kind: Any) -> bool:
-    """Whether values of an Arrow type may name sequences: text, UUIDs, and whole numbers that int64 cannot hold."""
+    """Returns whether values of an Arrow type are keys: text, UUIDs (16 bytes), or decimals without a fraction."""
     types = require("pyarrow").types
     inner = _plain(kind.value_type if types.is_dictionary(kind) else kind)
     is_uuid = types.is_fixed_size_binary(inner) and inner.byte_width == _UUID_BYTES
@@ -59,10 +60,10 @@ def are_keys(kind: Any) -> bool:
 
 
 def _rows(chunk: KeyChunk, column: str) -> KeyRows:
-    """Returns the keys of some rows in UTF-8; UUIDs as 36 characters, numbers in digits.
+    """Returns the keys of some rows in UTF-8; a UUID as 36 characters, a number in digits.
 
     Raises:
-        ValueError: a value is null, empty, longer than a key may be, or no UTF-8; names file and row.
+        ValueError: a value is null, empty, longer than a key may be, or not UTF-8; the message names file and row.
     """
     pa = require("pyarrow")
     types, values = pa.types, chunk.values
@@ -100,10 +101,12 @@ def _rows(chunk: KeyChunk, column: str) -> KeyRows:
 
 
 def _plain(kind: Any) -> Any:
+    """Returns the type in which an Arrow type is stored, if it is an extension type, such as Arrow's UUID."""
     return kind.storage_type if isinstance(kind, require("pyarrow").BaseExtensionType) else kind
 
 
 def _uuids(values: Any) -> KeyRows:
+    """Returns UUIDs of 16 bytes as text, such as 123e4567-e89b-12d3-a456-426614174000."""
     _, data = values.buffers()
     begin = values.offset * _UUID_BYTES
     raw = np.frombuffer(data, np.uint8)[begin : begin + len(values) * _UUID_BYTES].reshape(-1, _UUID_BYTES)
@@ -115,12 +118,12 @@ def _uuids(values: Any) -> KeyRows:
 def keys_of_files(
     columns: InputColumns, paths: Sequence[str], column_of: Callable[[str, str], Iterator[Any]]
 ) -> KeyColumn | None:
-    """Returns what reads the keys of files; None if no column has any.
+    """Returns the column of keys of files; None if no column of keys is chosen.
 
     Args:
-        columns: chosen.
-        paths: of the files, in order.
-        column_of: yields a column of one as Arrow arrays.
+        columns: the chosen columns.
+        paths: paths of the files, in order.
+        column_of: a function that yields a file's column of a name, as Arrow arrays.
     """
     name = columns.key
     if name is None:

@@ -1,6 +1,7 @@
-"""MDS shards as input.
+"""MDS shards as input, the format of MosaicML's Streaming.
 
-Owns which columns are read, and the rows of each shard. Leaves the form of shards to `packhorse.formats.mds`.
+Owns the reader: which columns are read, and the rows of each shard. Leaves the form of shards to
+`packhorse.formats.mds`.
 """
 
 import os
@@ -23,14 +24,15 @@ from packhorse.prepare.input._rows import RawRows, as_amounts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MdsRows(RowRange):
-    """One shard."""
+    """The rows of one shard."""
 
     shards: MdsShards
-    """Pickles as its index."""
+    """All shards of the folder; small when pickled, which takes the index only."""
     number: int
-    """The shard's, in the index."""
+    """The shard's number in the index."""
 
     def _read(self) -> Iterator[RawRows]:
+        """Yields the shard's rows in one part."""
         length = self.columns.length
         assert length is not None  # the reader chose one
         is_lengths = self.shards.columns[length] in INTEGERS
@@ -52,21 +54,21 @@ class MdsReader(WholeFiles):
     suffixes = (INDEX,)
 
     def recognises(self, path: str) -> bool:
-        """See `Reader`."""
+        """Returns whether a path is an index.json, or a folder that has one; see `Reader`."""
         shown = without_secrets(path)
-        is_one = shown != path  # what signs a URL is for one object, not for those below it
+        is_one = shown != path  # a signed URL is of one object, so it cannot name a folder
         return os.path.basename(shown) == INDEX or (not is_one and is_file(os.path.join(path, INDEX)))
 
     def files(self, source: str) -> list[str]:
-        """See `Reader`."""
+        """Returns the index.json only; the shards are named in it; see `Reader`."""
         return super().files(source if os.path.basename(source) == INDEX else os.path.join(source, INDEX))
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """See `Reader`."""
+        """Returns the shards; see `Reader`."""
         return [str(path) for index in paths for path, _ in MdsShards(index).shards]
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """See `Reader`."""
+        """Returns a range for each shard; see `Reader`."""
         (index,) = paths
         shards = MdsShards(index)
         chosen = _chosen(shards, columns)
@@ -95,6 +97,7 @@ class MdsReader(WholeFiles):
 
 
 def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
+    """Returns the columns to read, with `length` chosen if the user named none; refuses missing and other columns."""
     where = shards.where
     there = listed(f"{name!r} ({encoding})" for name, encoding in shards.columns.items())
     for name in columns.names:
@@ -127,6 +130,7 @@ def _chosen(shards: MdsShards, columns: InputColumns) -> InputColumns:
 
 
 def _is_tokens(encoding: str) -> bool:
+    """Returns whether an MDS encoding may hold a sequence's tokens: JSON, or an array of integers with one axis."""
     if encoding == "json":
         return True
     found = array_type(encoding)

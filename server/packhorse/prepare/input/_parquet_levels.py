@@ -1,11 +1,13 @@
 """Lengths of a Parquet list column from its repetition levels, without decoding a value.
 
-Parquet stores lists as values with two small numbers each: a repetition level, 0 where a list begins, and a definition
-level, which distinguishes values from empty and null lists. Both are at the beginning of a page, run-length encoded, so
-that a list of 500 tokens takes a few bytes. Of a compressed page no more than its beginning is decompressed.
+Parquet stores a list column as values with two small numbers each: a repetition level, 0 if the value begins a list,
+and a definition level, which distinguishes values from empty and null lists. Both kinds of levels are at the beginning
+of a page, run-length encoded, so that a list of 500 tokens takes a few bytes. Only the beginning of a compressed page
+is decompressed.
 
-Owns the layout of pages (parquet-format, `PageHeader` in Thrift's compact protocol) and their levels. Whatever it does
-not know, or finds damaged, it leaves to pyarrow, which reads it as a whole or says what is wrong.
+Owns the layout of pages (parquet-format, `PageHeader` in Thrift's compact protocol), and finding a page's levels. The
+loop over levels is in `prepare/kernels`. If a page is of an unknown form or damaged, `UnknownPageError` tells `parquet`
+to let pyarrow read the row group as a whole, or say what is wrong.
 """
 
 from collections.abc import Iterator
@@ -18,31 +20,41 @@ from packhorse.formats import require
 from packhorse.prepare.kernels import add_lists, unpack_snappy
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+"""Types of pages, as `PageType` in parquet-format numbers them."""
 _RLE = 3
+"""The encoding of levels that is known here, as `Encoding` in parquet-format numbers it."""
 _STREAMED = {"ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
+"""Codec of Parquet → pyarrow's name, for codecs that can decompress a beginning."""
 _HEAD_BYTES = 1 << 12
-"""So much of a page is decompressed at first: most pages' levels are shorter."""
+"""Bytes of a page that are decompressed at first; most pages' levels are shorter."""
 
 
 class _Page(NamedTuple):
+    """What a page's header says."""
+
     kind: int
+    """Type of the page, one of the constants above."""
     num_values: int
+    """Number of levels of each kind; 0 in a page of a dictionary."""
     begin: int
-    """Where its body begins in the file."""
+    """Where the page's body begins in the file."""
     size_bytes: int
-    """Size of its body, compressed."""
+    """Size of the body, compressed."""
     unpacked_bytes: int
+    """Size of the body after decompression."""
     levels: tuple[int, int] | None
-    """Bytes of repetition and definition levels, which then are not compressed; None if they say so themselves."""
+    """Bytes of repetition and definition levels, in a page of version 2, whose levels are not compressed. None in a
+    page of version 1: each kind of levels begins with its size there."""
     is_rle: bool
+    """Whether levels are in the encoding that is known here."""
 
 
 class UnknownPageError(Exception):
-    """A page that only pyarrow can read, or call damaged."""
+    """A page is of a form that is not known here, or damaged; pyarrow must read it, or say what is wrong."""
 
 
 def list_column(file: Any, column: str) -> int | None:
-    """Returns the number of the leaf that holds a list column's values; None if pyarrow must read it.
+    """Returns the number of the leaf column that holds a list column's values; None if pyarrow must read it.
 
     Args:
         file: a `pyarrow.parquet.ParquetFile`.
@@ -69,17 +81,17 @@ def list_column(file: Any, column: str) -> int | None:
 def list_lengths(
     data: NDArray[np.uint8], chunk: Any, leaf: Any, num_rows: int, is_nullable: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-    """Returns the lengths of a row group's lists: int64 [num_rows], and which are null, or None.
+    """Returns the lengths of a row group's lists, int64 [num_rows], and which are null, bool [num_rows] or None.
 
     Args:
-        data: the file's bytes, mapped.
-        chunk: the column's metadata in the row group.
-        leaf: its `ParquetSchema` column.
+        data: the file's bytes, memory-mapped.
+        chunk: the metadata of the leaf column in the row group, a `ColumnChunkMetaData`.
+        leaf: the leaf column in the `ParquetSchema`.
         num_rows: rows of the row group.
         is_nullable: whether a list can be null.
 
     Raises:
-        UnknownPageError: a page is of a kind that is not known here, or not what the footer says.
+        UnknownPageError: a page is of a form that is not known here, or not what the footer says.
     """
     lengths = np.zeros(num_rows, dtype=np.int64)
     is_null = np.zeros(num_rows, dtype=np.bool_)
@@ -99,7 +111,7 @@ def list_lengths(
 
 
 def _pages(data: NDArray[np.uint8], chunk: Any) -> Iterator[_Page]:
-    """Yields the pages of a column chunk."""
+    """Yields the pages of a column chunk in order; the first may be a dictionary."""
     at = chunk.data_page_offset
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         at = min(at, chunk.dictionary_page_offset)
@@ -117,6 +129,7 @@ def _pages(data: NDArray[np.uint8], chunk: Any) -> Iterator[_Page]:
 
 
 def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
+    """Reads the header of the page at a byte of the file; the numbers below are those of fields in parquet-format."""
     header, begin = _Compact(data, at, end).read_struct()
     kind, unpacked, packed = header.get(1), header.get(2), header.get(3)
     if not (isinstance(unpacked, int) and isinstance(packed, int) and unpacked >= 0 and 0 <= packed <= end - begin):
@@ -133,7 +146,11 @@ def _page(data: NDArray[np.uint8], at: int, end: int) -> _Page:
 
 
 def _levels(data: NDArray[np.uint8], page: _Page, codec: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Returns bytes with a page's levels, and where its repetition and definition levels begin and end: int64 [4]."""
+    """Returns bytes with a page's levels, and where they are: int64 [4].
+
+    The four numbers are begin and end of the repetition levels, then of the definition levels. In a page of version 1
+    the sizes of levels are inside the compressed body, so as much is decompressed as turns out to be needed.
+    """
     if not page.is_rle:
         raise UnknownPageError
     body = data[page.begin : page.begin + page.size_bytes]
@@ -155,11 +172,12 @@ def _levels(data: NDArray[np.uint8], page: _Page, codec: str) -> tuple[NDArray[n
 
 
 def _size_at(head: NDArray[np.uint8], at: int) -> int:
+    """Returns the four bytes at an index as a number."""
     return int.from_bytes(head[at : at + 4].tobytes(), "little")
 
 
 def _beginning(body: NDArray[np.uint8], codec: str, wanted: int, unpacked_bytes: int) -> NDArray[np.uint8]:
-    """Decompresses the first `wanted` bytes of a page, or more."""
+    """Decompresses at least the first `wanted` bytes of a page's body; fewer if the body is damaged."""
     if codec == "UNCOMPRESSED":
         return body
     if codec == "SNAPPY":
@@ -181,22 +199,26 @@ def _beginning(body: NDArray[np.uint8], codec: str, wanted: int, unpacked_bytes:
 
 
 class _Compact:
-    """Reads a struct in Thrift's compact protocol as {field number: value}."""
+    """Reads a struct in Thrift's compact protocol as {field number: value}.
+
+    Values are integers, booleans and structs; a float or a string is passed over, and its value is None.
+    """
 
     _MOST_DEPTH = 8
 
     def __init__(self, data: NDArray[np.uint8], at: int, end: int) -> None:
-        self._data = data[at : min(end, at + (1 << 16))].tobytes()  # a header, statistics included
+        self._data = data[at : min(end, at + (1 << 16))].tobytes()  # enough for a header with statistics
         self._begin, self._at = at, 0
 
     def read_struct(self) -> tuple[dict[int, Any], int]:
-        """Returns the struct, and where it ends in the file."""
+        """Returns the struct, and the byte of the file after it."""
         try:
             return self._struct(0), self._begin + self._at
         except IndexError:
             raise UnknownPageError from None
 
     def _struct(self, depth: int) -> dict[int, Any]:
+        """Reads fields up to the end of a struct; a field's first byte has its type, and the step to its number."""
         if depth > self._MOST_DEPTH:
             raise UnknownPageError
         found: dict[int, Any] = {}
@@ -210,6 +232,7 @@ class _Compact:
             found[number] = self._value(kind, depth)
 
     def _value(self, kind: int, depth: int) -> Any:
+        """Reads a value of a type, as Thrift's compact protocol numbers types."""
         match kind:
             case 1 | 2:
                 return kind == 1
@@ -234,6 +257,7 @@ class _Compact:
         return value
 
     def _varint(self) -> int:
+        """Reads a number with seven bits in each byte, the lowest first."""
         value = shift = 0
         while True:
             byte = self._byte()
@@ -243,5 +267,6 @@ class _Compact:
             shift += 7
 
     def _zigzag(self) -> int:
+        """Reads a signed number, whose sign is the lowest bit."""
         value = self._varint()
         return (value >> 1) ^ -(value & 1)

@@ -1,6 +1,6 @@
-"""Text and histograms as input: refused, with the command that takes them.
+"""Text and histograms as input: they are refused with the name of the command that takes them.
 
-Owns recognising them, and what is said. Leaves the list of readers to `find`.
+Owns recognising both, and the messages. Leaves the list of readers, which has them too, to `find`.
 """
 
 import os
@@ -12,6 +12,7 @@ from packhorse.prepare.input._base import Opened, WholeFiles, first_bytes
 from packhorse.prepare.input._columns import InputColumns
 
 _LOOK_BYTES = 1 << 12
+"""Bytes of a .json file in which its first character that is not a space is looked for."""
 
 
 class TextRefusal(WholeFiles):
@@ -23,7 +24,7 @@ class TextRefusal(WholeFiles):
         suffix + packed
         for suffix in (".jsonl", ".ndjson", ".json", ".txt", ".md", ".csv", ".tsv")
         for packed in ("", ".gz", ".zst")
-        if (suffix, packed) != (".json", "")  # which may be a histogram
+        if (suffix, packed) != (".json", "")  # it may be a histogram, see below
     )
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:

@@ -1,7 +1,7 @@
-"""Rows as they are read, and their faults.
+"""Rows as they are read, and the faults that a row may have.
 
-Owns the checks that every row has to pass whatever it was read from, and what a row that fails is called. Which columns
-they come from is in `_columns`.
+Owns the checks that every row must pass, whatever it was read from, and the words for each fault. Which columns the
+values come from is in `_columns`; refusing or skipping a bad row is in `_base`.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class Fault(IntEnum):
-    """What is wrong with a row."""
+    """What is wrong with a row; `reason` says it in words. The numbers are stored in records of interrupted work."""
 
     NONE = 0
     NULL_LENGTH = 1
@@ -53,60 +53,60 @@ _REASONS = {
 
 
 class RawRows(NamedTuple):
-    """Consecutive rows of one file, unchecked."""
+    """Consecutive rows of one file, not checked yet."""
 
     lengths: NDArray[np.integer]
-    """Integers [n], anything where they are null."""
+    """Length of each row in tokens, any number for a null: integers [n]."""
     null_lengths: NDArray[np.bool_] | None = None
-    """bool [n]; None if none is null."""
+    """Whether each length is null: bool [n]; None if none is."""
     ids: NDArray[np.integer] | None = None
-    """Integers [n]; None if an id is a row number."""
+    """Id of each row: integers [n]; None if an id is a row number."""
     null_ids: NDArray[np.bool_] | None = None
-    """bool [n]; None if none is null."""
+    """Whether each id is null: bool [n]; None if none is."""
     groups: NDArray[np.integer] | None = None
-    """Integers [n]; None if no column says which rows are a group."""
+    """Group number of each row: integers [n]; None if there is no column of groups."""
     null_groups: NDArray[np.bool_] | None = None
-    """bool [n]; None if none is null."""
+    """Whether each group number is null: bool [n]; None if none is."""
     resources: NDArray[np.integer] | None = None
-    """Integers [n, k], of k resources; None without any."""
+    """Amount of each of k resources for each row: integers [n, k]; None without resources."""
     null_resources: NDArray[np.bool_] | None = None
-    """bool [n, k]; None if none is null."""
+    """Whether each amount is null: bool [n, k]; None if none is."""
 
     def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "RawRows":
-        """Returns the rows with the same done to each column that is there."""
+        """Returns the rows with `change` applied to every array except None."""
         others = [None if column is None else change(column) for column in self[1:]]
         return RawRows(change(self.lengths), *others)
 
     def part(self, first: int, size: int) -> "RawRows":
-        """Returns `size` consecutive rows from the row `first` on."""
+        """Returns `size` consecutive rows that begin with the row at index `first`."""
         return self.each(lambda column: column[first : first + size])
 
 
 class Batch(NamedTuple):
-    """Some rows of one file, in order, all of them sound."""
+    """Rows of one file, in order, without the bad ones."""
 
     lengths: NDArray[np.int64]
-    """int64 [n], each at least 1."""
+    """Length of each row in tokens, at least 1: int64 [n]."""
     ids: NDArray[np.int64]
-    """int64 [n]."""
+    """Id of each row: int64 [n]."""
     first_row: int
-    """Row of the file, 0-based, that the batch was read from."""
+    """Number in the file, 0-based, of the first row that was read for the batch."""
     rows: NDArray[np.int64] | None = None
-    """Row of each, counted from `first_row`: int64 [n]; None if no row was skipped, so that it is its index."""
+    """Number of each row, counted from `first_row`: int64 [n]; None if no row was skipped, so that it is the index."""
     skipped: NDArray[np.int64] | None = None
-    """(row of the file, Fault) of those that were skipped: int64 [k, 2]; None without any."""
+    """(number in the file, Fault) of each skipped row: int64 [k, 2]; None if no row was skipped."""
     groups: NDArray[np.int64] | None = None
-    """int64 [n]; None if no column says which rows are a group."""
+    """Group number of each row: int64 [n]; None if there is no column of groups."""
     resources: NDArray[np.int64] | None = None
-    """int64 [n, k], of k resources; None without any."""
+    """Amount of each of k resources for each row: int64 [n, k]; None without resources."""
 
     def row(self, index: int) -> int:
-        """Returns the row of the file of one sequence of the batch."""
+        """Returns the number in the file of the row at an index of the batch."""
         return self.first_row + (index if self.rows is None else int(self.rows[index]))
 
 
 def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
-    """Returns the Fault of every row: uint8 [n]; None if all are sound."""
+    """Returns the Fault of every row: uint8 [n]; None if no row has any."""
     lengths, ids = raw.lengths, raw.ids
     if not len(lengths):
         return None
@@ -123,13 +123,14 @@ def faults_of(raw: RawRows) -> NDArray[np.uint8] | None:
     if all(mask is None for _, mask in masks):
         return None
     faults = np.zeros(len(lengths), dtype=np.uint8)
-    for fault, mask in masks:  # the last one is reported where a row has several
+    for fault, mask in masks:  # if a row has several faults, the last of this list is reported
         if mask is not None:
             faults[mask] = fault
     return faults if faults.any() else None
 
 
 def _resource_faults(raw: RawRows) -> list[tuple[Fault, NDArray[np.bool_] | None]]:
+    """Returns each fault of resources with the rows that have it: bool [n], or None if no row has."""
     amounts, nulls = raw.resources, raw.null_resources
     if amounts is None:
         return []
@@ -140,17 +141,18 @@ def _resource_faults(raw: RawRows) -> list[tuple[Fault, NDArray[np.bool_] | None
 
 
 def as_amounts(values: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Returns amounts of a resource as int64; one that int64 cannot hold stays too high for any."""
+    """Returns amounts of a resource as int64; one that int64 cannot hold becomes MOST_RESOURCE + 1, and is refused."""
     most = np.uint64(MOST_RESOURCE + 1)
     return np.array(np.minimum(values, most) if values.dtype == np.uint64 else values, dtype=np.int64)
 
 
 def _beyond_int64(values: NDArray[np.integer] | None) -> NDArray[np.bool_] | None:
+    """Returns which values int64 cannot hold: bool [n]; None if it can hold all."""
     if values is None or values.dtype != np.uint64 or int(values.max()) <= _INT64_MAX:
         return None
     return values > _INT64_MAX
 
 
 def as_int64(values: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Returns a copy of a column of sound rows: kernels see one type, writable or not."""
+    """Returns a copy of a column as int64, writable, so that kernels are compiled for one type only."""
     return np.array(values, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Choosing the columns of a table, and checking their types.
 
-Owns that judgement, for Parquet, Arrow files and Arrow streams alike. Reading the columns is in `_arrow_rows`, and keys
-are in `_key_columns`.
+Owns the choice for everything that has an Arrow schema: Parquet, Arrow files and Arrow streams. Reading the columns is
+in `_arrow_rows`, keys are in `_key_columns`, and the columns as a user names them are in `_columns`.
 """
 
 from collections.abc import Callable
@@ -16,22 +16,23 @@ from packhorse.prepare.input._columns import InputColumns, evident_lengths
 from packhorse.prepare.input._key_columns import are_keys
 
 LARGEST_TOKEN = 2**31 - 1
-"""Every vocabulary's ids fit into int32."""
+"""The largest id of a token: every vocabulary's ids fit into int32."""
 
 
 def chosen_columns(
     schema: Any, columns: InputColumns, where: str, *, is_wide: Callable[[str], bool] = lambda _: False
 ) -> tuple[InputColumns, bool]:
-    """Returns the columns that are meant, and whether the lengths are those of lists.
+    """Returns the columns to read, and whether the length column holds lists of tokens.
 
     Args:
         schema: an Arrow schema.
-        columns: as the user named them.
-        where: the data, for messages.
-        is_wide: whether a column of uint64 holds numbers that int64 cannot: these are keys then, and no ids.
+        columns: the columns as the user named them.
+        where: the name of the data, for messages.
+        is_wide: a function from the name of a column of uint64 to whether it has values that int64 cannot hold. These
+            are keys instead of ids.
 
     Raises:
-        ValueError: one is missing, ambiguous, there twice, or of another type.
+        ValueError: a column is missing, ambiguous, there twice, or of another type.
     """
     types = require("pyarrow").types
     length = columns.length
@@ -69,7 +70,7 @@ def chosen_columns(
 
 
 def refuse_other_ids(path: str, before: InputColumns, now: InputColumns) -> None:
-    """Refuses a file whose column of ids holds another kind than in files before it; a ValueError."""
+    """Refuses a file whose column of ids holds integers, if earlier files have keys there, or the other way round."""
     if before.key != now.key:
         is_text = now.key is not None
         raise ValueError(
@@ -79,7 +80,7 @@ def refuse_other_ids(path: str, before: InputColumns, now: InputColumns) -> None
 
 
 def _with_keys(schema: Any, columns: InputColumns, where: str, is_wide: Callable[[str], bool]) -> InputColumns:
-    """Returns columns with that of ids as `key` where it holds no integers."""
+    """Returns the columns with the column of ids moved from `id` to `key` if it holds no integers."""
     name = columns.id if columns.key is None else columns.key
     if name is None:
         return columns
@@ -98,7 +99,7 @@ def _with_keys(schema: Any, columns: InputColumns, where: str, is_wide: Callable
 
 
 def is_tokens(kind: Any) -> bool:
-    """Whether an Arrow type is that of lists of integers, of any layout."""
+    """Returns whether an Arrow type is a list of integers, in any of Arrow's layouts of lists."""
     types = require("pyarrow").types
     is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
     return is_token_list(kind) or bool(is_view and types.is_integer(kind.value_type))

@@ -1,6 +1,7 @@
-"""Token files whose index says where sequences end: Megatron `.idx` and flat `.boundaries`; ids are entries.
+"""Token files as input whose index says where sequences end: Megatron `.idx` and flat `.boundaries`; ids are entries.
 
-MDS shards are in `_mds`.
+Owns both readers, which read the index only, and the file of keys beside a Megatron index. Leaves the form of the files
+to `packhorse.formats`, and MDS shards to `_mds`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,17 +28,19 @@ _BOUNDARIES = ".boundaries"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRows(RowRange):
-    """Consecutive entries of one index."""
+    """Consecutive entries of one index, of either kind."""
 
     is_megatron: bool
-    """Whether the file holds lengths, int32, after a Megatron header. If not, it holds only the ends of sequences:
-    int64."""
+    """Whether the file holds lengths, int32, after a Megatron header. If not, it holds the ends of sequences, int64,
+    without a header."""
 
     def _read(self) -> Iterator[RawRows]:
+        """Yields lengths as they are stored, or as differences of the ends of sequences."""
         dtype, header_bytes = (np.dtype("<i4"), HEADER.size) if self.is_megatron else (np.dtype("<i8"), 0)
         end = self.first_row + self.num_rows
-        begin = self.first_row - (not self.is_megatron and self.first_row > 0)  # the one before has its end there
-        before = None if begin < self.first_row else 0
+        # A length is the difference of two ends, so reading begins at the end of the sequence before the range.
+        begin = self.first_row - (not self.is_megatron and self.first_row > 0)
+        before = None if begin < self.first_row else 0  # the last end so far; None: the first number read is that end
         with open_binary(self.path) as file:
             file.seek(header_bytes + begin * dtype.itemsize)
             while begin < end:
@@ -55,7 +58,7 @@ class StoredRows(RowRange):
 
 
 class MegatronReader(WholeFiles):
-    """A Megatron index. If its `.bin` is there, it is compared with the index."""
+    """Reads a Megatron index. If the `.bin` file is beside it, its size is compared with the index."""
 
     kind = "Megatron"
     takes = "one X.idx; a sequence's id is its entry"
@@ -64,17 +67,17 @@ class MegatronReader(WholeFiles):
     magic = MAGIC
 
     def files(self, source: str) -> list[str]:
-        """See `Reader`."""
+        """Returns the `.idx`, which a user may name by the `.bin` or by their common prefix too; see `Reader`."""
         return super().files(source if first_bytes(source, len(MAGIC)) == MAGIC else _pair(source)[1])
 
     def recognises(self, path: str) -> bool:
-        """See `Reader`."""
+        """Returns whether a path is an index, or there is one beside it; see `Reader`."""
         if not path.endswith(".bin") and exists(path):
             return super().recognises(path)
         return exists(_pair(path)[1]) and not exists(path + _BOUNDARIES)
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """See `Reader`."""
+        """Returns the tokens' file and the file of keys; see `Reader`."""
         return [name for path in paths for name in (_pair(path)[0], str(keys_path(path)))]
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
@@ -92,7 +95,7 @@ class MegatronReader(WholeFiles):
 
 
 class FlatReader(WholeFiles):
-    """A flat token file with the documents' ends beside it."""
+    """Reads the ends of documents beside a flat token file."""
 
     kind = "flat"
     takes = "one x.bin with x.bin.boundaries beside it; a sequence's id is its entry"
@@ -100,16 +103,16 @@ class FlatReader(WholeFiles):
     suffixes = (_BOUNDARIES,)
 
     def recognises(self, path: str) -> bool:
-        """See `Reader`."""
+        """Returns whether a path is a file of ends, or has one and no Megatron index beside it; see `Reader`."""
         is_index = super().recognises(path)
         return is_index or (exists(path + _BOUNDARIES) and is_file(path) and not exists(_pair(path)[1]))
 
     def files(self, source: str) -> list[str]:
-        """See `Reader`."""
+        """Returns the file of ends, which a user may name by the tokens' file too; see `Reader`."""
         return super().files(source if source.endswith(_BOUNDARIES) else source + _BOUNDARIES)
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """See `Reader`."""
+        """Returns the tokens' file; see `Reader`."""
         return [path.removesuffix(_BOUNDARIES) for path in paths]
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
@@ -128,7 +131,7 @@ class FlatReader(WholeFiles):
 
 
 def _pair(path: str) -> tuple[str, str]:
-    """The `.bin` and the `.idx` of a path or URL of either, or of their prefix."""
+    """Returns the paths or URLs of the `.bin` and the `.idx`, from either of them or their common prefix."""
     if is_url(path):
         prefix = path.removesuffix(".idx").removesuffix(".bin")
         return f"{prefix}.bin", f"{prefix}.idx"
@@ -137,7 +140,7 @@ def _pair(path: str) -> tuple[str, str]:
 
 
 def _entries_of_object(url: str) -> int:
-    """Returns the sequences of an index in a store; whoever loads from it checks it as a whole."""
+    """Returns the number of sequences in an index in an object store, from its header; the rest is not checked here."""
     shown = without_secrets(url)
     num_rows, num_documents, _ = read_header(first_bytes(url, HEADER.size), FileStamp.of(url).size_bytes, shown)
     if num_documents <= num_rows:
@@ -150,6 +153,7 @@ def _entries_of_object(url: str) -> int:
 
 
 def _opened(kind: str, path: str, num_rows: int, columns: InputColumns) -> Opened:
+    """Returns the rows of an index; refuses a loss mask, and adds the keys that are beside a Megatron index on disk."""
     if prefix := tokens_of_mask(path):
         shown = without_secrets(path)
         raise ValueError(
@@ -165,7 +169,7 @@ def _opened(kind: str, path: str, num_rows: int, columns: InputColumns) -> Opene
 
 
 def _keys_beside(path: str, index: str, num_rows: int) -> KeyColumn | None:
-    """Returns what reads the keys that `packhorse tokenize` wrote beside an index."""
+    """Returns the keys that `packhorse tokenize` wrote beside an index; refuses a file of keys for other tokens."""
     found = sum(map(len, column_of(path, KEY_COLUMN)))
     if found != num_rows:
         raise ValueError(

@@ -1,4 +1,8 @@
-"""Arrow IPC files and what Hugging Face `Dataset.save_to_disk` writes: a column of lengths, or of lists of tokens."""
+"""Arrow IPC files and folders of Hugging Face's `save_to_disk` as input: a column of lengths, or of lists of tokens.
+
+Owns the reader. Leaves finding and opening files to `packhorse.formats.arrow`, Arrow's arrays to `_arrow_rows`, and
+Arrow objects in memory to `held`.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -26,7 +30,7 @@ class ArrowRows(RowRange):
     """Consecutive record batches of an Arrow file."""
 
     record_batches: tuple[int, int]
-    """First record batch, and the exclusive end."""
+    """Number of the first record batch, and of the first one after the range."""
 
     def _read(self) -> Iterator[RawRows]:
         names = _open(self.path).schema.names
@@ -44,20 +48,20 @@ class ArrowReader(WholeFiles):
     magic = b"ARROW1"
 
     def recognises(self, path: str) -> bool:
-        """See `Reader`."""
+        """Returns whether a path is an Arrow file, or a folder that `save_to_disk` wrote; see `Reader`."""
         shown = without_secrets(path)
-        if shown.endswith(SUFFIXES) or shown != path:  # what signs a URL is for one object, not for those below it
+        if shown.endswith(SUFFIXES) or shown != path:  # a signed URL is of one object, so it cannot name a folder
             return super().recognises(path)
         return is_file(os.path.join(path, SAVED_STATE)) or bool(_splits(path)) or super().recognises(path)
 
     def files(self, source: str) -> list[str]:
-        """See `Reader`."""
+        """Returns the Arrow files of a source; refuses a folder of several datasets; see `Reader`."""
         if splits := _splits(source):
             raise ValueError(f"{source} holds several datasets; give the folder of one as input: {', '.join(splits)}")
         return arrow_objects(source) if is_url(source) else [str(path) for path in arrow_files(source)]
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """See `Reader`."""
+        """Returns the `state.json` of each saved dataset; see `Reader`."""
         states = {os.path.join(os.path.dirname(path), SAVED_STATE) for path in paths}
         return sorted(state for state in states if is_file(state))
 
@@ -100,7 +104,7 @@ class ArrowReader(WholeFiles):
 
 
 def column_of(path: str, name: str) -> Iterator[Any]:
-    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError if there is none."""
+    """Yields a column of a file in the order of rows, as Arrow arrays; raises a ValueError if the column is missing."""
     schema = _open(path).schema
     column_type(schema, name, without_secrets(path))
     for batch in record_batches(_open(path, [schema.names.index(name)]), path):
@@ -108,11 +112,12 @@ def column_of(path: str, name: str) -> Iterator[Any]:
 
 
 def _splits(folder: str) -> list[str]:
+    """Returns the folders of datasets inside a saved `DatasetDict`; none for anything else."""
     return [] if is_url(folder) else saved_splits(Path(folder))
 
 
 def _open(path: str, columns: Sequence[int] | None = None) -> Any:
-    """Returns a reader of record batches."""
+    """Returns a reader of a file's record batches, with the columns at these indices of its schema, or all."""
     require("pyarrow.ipc")
     if is_url(path):
         return read_arrow(open_binary(path), without_secrets(path), columns=columns)
@@ -120,7 +125,7 @@ def _open(path: str, columns: Sequence[int] | None = None) -> Any:
 
 
 def _cut(reader: Any, path: str) -> Iterator[tuple[int, int, int, int]]:
-    """Yields (first record batch, exclusive end, first row, rows) of parts of about RANGE_ROWS rows."""
+    """Yields parts of about RANGE_ROWS rows: (first record batch, first one after the part, first row, rows)."""
     first_batch = end_batch = first_row = num_rows = 0
     for batch in record_batches(reader, path):
         num_rows += batch.num_rows

@@ -1,7 +1,7 @@
-"""Finding the reader for an input, and the files that it names.
+"""Finding the reader for an input, and the files that the input names.
 
-Owns the list of readers. Leaves reading to a file for each kind of input, such as `parquet`, and what is not read here
-to `_refused_kinds`.
+Owns the list of readers. Leaves reading to a module for each kind of input, such as `parquet`, kinds that are refused
+to `_refused_kinds`, and objects in memory to `held`.
 """
 
 import glob
@@ -35,11 +35,11 @@ READERS: tuple[Reader, ...] = (
     HistogramRefusal(),
     TextRefusal(),
 )
-"""All readers, in the order in which an input is shown to them."""
+"""All readers, in the order in which they are asked whether they recognise an input."""
 
 _MOST_NAMED = 3
 _TABLES = (".parquet", ".arrow")
-"""Suffixes that a folder without an index is searched for first."""
+"""Suffixes of files that are looked for first in a folder without an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +47,16 @@ class Found:
     """The files that inputs name, and their reader."""
 
     reader: Reader
+    """The reader of all the files."""
     paths: list[str]
-    """Paths in the order that numbers their rows: those of the first input, sorted, then those of the next."""
+    """Paths in the order in which rows are numbered: the sorted files of the first input, then those of the next."""
 
     def open(self, columns: InputColumns) -> Opened:
-        """Cuts the files into ranges; see `Reader`."""
+        """Returns the files' rows as ranges; see `Reader.open`."""
         return self.reader.open(self.paths, columns)
 
     def files_read(self) -> list[Path]:
-        """Returns every file that is looked at on this machine's disks."""
+        """Returns every file on this machine's disks that is read, including files beside the named ones."""
         return [Path(path) for path in [*self.paths, *self.reader.files_beside(self.paths)] if not is_url(path)]
 
 
@@ -66,9 +67,9 @@ def find_inputs(sources: Sequence[str]) -> Found:
         sources: see `packhorse prepare --help`.
 
     Raises:
-        FileNotFoundError: nothing is at one of them.
-        ValueError: no reader knows one, two are of different kinds or name the same file, or several are given of a
-            kind whose ids are the entries of one.
+        FileNotFoundError: a source does not exist.
+        ValueError: no reader recognises a source; two sources are of different kinds or name the same file; or several
+            are given of a kind whose ids are the entries of one file.
     """
     if not sources:
         raise ValueError(parameter("input") + " names nothing")
@@ -101,7 +102,7 @@ def find_inputs(sources: Sequence[str]) -> Found:
 
 
 def _way_out(reader: Reader, sources: Sequence[str]) -> str:
-    """Says what to do with several inputs of a kind whose entries are ids."""
+    """Returns advice, for a message, on several inputs of a kind whose ids are entries."""
     if not isinstance(reader, MegatronReader | FlatReader):
         return "prepare each into a dataset of its own"
     inputs = " ".join(f"--input {shlex.quote(without_secrets(source))}" for source in sources[:_MOST_NAMED])
@@ -113,6 +114,7 @@ def _way_out(reader: Reader, sources: Sequence[str]) -> str:
 
 
 def _reader_for(source: str) -> Reader:
+    """Returns the first reader that recognises a source, or an example of its files if it is a folder or a pattern."""
     path = source
     if is_folder(source):
         path = _example_in(source)
@@ -121,7 +123,7 @@ def _reader_for(source: str) -> Reader:
     elif not exists(source) and not exists(source + ".idx"):
         raise FileNotFoundError(f"{without_secrets(source)} does not exist")
     if not is_url(path) and os.path.exists(path) and not os.path.isdir(path):
-        check_plain(path)  # else a library would wait for a pipe's writer
+        check_plain(path)  # refuses a pipe, for whose writer a library would wait
     for reader in READERS:
         if reader.recognises(path):
             return reader
@@ -139,7 +141,7 @@ def _reader_for(source: str) -> Reader:
 
 
 def _example_in(folder: str) -> str:
-    """Returns the folder if an index in it says what it is, or else one of its files."""
+    """Returns the folder itself if a reader recognises it, by an index in it; else one of its files."""
     if any(reader.recognises(folder) for reader in READERS):
         return folder
     found: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Lengths that a program holds: arrays, `datasets.Dataset`, and whatever speaks Arrow's C stream.
+"""Lengths in a program's memory as input: arrays, `datasets.Dataset`, and objects with Arrow's C stream.
 
-Owns taking them in. A stream is read once, and only its lengths and ids are kept: 16 bytes a sequence. Files of arrays
-are in `npy`.
+Owns turning such an object into rows. A stream is read once, and its lengths and ids are copied: 16 bytes for each
+sequence. Files of arrays are in `npy`.
 """
 
 import sys
@@ -27,9 +27,10 @@ from packhorse.prepare.input.npy import array_rows, check_array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRows(RowRange):
-    """Rows held in memory; pickles with them."""
+    """Rows in memory. They are pickled with the range."""
 
     rows: RawRows
+    """All rows of the range."""
 
     def _read(self) -> Iterator[RawRows]:
         for first, size in cut(self.num_rows, BATCH_ROWS):
@@ -37,19 +38,19 @@ class HeldRows(RowRange):
 
 
 def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened:
-    """Turns an object into ranges; see `packhorse.prepare.prepare` for what it may be.
+    """Turns an object in memory into ranges of rows.
 
     Args:
-        lengths: the object.
-        columns: of it.
-        where: what messages call it; its type where it is empty.
+        lengths: the object, as `packhorse.prepare.prepare` takes it.
+        columns: its columns, as the user named them.
+        where: the object's name for messages; if empty, its type.
 
     Raises:
-        TypeError: it is nothing of the kind.
+        TypeError: the object holds no lengths.
         ValueError: a column is missing, ambiguous, or of another type.
     """
     where = where or f"the {type(lengths).__name__}"
-    kept: list[Any] = []
+    kept: list[Any] = []  # Arrow arrays of keys, filled while `parts` is read below
     parts, chosen = _parts(lengths, columns, where, kept)
     ranges: list[RowRange] = []
     index = 0
@@ -76,7 +77,10 @@ def open_held(lengths: Any, columns: InputColumns, *, where: str = "") -> Opened
 
 
 def _parts(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> tuple[Iterator[RawRows], InputColumns]:
-    """Returns the rows of an object, some at a time, and its columns; what names them is added to `keys`."""
+    """Returns an iterator over the rows of an object, and its columns.
+
+    While the rows are read, Arrow arrays of their keys, if there are any, are appended to `keys`.
+    """
     if isinstance(lengths, list | tuple):
         lengths = np.asarray(lengths)
     if isinstance(lengths, np.ndarray):
@@ -105,6 +109,7 @@ def _parts(lengths: Any, columns: InputColumns, where: str, keys: list[Any]) -> 
 def _of_batches(
     reader: Any, columns: InputColumns, where: str, keys: list[Any]
 ) -> tuple[Iterator[RawRows], InputColumns]:
+    """Returns the rows and columns of a reader of Arrow record batches; arguments as of `_parts`."""
     chosen, is_list = chosen_columns(reader.schema, columns, where)
 
     def parts() -> Iterator[RawRows]:
@@ -117,6 +122,7 @@ def _of_batches(
 
 
 def _of_arrays(array: Any, columns: InputColumns, where: str) -> tuple[Iterator[RawRows], InputColumns]:
+    """Returns the rows of an Arrow array of lengths or lists, which has no columns; arguments as of `_parts`."""
     if columns.names or columns.key:
         raise ValueError(
             f"{where} is one column of lengths: leave out "
@@ -134,7 +140,11 @@ def _of_arrays(array: Any, columns: InputColumns, where: str) -> tuple[Iterator[
 def _of_dataset(
     dataset: Any, columns: InputColumns, where: str, keys: list[Any]
 ) -> tuple[Iterator[RawRows], InputColumns]:
-    """Reads offsets of all rows and then takes those that `select` or `shuffle` left: no token is copied."""
+    """Returns the rows and columns of a `datasets.Dataset`; arguments as of `_parts`.
+
+    Lengths of all rows are read first, then the rows that `select` or `shuffle` left are taken, in their order. So no
+    token is copied.
+    """
     table = dataset.data.table
     rows, chosen = _of_batches(table.to_reader(), columns, where, keys)
     indices = dataset._indices
@@ -149,12 +159,12 @@ def _of_dataset(
 
 
 def _kept(rows: RawRows) -> RawRows:
-    """Copies values out of the producer's memory, which holds all columns together."""
+    """Copies the rows, so that the memory of their producer, which holds all columns, can be freed."""
     return rows.each(np.array)
 
 
 def _joined(parts: Iterator[RawRows]) -> Iterator[RawRows]:
-    """Yields larger parts, so that thousands of small record batches are no thousands of tasks."""
+    """Joins small parts to parts of BATCH_ROWS rows or more, so that many small record batches make few tasks."""
     held: list[RawRows] = []
     size = 0
     for rows in parts:
@@ -168,7 +178,10 @@ def _joined(parts: Iterator[RawRows]) -> Iterator[RawRows]:
 
 
 def _concatenated(parts: list[RawRows]) -> RawRows:
+    """Returns one `RawRows` with the rows of all parts."""
+
     def joined(number: int) -> NDArray[Any] | None:
+        """Joins one field of all parts. Only a mask of nulls may be None in some parts: they have no null."""
         if all(part[number] is None for part in parts):
             return None
         no_nulls = (np.zeros(len(part.lengths), dtype=bool) for part in parts)

@@ -1,6 +1,7 @@
-"""NumPy files of lengths: one array of integers, or of records with a field of lengths and one of ids.
+"""NumPy files as input: an array of lengths, or of records with fields of lengths and ids.
 
-Owns reading and mapping them, and seqpack's folders of such files. Arrays that a program holds are in `held`.
+Owns the reader of such files, mapping an array file from a disk or a store, and the reader of seqpack's folders, whose
+pools are array files of ids. Arrays in a program's memory are in `held`.
 """
 
 import os
@@ -25,11 +26,11 @@ from packhorse.prepare.input._rows import RawRows, as_amounts
 from packhorse.storage import check_plain
 
 _OF_DATASETS = ("pools", "pools.npy", "starts.npy", "over_length.npy")
-"""Arrays, and a folder of them, of prepared datasets."""
+"""Array files of prepared datasets, and a folder of them, which are not taken as lengths."""
 
 
 _HEADER_BYTES = 1 << 16
-"""Bytes of an array in a store that are read to find its header."""
+"""Bytes at the beginning of an array in an object store that are read for its header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class NpyReader(WholeFiles):
     magic = b"\x93NUMPY"
 
     def files(self, source: str) -> list[str]:
-        """See `Reader`; ids of a prepared dataset, which are arrays too, are refused."""
+        """Returns the array files of a source; refuses those of a prepared dataset, which hold ids; see `Reader`."""
         found = super().files(source)
         for path in (Path(name) for name in found if not is_url(name)):
             for folder in path.parents[:2]:
@@ -79,7 +80,7 @@ class NpyReader(WholeFiles):
 
 
 class _StoredArray:
-    """An array of one axis in a store, of which slices are read."""
+    """An array in an object store, of which slices are read, as if it were an array in memory with one axis."""
 
     def __init__(self, url: str) -> None:
         self._object = StoredObject(url)
@@ -108,10 +109,10 @@ _MAGIC, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
 
 
 def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
-    """Maps an array file, or reads the header of one in a store.
+    """Maps an array file, or reads the header of an array in an object store.
 
     Raises:
-        ValueError: it is none, or holds Python objects.
+        ValueError: the file is not an array, holds several arrays, or holds Python objects.
     """
     try:
         if is_url(path):
@@ -134,7 +135,7 @@ def load_npy(path: str) -> "NDArray[Any] | _StoredArray":
 
 
 def check_array(array: "NDArray[Any] | _StoredArray", columns: InputColumns, where: str) -> None:
-    """Refuses an array that holds no lengths, or no such fields; a ValueError."""
+    """Refuses an array that is not of integers with one axis, or lacks a field that is named; raises a ValueError."""
     names = array.dtype.names
     if array.ndim != 1:
         raise ValueError(f"{where} has shape {list(array.shape)}, but lengths are a list: one number for each sequence")
@@ -169,7 +170,7 @@ def check_array(array: "NDArray[Any] | _StoredArray", columns: InputColumns, whe
 def array_rows(
     array: "NDArray[Any] | _StoredArray", columns: InputColumns, first: int = 0, end: int | None = None
 ) -> Iterator[RawRows]:
-    """Yields the rows [first, end) of an array that `check_array` let pass, in parts; end None is the last."""
+    """Yields the rows [first, end) of an array that `check_array` accepted, in batches; None is the array's end."""
     end = len(array) if end is None else end
     for begin in range(first, end, BATCH_ROWS):
         rows = array[begin : min(begin + BATCH_ROWS, end)]
@@ -187,9 +188,10 @@ _COUNTS, _POOLS = "counts.json", "pools"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeqpackRows(RowRange):
-    """Consecutive ids of one length."""
+    """Consecutive ids of one pool file of seqpack."""
 
     length: int
+    """Length in tokens of all sequences in the pool."""
 
     def _read(self) -> Iterator[RawRows]:
         ids = map_array(self.path)
@@ -210,19 +212,19 @@ class SeqpackReader(WholeFiles):
     suffixes = (_COUNTS,)
 
     def recognises(self, path: str) -> bool:
-        """See `Reader`."""
+        """Returns whether a path is a folder in seqpack's layout on a disk; see `Reader`."""
         return not is_url(path) and is_seqpack_layout(Path(path)) and os.path.isfile(os.path.join(path, _COUNTS))
 
     def files(self, source: str) -> list[str]:
-        """See `Reader`."""
+        """Returns counts.json only, which stands for the whole folder; see `Reader`."""
         return super().files(os.path.join(source, _COUNTS))
 
     def files_beside(self, paths: Sequence[str]) -> list[str]:
-        """See `Reader`."""
+        """Returns the pool files; see `Reader`."""
         return [str(path) for counts in paths for path in sorted((Path(counts).parent / _POOLS).glob("*.npy"))]
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """See `Reader`."""
+        """Returns ranges for each pool file, by ascending length; see `Reader`."""
         (counts,) = paths
         if columns.resources:
             refuse_columns(counts, "of a folder of seqpack", columns)
@@ -244,11 +246,11 @@ class SeqpackReader(WholeFiles):
 
 
 PARSING = Lock()
-"""Held while a header is read."""
+"""Held while NumPy parses a header: Python 3.11's parser fails if threads use it at the same time."""
 
 
 def map_array(path: str | Path, *, writable: bool = False) -> NDArray[Any]:
-    """Maps an array file; many threads may do so at once.
+    """Maps an array file; safe to be used by many threads.
 
     Example:
         >>> import tempfile
@@ -258,8 +260,8 @@ def map_array(path: str | Path, *, writable: bool = False) -> NDArray[Any]:
         [5, 3]
 
     Raises:
-        OSError: it cannot be opened.
-        ValueError: it is no array, or holds Python objects.
+        OSError: the file cannot be opened.
+        ValueError: the file is not an array, or holds Python objects.
     """
     check_plain(path)
     with PARSING:

@@ -1,4 +1,8 @@
-"""Parquet: a column of lengths, or of lists of tokens; cut by row groups."""
+"""Parquet files as input: a column of lengths, or of lists of tokens; cut by row groups.
+
+Owns the reader. Leaves the lengths of lists, which are read without their tokens, to `_parquet_levels`, and Arrow's
+arrays to `_arrow_rows`.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +25,10 @@ from packhorse.prepare.input._rows import RawRows
 from packhorse.prepare.input._tables import LARGEST_TOKEN, chosen_columns, is_tokens, refuse_other_ids
 
 _WIDE = ("int64", "uint64", "uint32")
-"""Types whose values may be no token ids."""
+"""Arrow types of integers with values that are too large for token ids."""
 _READ_BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 24
-"""About the memory of a batch of lists whose tokens are decoded, too."""
+"""About the bytes of a batch of lists, if tokens must be decoded too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +36,10 @@ class ParquetRows(RowRange):
     """Consecutive row groups of a Parquet file."""
 
     row_groups: tuple[int, int]
-    """First row group, and the exclusive end."""
+    """Number of the first row group, and of the first one after the range."""
 
     def follows(self, before: RowRange) -> bool:
-        """See `RowRange`."""
+        """Returns whether the row groups follow those of `before`; see `RowRange`."""
         return (
             isinstance(before, ParquetRows)
             and before.path == self.path
@@ -61,6 +65,7 @@ class ParquetRows(RowRange):
         return ""
 
     def _read(self) -> Iterator[RawRows]:
+        """Yields the rows of the range's row groups; turns an error of pyarrow into a ValueError with file and row."""
         row = self.first_row
         file = open_parquet(self.path)
         try:
@@ -75,7 +80,7 @@ class ParquetRows(RowRange):
             file.close()
 
     def _of_levels(self, file: Any) -> Iterator[RawRows]:
-        """Reads the lengths of lists without their values, where this is known to be possible."""
+        """Yields rows with the lengths of lists, read without their values if `_parquet_levels` can do that."""
         length = self.columns.length
         others = [name for name in self.columns.names if name != length]
         assert length is not None  # the reader chose one
@@ -101,13 +106,14 @@ class ParquetRows(RowRange):
                 yield rows.part(first, size)
 
     def _decoded(self, file: Any, row_groups: tuple[int, int]) -> Iterator[RawRows]:
-        """Reads the columns as pyarrow does."""
+        """Yields the rows of row groups as pyarrow decodes them, with all values."""
         names = self.columns.names
         rows = self._batch_rows(file) if self.is_list else BATCH_ROWS
         for found in file.iter_batches(rows, row_groups=list(range(*row_groups)), columns=names, use_threads=False):
             yield arrow_rows(found, self.columns, self.is_list)
 
     def _batch_rows(self, file: Any) -> int:
+        """Returns the rows of a batch for which decoded tokens take about `_BATCH_BYTES`."""
         group = file.metadata.row_group(self.row_groups[0])
         chunks = [group.column(number) for number in range(group.num_columns)]
         tokens = [chunk for chunk in chunks if chunk.path_in_schema.startswith(f"{self.columns.length}.")]
@@ -124,7 +130,7 @@ class ParquetReader(WholeFiles):
     magic = b"PAR1"
 
     def open(self, paths: Sequence[str], columns: InputColumns) -> Opened:
-        """See `Reader`."""
+        """Returns a range for each row group; see `Reader`."""
         ranges: list[RowRange] = []
         files: list[InputFile] = []
         first_index = 0
@@ -161,7 +167,11 @@ class ParquetReader(WholeFiles):
 
 
 def _look(path: str) -> tuple[FileStamp, Any, list[int], dict[str, int]]:
-    """Returns a file's stamp, Arrow schema, rows of each row group, and columns with tokens that are no token ids."""
+    """Looks at a file's footer.
+
+    Returns:
+        The file's stamp; its Arrow schema; the rows of each row group; and the result of `_large_tokens`.
+    """
     stamp = FileStamp.of(path)
     with open_parquet(path) as file:
         metadata = file.metadata
@@ -170,7 +180,7 @@ def _look(path: str) -> tuple[FileStamp, Any, list[int], dict[str, int]]:
 
 
 def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
-    """Returns column → first row group with integers that no token id is as large as, as far as statistics tell."""
+    """Returns column of lists → first row group with a value above LARGEST_TOKEN, by the file's statistics."""
     wide = {field.name for field in schema if is_tokens(field.type) and str(field.type.value_type) in _WIDE}
     found: dict[str, int] = {}
     leaves = [number for number in range(metadata.num_columns) if _column_of(metadata, number) in wide]
@@ -183,12 +193,13 @@ def _large_tokens(metadata: Any, schema: Any) -> dict[str, int]:
 
 
 def _column_of(metadata: Any, leaf: int) -> str:
+    """Returns the name of the column to which a leaf belongs."""
     path: str = metadata.schema.column(leaf).path
     return path.partition(".")[0]
 
 
 def _refuse_large_tokens(path: str, column: str, group: int) -> None:
-    """Raises a ValueError that names the first row of a row group with a token that is no token id."""
+    """Raises a ValueError that names the first row of a row group with a token above LARGEST_TOKEN, if there is one."""
     with open_parquet(path) as file:
         before = sum(file.metadata.row_group(earlier).num_rows for earlier in range(group))
         rows = file.read_row_group(group, columns=[column], use_threads=False).column(0)
@@ -202,7 +213,7 @@ def _refuse_large_tokens(path: str, column: str, group: int) -> None:
 
 
 def column_of(path: str, name: str) -> Iterator[Any]:
-    """Yields a column of a file in the order of its rows, as Arrow arrays; a ValueError if there is none."""
+    """Yields a column of a file in the order of rows, as Arrow arrays; raises a ValueError if the column is missing."""
     with open_parquet(path) as file:
         column_type(file.schema_arrow, name, without_secrets(path))
         for batch in file.iter_batches(columns=[name]):
@@ -210,11 +221,11 @@ def column_of(path: str, name: str) -> Iterator[Any]:
 
 
 def open_parquet(path: str) -> Any:
-    """Opens a Parquet file, or refuses it by name with a ValueError."""
+    """Opens a Parquet file; raises a ValueError that names it if it cannot be read."""
     try:
-        if is_url(path):  # column chunks come whole, each in one request
+        if is_url(path):  # column chunks are fetched whole, each in one request
             return require("pyarrow.parquet").ParquetFile(object_file(path), pre_buffer=True)
-        # Buffered: a column chunk is otherwise read as a whole, and may be the whole column.
+        # With a buffer: otherwise a column chunk is read as a whole, and may be all of a large file's column.
         return require("pyarrow.parquet").ParquetFile(path, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False)
     except (PermissionError, TokenStoreError):
         raise

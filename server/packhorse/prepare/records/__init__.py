@@ -1,1 +1,1 @@
-"""Records: what the manifest says of the input, and the lists and keys beside it."""
+"""What a prepared folder records about its input: files, names and tokens in the manifest, lists and keys beside it."""

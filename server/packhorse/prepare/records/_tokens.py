@@ -1,6 +1,7 @@
-"""Where the tokens of an input are, as the manifest says it.
+"""The manifest's `TokensRecord`: where the tokens of an input are, so that a trainer finds them from the folder.
 
-Owns which inputs have tokens in one place on a disk. The other facts of an input are in `inputs`.
+Owns which inputs have all their tokens in one file or folder on a disk. Other facts about an input are in `inputs`, and
+reading tokens is in `packhorse.tokens`.
 """
 
 import os
@@ -20,13 +21,20 @@ from packhorse.tokens.recorded import check_tokens, fingerprint_of
 from packhorse.wire import tokens_fingerprint
 
 _TABLES = ("Parquet", "Arrow", "MDS")
-"""Kinds of input whose column of lengths may be one of tokens."""
+"""Kinds of input whose length column may hold tokens."""
 
 
 def tokens_of(
     opened: Opened, output: Path, tokens_folder: Path | None, before: PreparedDataset | None
 ) -> TokensRecord | None:
-    """Returns where the tokens of an input are, with those of a version before; None if not in one place on a disk."""
+    """Returns where the tokens of a dataset are; None if they are not in one file or folder on a disk.
+
+    Args:
+        opened: the input.
+        output: the dataset's folder, to which the path is relative.
+        tokens_folder: the folder of token files that go into the dataset's folder; None if they stay where they are.
+        before: the version to which the input is appended; its tokens must be in the same place.
+    """
     if opened.kind in _TABLES:
         return _tokens_of_table(opened, output, before)
     if before is not None:
@@ -42,7 +50,7 @@ def tokens_of(
     relative = _relative(named, output)
     if tokens_folder is not None:
         relative = f"{TOKENS}/{named.name}"
-    if not data.is_file() or not relative.isprintable():  # a name that is no text
+    if not data.is_file() or not relative.isprintable():  # a manifest holds only text, and file names may be any bytes
         return None
     tokens = MegatronTokens(named) if opened.kind == "Megatron" else FlatTokens(named)
     return TokensRecord(
@@ -54,7 +62,7 @@ def tokens_of(
 
 
 def _tokens_of_table(opened: Opened, output: Path, before: PreparedDataset | None) -> TokensRecord | None:
-    """Returns where a table's tokens are, if its lengths were counted from them."""
+    """Returns where a table's tokens are; None if its length column holds lengths, or they are not in one place."""
     inputs = None if before is None else before.manifest.inputs
     if before is not None and (inputs is None or inputs.tokens is None):
         return None
@@ -74,7 +82,7 @@ def _tokens_of_table(opened: Opened, output: Path, before: PreparedDataset | Non
             check_tokens(source, inputs.tokens.fingerprint, inputs.rows)
         dtype = None if source.token_dtype is None else source.token_dtype.name
         return TokensRecord(path=relative, fingerprint=fingerprint_of(source, num_rows), column=column, dtype=dtype)
-    except (ValueError, OSError):  # a column of lengths, rows without tokens, or files of another kind beside it
+    except (ValueError, OSError):  # a column of lengths, rows without tokens, or other files in the folder
         return None
 
 

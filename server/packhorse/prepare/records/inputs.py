@@ -1,7 +1,7 @@
-"""What the manifest says of an input: its files, skipped rows, and what was left out of them.
+"""The manifest's `Inputs`: the files that were read, the rows that were skipped, and what tokenizing had left out.
 
-Owns which lists are in the manifest, and which in files beside it. Where the tokens are is in `_tokens`, and keys are
-in `keys`; reading is in `packhorse.prepare.input`.
+Owns collecting them, also over versions, and which lists are in the manifest or in files beside it. Where the tokens
+are is in `_tokens`, and keys are in `keys`; reading the input is in `packhorse.prepare.input`.
 """
 
 import os
@@ -32,6 +32,7 @@ from packhorse.prepare.input import Fault, Opened
 from packhorse.prepare.records._tokens import tokens_of
 
 _MOST_CHARACTERS = 240
+"""The most characters of a file's name; of a longer one the end stays."""
 
 
 def write_inputs(
@@ -43,15 +44,15 @@ def write_inputs(
     output: Path | None = None,
     tokens_folder: Path | None = None,
 ) -> Inputs:
-    """Returns what the manifest says of the input, and writes whole lists where those are longer.
+    """Returns the manifest's facts about the input, and writes lists that are too long for the manifest into files.
 
     Args:
-        folder: where to write; None writes nothing.
-        opened: what was read.
-        skipped: files and (row, Fault) of their rows that were skipped, in order: int64 [k, 2] each.
-        before: the version that was appended to, whose input comes first.
-        output: the folder to be.
-        tokens_folder: of the input, which becomes a subfolder of it.
+        folder: the folder to write into; None writes nothing.
+        opened: the input.
+        skipped: in order, pairs of a file, and (row, Fault) of skipped rows in it: int64 [k, 2].
+        before: the version to which the input is appended, whose input comes first; None for a new dataset.
+        output: the final name of the folder, for the place of the tokens; None leaves that out.
+        tokens_folder: the folder of token files that go into the dataset's folder; None if there is none.
     """
     names = _names([file.path for file in opened.files])
     files = [
@@ -107,20 +108,21 @@ def write_inputs(
 
 
 def inputs_of(before: PreparedDataset) -> Iterator[InputRecord]:
-    """Yields every file that a version was prepared from."""
+    """Yields a record for every file that a version was prepared from."""
     inputs = before.manifest.inputs
-    assert inputs is not None  # to others nothing is appended
+    assert inputs is not None  # `_append` refuses a version without them
     yield from inputs.files if inputs.num_files <= MOST_LISTED else read_records(before.path / INPUTS, InputRecord)
 
 
 def _skipped_of(before: PreparedDataset) -> Iterator[SkippedRow]:
+    """Yields every row that was skipped when a version was prepared."""
     assert before.manifest.inputs is not None
     skipped = before.manifest.inputs.skipped
     yield from skipped.first if skipped.rows <= MOST_LISTED else read_records(before.path / SKIPPED, SkippedRow)
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:
-    """Returns path → its part below the folder that all share, as text."""
+    """Returns path → its name in the manifest, relative to the folder that all of them are in."""
     whole = [absolute(path) for path in paths]
     folders = zip(*(os.path.dirname(path).split("/") for path in whole), strict=False)
     shared = "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, folders))

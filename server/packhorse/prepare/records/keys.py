@@ -1,7 +1,7 @@
-"""The pass over the keys of an input, which writes their table.
+"""The pass over the keys of an input, which writes the dataset's table of keys.
 
-Owns naming the rows of a key that comes twice. Leaves reading keys to `packhorse.prepare.input`, and the table to
-`packhorse.dataset`.
+Owns the pass, and the error that names the rows of a key that occurs twice. Leaves reading keys to
+`packhorse.prepare.input`, and the table to `packhorse.dataset.keys`.
 """
 
 from collections.abc import Iterator
@@ -22,16 +22,16 @@ from packhorse.prepare.input import Opened, changed
 def gather_keys(
     folder: Path, opened: Opened, progress: Progress, before: PreparedDataset | None = None
 ) -> KeyRecord | None:
-    """Writes the table of keys; None if the input has none.
+    """Writes the table of keys, and returns its record; returns None if the input has no keys.
 
     Args:
-        folder: to write it into.
+        folder: the folder to write the table into.
         opened: the input.
-        progress: shows sequences.
-        before: the version that the rows are added to, whose keys come first.
+        progress: shows the sequences whose keys were read.
+        before: the version to which the rows are added, whose keys come first; None for a new dataset.
 
     Raises:
-        ValueError: a row has no key, or two have the same; the message names them.
+        ValueError: a row has no key, or two rows have the same; the message names them.
     """
     if opened.keys is None:
         return None
@@ -39,6 +39,7 @@ def gather_keys(
     num_before = len(before.keys) if before and before.keys else 0
 
     def rows() -> Iterator[KeyRows]:
+        """Yields the earlier keys, then the input's, with progress."""
         if before and before.keys:
             yield from before.keys.rows()
         assert opened.keys is not None
@@ -63,7 +64,7 @@ def gather_keys(
 
 
 def _row_named(opened: Opened, index: int, before: PreparedDataset | None) -> str:
-    """Names the row of a sequence by its number over all files."""
+    """Returns the name, for messages, of the row with a number over all files, such as "row 7 of a.parquet"."""
     for each in opened.ranges:
         if each.first_index <= index < each.first_index + each.num_rows:
             return f"row {each.first_row + index - each.first_index} of {each.where}"

@@ -1,6 +1,6 @@
-"""How inputs are named: by users, and in the manifest.
+"""How inputs are named: by users, and in the manifest's `source`.
 
-Owns the names of sources as a whole. Those of files are in `inputs`.
+Owns the names of inputs as users give them, such as a folder or a pattern. The names of their files are in `inputs`.
 """
 
 import glob
@@ -13,14 +13,15 @@ from packhorse.formats.object_store import is_url, without_secrets
 from packhorse.parameters import parameter
 
 Source = str | os.PathLike[str]
-"""A file, a folder, a pattern, or the URL of one in an object store, to read."""
+"""An input: a file, a folder, a pattern, or the URL of one in an object store."""
 
 
 _MOST_NAMES = 8
+"""The most inputs that the manifest's `source` names."""
 
 
 def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
-    """Returns the inputs as they were named; a ValueError if that is no way to name one."""
+    """Returns the inputs as paths or URLs; raises a ValueError if something is neither."""
     named = [input] if isinstance(input, str | os.PathLike) else list(input) if isinstance(input, Iterable) else [None]
     paths = [as_path(one) for one in named if isinstance(one, str | os.PathLike) and str(one)]
     if len(paths) < len(named):
@@ -32,7 +33,7 @@ def paths_of_inputs(input: Source | Iterable[Source]) -> list[str]:
 
 
 def name_of_inputs(sources: Sequence[str]) -> str:
-    """Returns what the manifest calls the inputs: last components, and of a pattern its folder too."""
+    """Returns the inputs' names for the manifest: last components of their paths; of a pattern, its folder too."""
     names = []
     for source in sources[:_MOST_NAMES]:
         path = Path(without_secrets(source).partition("://")[2] if is_url(source) else os.path.abspath(source))
@@ -43,6 +44,6 @@ def name_of_inputs(sources: Sequence[str]) -> str:
 
 
 def joined_names(before: str, more: str) -> str:
-    """Returns what the manifest calls the inputs of a dataset that grew."""
+    """Returns the names for the manifest if inputs named `more` are appended to a dataset of inputs `before`."""
     names = f"{before}, {more}".split(", ")
     return ", ".join([*names[:_MOST_NAMES], *["…"] * (len(names) > _MOST_NAMES)])
