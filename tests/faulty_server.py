@@ -113,11 +113,11 @@ def _receiving(faults: Faults) -> None:
     if faults.receive_seconds is not None:
         interceptor.RECEIVE_SECONDS = faults.receive_seconds
     if faults.receive_memory_bytes is not None:
-        interceptor.MEMORY_BYTES, interceptor.MEMORY_WAIT_SECONDS = faults.receive_memory_bytes, 0.0
+        interceptor.REQUEST_BYTES, interceptor.REQUEST_WAIT_SECONDS = faults.receive_memory_bytes, 0.0
 
 
 def _metrics_port(faults: Faults) -> None:
-    from packhorse.server.watching import metrics_port
+    from packhorse.server.app import metrics_port
 
     if faults.metrics_silence_seconds is not None:
         metrics_port._Handler.timeout = faults.metrics_silence_seconds

@@ -20,8 +20,8 @@ from tests.faulty_server import Faults
 
 from packhorse.client import DigestMismatchError, RetryPolicy, StreamInterruptedError, connect
 from packhorse.client.errors import DatasetNotFoundError, TooManyStreamsError
-from packhorse.server.access.config import ServeConfig
 from packhorse.server.app import sibling
+from packhorse.server.app.config import ServeConfig
 from packhorse.topology import Topology
 
 PATIENT = RetryPolicy(deadline_seconds=60)

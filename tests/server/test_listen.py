@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from packhorse.client import connect
-from packhorse.server.access.config import ServeConfig, split_address
+from packhorse.server.app.config import ServeConfig, split_address
 from packhorse.server.app.running import _check_socket
 
 

@@ -17,7 +17,7 @@ from packhorse.client.options import DEFAULT_PACKING, NO_SKIPS, PackOptions, Sta
 from packhorse.client.streams.blocks import BinBlock, decode_bins
 from packhorse.client.streams.numpy_batches import BatchStream
 from packhorse.client.streams.pack_stream import PackStream
-from packhorse.client.streams.sent_tokens import sent_with
+from packhorse.client.streams.sent_tokens import tokens_of_answer
 from packhorse.client.streams.stream import BinStream
 from packhorse.client.transport.locations import SequenceLocation, read_locations
 from packhorse.client.transport.methods import (
@@ -351,7 +351,7 @@ class Client:
             """Decodes and checks the answer; with_retries asks again if this raises DamagedAnswerError."""
             context = get_bins_context(request, answer.digest, answer.id_type)
             wanted = np.array(request.positions, dtype=np.int64)
-            tokens = sent_with(answer, is_wanted=with_tokens)
+            tokens = tokens_of_answer(answer, is_wanted=with_tokens)
             block = decode_bins(answer.bins, answer.id_type, context=context, positions=lambda _: wanted, tokens=tokens)
             if not expected_digest:
                 self._one_dataset.bind(dataset, answer.digest, may_change=True)  # it may be a mixture's

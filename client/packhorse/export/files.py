@@ -175,7 +175,7 @@ def _write_parquet(blocks: Iterator[BinBlock], file: BinaryIO, header: StreamHea
             arrays = [pa.array(block.positions), *columns, pa.array(names, pa.string())]
             if with_tokens:
                 arrays += [
-                    _lists_of_sequences(None if sent is None else sent.each(), ends, kind)
+                    _lists_of_sequences(None if sent is None else sent.by_entry(), ends, kind)
                     for sent, kind in zip((block.tokens, block.loss_mask), kinds.values(), strict=True)
                 ]
             writer.write_batch(pa.record_batch(arrays, schema=schema))

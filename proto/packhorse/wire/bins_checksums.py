@@ -47,8 +47,8 @@ def bins_checksum(bins: pb.Bins, context: int = 0) -> int:
     return arrays_checksum((getattr(bins, name) for name in BIN_ARRAYS), bins.base_position, context)
 
 
-def tokens_checksum(tokens: pb.Tokens, bins_checksum: int) -> int:
-    """Returns the checksum of the tokens of a message of bins, seeded with that of the bins; in [0, 2^64).
+def tokens_checksum(tokens: pb.Tokens, context: int) -> int:
+    """Returns the checksum of the tokens of a message of bins; in [0, 2^64).
 
     Example:
         >>> tokens = pb.Tokens(tokens=b"ab", token_bytes=2)
@@ -57,9 +57,9 @@ def tokens_checksum(tokens: pb.Tokens, bins_checksum: int) -> int:
 
     Args:
         tokens: the message; its own `checksum` is left out.
-        bins_checksum: of the bins, which says which stream and steps they are of.
+        context: the hash's seed: the checksum of the bins, which depends on the stream and the steps.
     """
-    state = xxhash.xxh3_64(seed=bins_checksum)
+    state = xxhash.xxh3_64(seed=context)
     for part in (tokens.tokens, tokens.sizes, tokens.whole_sizes, tokens.loss_mask):
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)

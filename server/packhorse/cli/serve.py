@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from packhorse.server.access.config import ServeConfig
+from packhorse.server.app.config import ServeConfig
 from packhorse.server.base.logs import LEVELS, fields, set_up_logging
 from packhorse.server.base.output import never_wait_for_stderr
 from packhorse.storage import never_wait_for_files, within

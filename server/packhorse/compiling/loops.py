@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any
 
-from packhorse.compiling.plain import plain_form, wrapping
+from packhorse.compiling.plain import plain_form, with_wrapping_integers
 
 try:
     from packhorse.compiling import ahead, caching
@@ -73,7 +73,7 @@ def kernel_or(plain: Callable[..., Any] | None = None) -> Callable[[Callable[...
     def declare(function: Callable[..., Any]) -> Any:
         @cache
         def form() -> Callable[..., Any]:
-            return plain_form(function) if plain is None else wrapping(plain)
+            return plain_form(function) if plain is None else with_wrapping_integers(plain)
 
         if not HAS_NUMBA:
             return _without_numba(function, form)

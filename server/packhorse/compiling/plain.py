@@ -27,10 +27,10 @@ def plain_form(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: decorated by one of `packhorse.compiling`, or plain.
     """
-    return wrapping(_uncompiled(getattr(function, "py_func", function)))
+    return with_wrapping_integers(_uncompiled(getattr(function, "py_func", function)))
 
 
-def wrapping(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_wrapping_integers(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function in which NumPy's integers wrap silently, and which returns Python's numbers, as kernels do."""
 
     @wraps(function)

@@ -19,6 +19,7 @@ from packhorse.dataset.files.mixture_file import (
 from packhorse.dataset.files.open_mixture import MixtureDataset
 from packhorse.dataset.files.open_takedown import MASKED, Redacted, Takedown
 from packhorse.dataset.files.redacting import redact
+from packhorse.dataset.files.sequence_names import parse_ids
 from packhorse.dataset.files.takedown_file import (
     MOST_TAKEDOWN_BYTES,
     TAKEDOWN_SUFFIX,
@@ -26,7 +27,6 @@ from packhorse.dataset.files.takedown_file import (
     SkipEntry,
     TakedownError,
     TakedownFile,
-    parse_ids,
     read_ids_of,
     takedown_text,
 )

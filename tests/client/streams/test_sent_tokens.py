@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from packhorse.client.errors import DamagedAnswerError, VersionMismatchError
-from packhorse.client.streams.sent_tokens import decode_tokens, sent_with
+from packhorse.client.streams.sent_tokens import decode_tokens, tokens_of_answer
 from packhorse.tokens import TokenSourceError
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.wire import tokens_checksum
@@ -20,9 +20,9 @@ def message(tokens=(7, 8, 9, 1, 2), **fields):
 
 def test_they_are_the_entries_in_their_order():
     tokens, mask = decode_tokens(message(loss_mask=b"\x0d"), 5, LENGTHS, None)
-    assert [each.tolist() for each in tokens.each()] == [[7, 8, 9], [1, 2]]
-    assert [each.tolist() for each in mask.each()] == [[1, 0, 1], [1, 0]]
-    assert [each.tolist() for each in tokens.part(1, 2).each()] == [[1, 2]]
+    assert [each.tolist() for each in tokens.by_entry()] == [[7, 8, 9], [1, 2]]
+    assert [each.tolist() for each in mask.by_entry()] == [[1, 0, 1], [1, 0]]
+    assert [each.tolist() for each in tokens.part(1, 2).by_entry()] == [[1, 2]]
 
 
 def test_pieces_are_found_by_their_first_token():
@@ -86,8 +86,8 @@ def test_fewer_tokens_than_a_batch_needs_are_refused():
 
 def test_a_server_that_knows_nothing_of_tokens_is_named():
     with pytest.raises(VersionMismatchError, match="too old for tokens in a stream"):
-        sent_with(pb.StreamBlock(), is_wanted=True)
-    assert sent_with(pb.StreamBlock(), is_wanted=False) is None
+        tokens_of_answer(pb.StreamBlock(), is_wanted=True)
+    assert tokens_of_answer(pb.StreamBlock(), is_wanted=False) is None
 
 
 def test_single_sequences_cannot_be_read():

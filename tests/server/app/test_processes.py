@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 from tests.waiting import until
 
-from packhorse.server.access.config import ServeConfig
 from packhorse.server.app import processes
+from packhorse.server.app.config import ServeConfig
 from packhorse.server.app.processes import _Parent, _Process
 
 

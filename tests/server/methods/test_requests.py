@@ -11,7 +11,7 @@ from packhorse.client.transport.methods import GET_BINS, LOCATE_SEQUENCES, STREA
 from packhorse.client.transport.requests import topology_message
 from packhorse.epoch import MAX_BINS_PER_OPTIMIZER_STEP
 from packhorse.server.methods import requests
-from packhorse.server.methods.datasets import MAX_SKIPS
+from packhorse.server.methods.asked_dataset import MAX_SKIPS
 from packhorse.server.methods.requests import MAX_SEQUENCES_PER_STEP
 from packhorse.topology import Skips, Topology
 from packhorse.v1 import packing_pb2 as pb

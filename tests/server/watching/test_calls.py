@@ -15,7 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tests.waiting import some_turns
 
 from packhorse.client import RetryPolicy, connect
-from packhorse.server.access.config import ServeConfig
+from packhorse.server.app.config import ServeConfig
 from packhorse.server.service.interceptor import Interceptor
 from packhorse.server.watching import calls as tracing
 from packhorse.server.watching.calls import Call, CallMetrics, Watcher

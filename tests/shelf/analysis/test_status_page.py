@@ -28,8 +28,8 @@ from packhorse.client.errors import TokensNotServedError
 from packhorse.dataset import open_prepared
 from packhorse.formats import MegatronWriter
 from packhorse.proof import ask_activity
-from packhorse.server.access.config import ServeConfig
 from packhorse.server.access.tokens import METRICS, Grant, hash_of, new_token
+from packhorse.server.app.config import ServeConfig
 from packhorse.topology import Topology
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packhorse.client.batches.layout import PackLayout
 from packhorse.client.batches.row_format import MAX_TOKEN_ID, Separators
 from packhorse.client.streams.blocks import AS_IT_IS, MASKED
-from packhorse.client.streams.sent_tokens import FromServer
+from packhorse.client.streams.sent_tokens import TokensFromServer
 from packhorse.tokens import TokenSource, TokenSourceError
 from packhorse.tokens.base import Gather
 
@@ -102,7 +102,7 @@ class Content:
             TokenSourceError: the mask has another length than the tokens.
         """
         assert self.mask is not None
-        if self.held is not None and not isinstance(loss_mask, FromServer):  # the server has compared its own
+        if self.held is not None and not isinstance(loss_mask, TokensFromServer):  # the server has compared its own
             masked = loss_mask.of_sequences(self.component_ids).lengths(self.ids)
             if (masked != self.held).any():
                 i = int((masked != self.held).argmax())

@@ -31,7 +31,7 @@ from packhorse.client.batches.media import Images, read_images
 from packhorse.client.batches.packed_batch import PackedBatch
 from packhorse.client.batches.row_format import RowFormat
 from packhorse.client.streams.blocks import BinBlock
-from packhorse.client.streams.sent_tokens import FromServer
+from packhorse.client.streams.sent_tokens import TokensFromServer
 from packhorse.shelf import from_shelf
 from packhorse.tokens import TokenSource, TokenSourceError
 from packhorse.tokens.pieces import PieceRule
@@ -426,7 +426,7 @@ class BatchAssembler(RowFormat):
         ids, planned, firsts = block.ids, block.lengths.astype(np.int64), block.first_tokens
         component_ids = block.component_of_sequences()
         source = _of_block(source, block)
-        if isinstance(loss_mask, FromServer):
+        if isinstance(loss_mask, TokensFromServer):
             loss_mask = block.loss_mask
         elif loss_mask is not None:
             loss_mask = loss_mask.of_sequences(component_ids)
@@ -480,7 +480,7 @@ class BatchAssembler(RowFormat):
 
 def _of_block(source: TokenSource, block: BinBlock) -> TokenSource:
     """Returns the source of a block's tokens: the tokens that came with it, or `source` for its components."""
-    if not isinstance(source, FromServer):
+    if not isinstance(source, TokensFromServer):
         return source.of_sequences(block.component_of_sequences())
     if block.tokens is None and not len(block.ids):
         return source

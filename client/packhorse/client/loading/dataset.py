@@ -29,7 +29,7 @@ from packhorse.client.options import BalanceName, Run, as_run, with_words
 from packhorse.client.presets import BatchFormat, Preset, PresetName
 from packhorse.client.streams.blocks import BinBlock
 from packhorse.client.streams.cursor import NO_POSITION, Resume, State, as_worker_state
-from packhorse.client.streams.sent_tokens import FromServer
+from packhorse.client.streams.sent_tokens import TokensFromServer
 from packhorse.client.streams.stream import BinStream
 from packhorse.tokens import TokenSource, as_token_source
 from packhorse.tokens.loss_mask import AUTO, loss_mask_of
@@ -57,7 +57,7 @@ class BatchMaker:
 
     def __init__(self, tokens: Any, form: BatchFormat) -> None:
         self.form = form
-        self.tokens = FromServer() if tokens is None else as_token_source(tokens)
+        self.tokens = TokensFromServer() if tokens is None else as_token_source(tokens)
         self.loss_mask = _loss_mask_of(self.tokens, form.loss_mask)
         self._assembler: BatchAssembler | None = None
         self._checked = ("", 0)  # (fingerprint, number of sequences) of the plan whose tokens were compared last
@@ -68,7 +68,7 @@ class BatchMaker:
     @property
     def wants_tokens(self) -> bool:
         """Whether tokens must be requested with the bins."""
-        return isinstance(self.tokens, FromServer)
+        return isinstance(self.tokens, TokensFromServer)
 
     @property
     def preset(self) -> Preset | None:
@@ -185,11 +185,11 @@ def _loss_mask_of(tokens: TokenSource, given: Any) -> TokenSource | None:
         tokens: the source of the tokens. If these come with the bins, so does the mask that "auto" means.
         given: the option `loss_mask` of a BatchFormat.
     """
-    if not isinstance(tokens, FromServer):
+    if not isinstance(tokens, TokensFromServer):
         return loss_mask_of(tokens, given)
     if given is None:
         return None
-    return FromServer() if isinstance(given, str) and given == AUTO else as_token_source(given, is_loss_mask=True)
+    return TokensFromServer() if isinstance(given, str) and given == AUTO else as_token_source(given, is_loss_mask=True)
 
 
 def _of_plan(source: TokenSource, plan: StreamHeader) -> TokenSource:

@@ -29,7 +29,7 @@ def facts_of_bins(block: BinBlock, header: StreamHeader) -> Iterator[dict[str, A
     }
     for name, sent in (("tokens", block.tokens), ("loss_mask", block.loss_mask)):
         if sent is not None:
-            of_sequences[name] = [values.tolist() for values in sent.each()]
+            of_sequences[name] = [values.tolist() for values in sent.by_entry()]
     names = component_names(block, header)
     start = 0
     for number, (position, end) in enumerate(zip(block.positions.tolist(), block.bin_ends.tolist(), strict=True)):

@@ -1,7 +1,7 @@
 """Tokens that a server sends with bins, decoded as a token source of one block.
 
-Owns their decoding and checks, and the stand-in `FromServer` for "the tokens will come with the bins". Leaves asking
-for them to `stream`, and reading token files to `packhorse.tokens`.
+Owns their decoding and checks, and the stand-in `TokensFromServer` for "the tokens will come with the bins". Leaves
+asking for them to `stream`, and reading token files to `packhorse.tokens`.
 """
 
 from typing import Any, NoReturn, Self
@@ -20,7 +20,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 """Bytes of a token in a message → dtype."""
 
 
-class FromServer(TokenSource):
+class TokensFromServer(TokenSource):
     """The token source, or loss mask, of a loader whose tokens come with each block. It cannot read by itself.
 
     A batch takes the tokens of its block (`BinBlock.tokens`, a `SentTokens`) in its stead.
@@ -56,7 +56,7 @@ class FromServer(TokenSource):
         )
 
 
-class SentTokens(FromServer):
+class SentTokens(TokensFromServer):
     """A block's tokens, or its loss mask: a value for each token of each entry (sequence or piece) of the block.
 
     Legend: S entries.
@@ -97,7 +97,7 @@ class SentTokens(FromServer):
         """Number in its whole sequence of each entry's first value: int64 [S]."""
         return self._firsts
 
-    def each(self) -> list[NDArray[Any]]:
+    def by_entry(self) -> list[NDArray[Any]]:
         """Returns a view of each entry's values: a list of S arrays."""
         ends = (self._starts + self._sizes).tolist()
         return [self._values[start:end] for start, end in zip(self._starts.tolist(), ends, strict=True)]
@@ -143,7 +143,7 @@ class SentTokens(FromServer):
         return gather
 
 
-def sent_with(answer: pb.StreamBlock | pb.GetBinsResponse, *, is_wanted: bool) -> pb.Tokens | None:
+def tokens_of_answer(answer: pb.StreamBlock | pb.GetBinsResponse, *, is_wanted: bool) -> pb.Tokens | None:
     """Returns the tokens of an answer; None if none are wanted.
 
     Raises:

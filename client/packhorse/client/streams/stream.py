@@ -16,7 +16,7 @@ from packhorse.client.errors import (
     TransientError,
 )
 from packhorse.client.streams.blocks import BinBlock, Templates, decode_bins
-from packhorse.client.streams.sent_tokens import sent_with
+from packhorse.client.streams.sent_tokens import tokens_of_answer
 from packhorse.client.transport.methods import STREAM_BINS, Transport
 from packhorse.client.transport.one_dataset import OneDataset
 from packhorse.client.transport.retries import Attempts
@@ -184,7 +184,7 @@ class BinStream:
             templates=self._templates,
             positions=lambda num_bins: stream_positions(topology, self._request.rank, block.first_step, num_bins),
             context=block_context(header.checksum, block),
-            tokens=sent_with(block, is_wanted=self._request.with_tokens),
+            tokens=tokens_of_answer(block, is_wanted=self._request.with_tokens),
             steps=range(
                 block.first_step, block.first_step + block.num_steps * topology.step_stride, topology.step_stride
             ),

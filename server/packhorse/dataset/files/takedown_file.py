@@ -1,27 +1,29 @@
 """`NAME.takedown.toml`: redactions and skips of a dataset or a mixture, as its user writes them.
 
 Owns the file's fields, the refusal of wrong ones by field and line, files of ids, and turning keys into ids. Leaves
-adding a redaction to `redacting`, and finding redacted sequences in bins to `open_takedown`.
+lists of ids and keys to `sequence_names`, adding a redaction to `redacting`, and finding redacted sequences in bins to
+`open_takedown`.
 """
 
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packhorse.dataset.digest import fingerprint
 from packhorse.dataset.files._long_lists import loads_with_lists
+from packhorse.dataset.files.sequence_names import checked_names, parse_ids
 from packhorse.dataset.files.toml_files import FieldError, array_header, checked_field, line_of, no_field, text_of
 from packhorse.dataset.keys import Keys
 from packhorse.dataset.plain_files import PreparedDatasetError
-from packhorse.formats.keys import check_key, ids_and_keys, shown_key
+from packhorse.formats.keys import shown_key
 from packhorse.topology import Skips, checked_integer
 
 TAKEDOWN_SUFFIX = ".takedown.toml"
@@ -258,57 +260,6 @@ def takedown_text(path: Path) -> str:
     return text_of(path, MOST_TAKEDOWN_BYTES, TakedownError)
 
 
-class Names(NamedTuple):
-    """Ids and keys of sequences."""
-
-    ids: NDArray[np.int64]
-    """The ids: int64 [n], ascending, distinct."""
-    keys: tuple[str, ...]
-    """The keys, ascending, distinct."""
-
-
-def parse_ids(text: str, name: str) -> Names:
-    r"""Reads ids, separated by commas, spaces or line ends, and keys, one on a line; see `ids_and_keys`.
-
-    Example:
-        >>> names = parse_ids("17, 4 # private\n4711\nhttps://example.org/a", "ids.txt")
-        >>> names.ids.tolist(), names.keys
-        ([4, 17, 4711], ('https://example.org/a',))
-
-    Args:
-        text: the ids and keys.
-        name: the name of the field or file, for messages.
-
-    Raises:
-        ValueError: the text holds no id and no key, or a line holds neither.
-    """
-    ids, keys = ids_and_keys(text, name)
-    return _names([*ids, *keys], name)
-
-
-def _names(given: Sequence[Any], name: str) -> Names:
-    """Sorts ids (integers) and keys (strings), and refuses anything else; `name` is for messages."""
-    if not given:
-        raise ValueError(f"{name} holds no id; give at least one, e.g. ids = [17, 4711]")
-    kinds = set(map(type, given))
-    keys = {each for each in given if isinstance(each, str)} if str in kinds else set()
-    for key in keys:
-        check_key(key)
-    numbers = [each for each in given if not isinstance(each, str)] if keys else given
-    try:
-        if not kinds <= {int, str}:
-            raise OverflowError
-        ids = np.sort(np.array(numbers, dtype=np.int64))
-    except OverflowError:
-        number = next(each for each in numbers if type(each) is not int or not -(2**63) <= each < 2**63)
-        raise ValueError(
-            f"{name} must hold whole numbers of 64 bits, or keys in quotes, got {number!s:.60}"
-            + (": in quotes it is a key" if isinstance(number, int) else "")
-        ) from None
-    is_first = np.diff(ids, prepend=ids[:1] - 1) != 0  # np.unique takes eight times as long
-    return Names(ids[is_first], tuple(sorted(keys)))
-
-
 def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
     """Reads one table [[redact]]; raises a FieldError."""
     _check_keys(table, _REDACT_KEYS)
@@ -317,7 +268,7 @@ def _redaction(table: dict[str, Any], read_ids: ReadIds | None) -> Redaction:
     if "ids" in table:
         if not isinstance(table["ids"], list):
             raise FieldError("ids", f"must be a list of ids, e.g. [17, 4711], got {table['ids']!r}")
-        names = checked_field("ids", lambda: _names(table["ids"], "it"))
+        names = checked_field("ids", lambda: checked_names(table["ids"], "it"))
     else:
         name = table["ids_file"]
         if not isinstance(name, str) or read_ids is None:

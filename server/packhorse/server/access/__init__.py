@@ -1,1 +1,1 @@
-"""Access to the server: its options, certificates and tokens."""
+"""Access to the server: certificates and tokens."""

@@ -1,7 +1,7 @@
 """The server's certificates, read again whenever their files change.
 
 Owns the files, their check, and the two forms of certificates: one for gRPC, one for the metrics' port. Leaves who may
-connect without TLS to `config`.
+connect without TLS to `app.config`.
 """
 
 import ssl

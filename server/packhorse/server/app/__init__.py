@@ -1,1 +1,1 @@
-"""A server from start to end: in one process or several."""
+"""A server from start to end: its options, its ports, one process or several."""

@@ -28,15 +28,15 @@ from prometheus_client import CollectorRegistry, Metric, values
 from prometheus_client.multiprocess import mark_process_dead
 
 from packhorse.parameters import parameter
-from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
+from packhorse.server.app.config import OVERDUE_SECONDS, ServeConfig, split_address
+from packhorse.server.app.metrics_port import listen_for_metrics
 from packhorse.server.app.sibling import METRICS, REACHED, SERVING, STATUS, STREAMS, ProcessSettings, Sibling
 from packhorse.server.base.logs import set_up_logging
 from packhorse.server.base.output import never_wait_for_stderr
 from packhorse.server.datasets.run_progress import make_shared_table
 from packhorse.server.service.stream_limit import make_shared_limit
-from packhorse.server.watching.metrics_port import listen_for_metrics
 from packhorse.server.watching.own_status import Look, open_page
 from packhorse.server.watching.sum_of_processes import SumOfProcesses
 from packhorse.storage import never_wait_for_files

@@ -21,10 +21,11 @@ from grpc_reflection.v1alpha import reflection
 
 from packhorse.dataset import PreparedDatasetError
 from packhorse.parameters import parameter
-from packhorse.server.access.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import TokenFile
+from packhorse.server.app.config import OVERDUE_SECONDS, ServeConfig
 from packhorse.server.app.health import NO_BLOCKS, Blocks, Condition, probe, watch, why_nothing_is_served
+from packhorse.server.app.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
 from packhorse.server.app.sibling import Sibling
 from packhorse.server.base import kernels
 from packhorse.server.base.log_limit import Sparing
@@ -47,7 +48,6 @@ from packhorse.server.watching.calls import SERVICE, CallLog, CallMetrics, Traci
 from packhorse.server.watching.connections import Connections, Measuring
 from packhorse.server.watching.file_values import file_values
 from packhorse.server.watching.metrics import UNUSABLE_FILES, Metrics
-from packhorse.server.watching.metrics_port import MOST_CONNECTIONS, MetricsServer, listen_for_metrics
 from packhorse.server.watching.own_status import OwnStatus, open_page
 from packhorse.server.watching.runs import RunDigests
 from packhorse.v1 import packing_pb2_grpc

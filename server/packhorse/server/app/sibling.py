@@ -15,7 +15,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from packhorse.server.access.config import ServeConfig
+from packhorse.server.app.config import ServeConfig
 from packhorse.server.datasets.run_progress import RunProgress
 from packhorse.server.service.stream_limit import StreamLimit
 from packhorse.server.watching.own_status import OwnStatus

@@ -26,7 +26,8 @@ from packhorse.dataset import (
 from packhorse.epoch import first_difference
 from packhorse.server.base.faults import ServiceError, invalid_field
 from packhorse.server.datasets.catalog import Catalog, has_manifest, no_mixture, not_served
-from packhorse.server.datasets.protocols import Dataset, StreamProgress
+from packhorse.server.datasets.protocols import Dataset
+from packhorse.server.datasets.stream_progress import StreamProgress
 from packhorse.server.datasets.takedowns import Takedowns
 from packhorse.storage import Stamp, look_at, stamp_of
 from packhorse.v1 import packing_pb2 as pb

@@ -1,38 +1,14 @@
-"""The interfaces that the backend uses: a dataset or mixture, the catalog of them, and the progress of streams.
+"""The interfaces that the backend uses: a dataset or mixture, and the catalog of them.
 
 Owns these protocols. Leaves prepared datasets and mixtures themselves to `packhorse.dataset`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from packhorse.dataset import Keys, Manifest, StageEntry, Takedown
 from packhorse.epoch import Source
-
-
-@dataclass(eq=False)
-class StreamProgress:
-    """The epoch of an open stream, and how far the stream has come in it."""
-
-    name: str
-    """Name of its dataset."""
-    epoch: int
-    """Number of the epoch, from 0."""
-    seed: int
-    """Seed of its run."""
-    num_bins: int
-    """Bins of the whole epoch."""
-    position: int = 0
-    """End, exclusive, of the positions that were sent, counted in the whole epoch, with those that are skipped."""
-
-    @property
-    def run_position(self) -> int:
-        """The same end, counted from the beginning of the run."""
-        return self.epoch * self.num_bins + self.position
-
-    def __str__(self) -> str:
-        return f"position {self.position} of epoch {self.epoch} of the run of seed {self.seed}"
+from packhorse.server.datasets.stream_progress import StreamProgress
 
 
 class SizedSource(Source, Protocol):

@@ -29,7 +29,8 @@ from packhorse.dataset import (
 )
 from packhorse.formats.keys import shown_key
 from packhorse.server.datasets.catalog import not_served
-from packhorse.server.datasets.protocols import Dataset, StreamProgress
+from packhorse.server.datasets.protocols import Dataset
+from packhorse.server.datasets.stream_progress import StreamProgress
 from packhorse.storage import Stamp, look_at, stamp_of
 
 _LOG = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from packhorse.server.base.time_slices import Pace, TimeSlices, finish
 from packhorse.server.datasets.corpora import Corpora
 from packhorse.server.datasets.protocols import Dataset, Datasets
 from packhorse.server.datasets.run_progress import RunProgress
-from packhorse.server.methods import datasets, pack, requests, sizes, versions
+from packhorse.server.methods import asked_dataset, pack, requests, sizes, versions
 from packhorse.server.methods.dataset_messages import ID_TYPES, dataset_message
 from packhorse.server.methods.locate import locate_in_slices
 from packhorse.server.methods.messages import as_declared, components_in, encode, encode_tokens
@@ -74,7 +74,7 @@ class Backend:
 
     def _described(self, name: str, digest: str = "") -> pb.Dataset:
         """Returns the message of a dataset, with its takedown, the facts of its tokens, and its older digests."""
-        dataset = datasets.get_dataset(self._catalog, name, digest)
+        dataset = asked_dataset.get_dataset(self._catalog, name, digest)
         message = dataset_message(dataset)
         if takedown := self._catalog.takedown(dataset):
             message.takedown.CopyFrom(takedown_message(takedown))
@@ -104,14 +104,18 @@ class Backend:
 
     def get_bins_in_slices(self, request: pb.GetBinsRequest) -> TimeSlices[pb.GetBinsResponse]:
         """As `get_bins`, in time slices."""
-        dataset = datasets.get_dataset(self._catalog, request.dataset, request.dataset_digest, request.expected_digest)
+        dataset = asked_dataset.get_dataset(
+            self._catalog, request.dataset, request.dataset_digest, request.expected_digest
+        )
         takedown = self._catalog.takedown(dataset)
         versions.check_reads(dataset, takedown, request.wire_version)
-        skips = datasets.skips(request.skip)
+        skips = asked_dataset.skips(request.skip)
         if not request.is_whole:
             skips = skips.plus(takedown.skips_of(request.epoch, request.seed))
         end = max(request.positions, default=-1) + 1
-        datasets.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, end=end, takedown=takedown)
+        asked_dataset.check_digest(
+            dataset, skips, request.expected_digest, epoch=request.epoch, end=end, takedown=takedown
+        )
         source = self._epochs.source(dataset, request.seed, request.epoch, skips)
         corpus = self._corpora.of(dataset) if request.with_tokens else None
         of_tokens = request.with_tokens * sizes.token_bytes(dataset)  # of a bin, at most
@@ -145,7 +149,7 @@ class Backend:
         bins = as_declared(joined(parts or [source.bins(positions)]), dataset.manifest)
         self._catalog.confirm(dataset, components_in(bins))
         self._note(dataset, skips, request.epoch, end)
-        digest = datasets.digest_of(dataset, skips, takedown)
+        digest = asked_dataset.digest_of(dataset, skips, takedown)
         response = pb.GetBinsResponse(digest=digest, id_type=ID_TYPES[dataset.manifest.id_dtype])
         context = get_bins_context(request, response.digest, response.id_type)
         num_bins = self._epochs.whole(dataset, request.seed, request.epoch).num_bins

@@ -14,7 +14,7 @@ from packhorse.formats.keys import check_key, shown_key
 from packhorse.server.base.faults import invalid_field, too_large
 from packhorse.server.base.time_slices import Pace, TimeSlices
 from packhorse.server.datasets.protocols import Datasets
-from packhorse.server.methods import datasets, requests, sizes
+from packhorse.server.methods import asked_dataset, requests, sizes
 from packhorse.server.methods.dataset_messages import components_of
 from packhorse.server.methods.stream_request import Epochs
 from packhorse.topology import StreamMode
@@ -24,26 +24,20 @@ from packhorse.wire import LocationsChecksum
 MAX_LOCATE_IDS = 10_000
 """Ids in one LocateSequences."""
 
-
 MAX_LOCATE_BISECTIONS = 1 << 27
 """Most bisections in one LocateSequences: each id takes one for every distinct room. About 40 seconds of one core."""
-
 
 _BISECTIONS_AT_ONCE = 1 << 16
 """Bisections in one call of the search; they take about 20 ms."""
 
-
 MAX_LOCATE_ARRANGED = 1 << 28
 """Most bins that one LocateSequences arranges for a balance: each id may be in another optimizer step."""
-
 
 _ARRANGED_AT_ONCE = 1 << 17
 """Bins that are arranged for one call of the search; they take about 20 ms."""
 
-
 MAX_LOCATIONS = 500_000
 """Most locations in one answer: an id has one for each piece."""
-
 
 _BYTES_PER_LOCATION = 320
 """Bytes of memory of one SequenceLocation, as a message and as bytes that are sent."""
@@ -53,10 +47,10 @@ def locate_in_slices(
     catalog: Datasets, epochs: Epochs, request: pb.LocateSequencesRequest
 ) -> TimeSlices[pb.LocateSequencesResponse]:
     """Locates each id and key of a request; raises a ServiceError if a field is wrong, or the request too large."""
-    dataset = datasets.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
+    dataset = asked_dataset.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
     takedown = catalog.takedown(dataset)
-    skips = datasets.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
-    datasets.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)
+    skips = asked_dataset.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+    asked_dataset.check_digest(dataset, skips, request.expected_digest, epoch=request.epoch, takedown=takedown)
     source = epochs.source(dataset, request.seed, request.epoch, skips)
     num_rooms = dataset.num_rooms
     assignment = None
@@ -80,19 +74,19 @@ def locate_in_slices(
         )
     tables = dataset.key_tables
     _check_keys(request, tables)
-    response = pb.LocateSequencesResponse(digest=datasets.digest_of(dataset, skips, takedown))
+    response = pb.LocateSequencesResponse(digest=asked_dataset.digest_of(dataset, skips, takedown))
     checksum = LocationsChecksum(request, response.digest)
     names = [component.name for component in components_of(dataset)]
     at_once = max(1, min(_BISECTIONS_AT_ONCE // num_rooms, _ARRANGED_AT_ONCE // num_arranged))
     pace = Pace()
     key_bytes = 0
 
-    def located(ids: NDArray[np.int64]) -> Iterator[pb.SequenceLocation]:
+    def locations_of(ids: NDArray[np.int64]) -> Iterator[pb.SequenceLocation]:
         """Yields the locations of ids, in all components of a mixture."""
-        return _locations(source, assignment, request.topology, ids, names)
+        return _locations_of_ids(source, assignment, request.topology, ids, names)
 
-    for some in _located(request, tables, located, at_once):
-        for location in some:
+    for locations in _answers(request, tables, locations_of, at_once):
+        for location in locations:
             response.locations.append(location)
             checksum.add(location)
             key_bytes += len(location.key)
@@ -123,10 +117,10 @@ def _check_keys(request: pb.LocateSequencesRequest, tables: Mapping[str, Keys | 
             raise invalid_field("keys", str(error)) from None
 
 
-def _located(
+def _answers(
     request: pb.LocateSequencesRequest,
     tables: Mapping[str, Keys | None],
-    located: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
+    locations_of: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
     at_once: int,
 ) -> Iterator[list[pb.SequenceLocation]]:
     """Yields the locations of a request's ids, then of its keys, in batches of `at_once` ids or keys.
@@ -134,39 +128,47 @@ def _located(
     Args:
         request: with ids and keys.
         tables: component → its keys.
-        located: yields the locations of ids, without keys.
+        locations_of: yields the locations of ids, without keys.
         at_once: size of a batch.
     """
     ids = np.array(request.ids, dtype=np.int64)
     for first in range(0, len(ids), at_once):
-        locations = list(located(ids[first : first + at_once]))
+        locations = list(locations_of(ids[first : first + at_once]))
         if request.with_keys:
-            _name(locations, tables)
+            _add_keys(locations, tables)
         yield locations
     for first in range(0, len(request.keys), at_once):
-        keys = request.keys[first : first + at_once]
-        answers: list[list[pb.SequenceLocation]] = [[] for _ in keys]
-        for component, table in tables.items():  # a key may name a sequence in several components
-            if table is None:
-                continue
-            ids = table.ids_of(keys)
-            of_ids: dict[int, list[pb.SequenceLocation]] = {}  # id → its locations in this component
-            for location in located(np.unique(ids[ids >= 0])):
-                if location.component in ("", component):
-                    of_ids.setdefault(location.id, []).append(location)
-            for key, id_of_key, answer in zip(keys, ids.tolist(), answers, strict=True):
-                for location in of_ids.get(id_of_key, ()):
-                    named = pb.SequenceLocation(key=key, component=component)
-                    named.MergeFrom(location)
-                    answer.append(named)
-        yield [
-            location
-            for key, answer in zip(keys, answers, strict=True)
-            for location in answer or [pb.SequenceLocation(id=-1, key=key)]
-        ]
+        yield _locations_of_keys(request.keys[first : first + at_once], tables, locations_of)
 
 
-def _name(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Keys | None]) -> None:
+def _locations_of_keys(
+    keys: Sequence[str],
+    tables: Mapping[str, Keys | None],
+    locations_of: Callable[[NDArray[np.int64]], Iterator[pb.SequenceLocation]],
+) -> list[pb.SequenceLocation]:
+    """Returns the locations of keys, in their order; an unknown key has one location, with id -1."""
+    answers: list[list[pb.SequenceLocation]] = [[] for _ in keys]
+    for component, table in tables.items():  # a key may name a sequence in several components
+        if table is None:
+            continue
+        ids = table.ids_of(keys)
+        by_id: dict[int, list[pb.SequenceLocation]] = {}  # id → its locations in this component
+        for location in locations_of(np.unique(ids[ids >= 0])):
+            if location.component in ("", component):
+                by_id.setdefault(location.id, []).append(location)
+        for key, id_of_key, answer in zip(keys, ids.tolist(), answers, strict=True):
+            for location in by_id.get(id_of_key, ()):
+                named = pb.SequenceLocation(key=key, component=component)
+                named.MergeFrom(location)
+                answer.append(named)
+    return [
+        location
+        for key, answer in zip(keys, answers, strict=True)
+        for location in answer or [pb.SequenceLocation(id=-1, key=key)]
+    ]
+
+
+def _add_keys(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Keys | None]) -> None:
     """Adds the keys of their sequences to locations."""
     for component, table in tables.items():
         if table is None:
@@ -176,7 +178,7 @@ def _name(locations: Sequence[pb.SequenceLocation], tables: Mapping[str, Keys | 
             location.key = key
 
 
-def _locations(
+def _locations_of_ids(
     source: Source,
     assignment: Assignment | None,
     topology: pb.Topology,

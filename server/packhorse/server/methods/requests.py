@@ -1,7 +1,7 @@
 """Checks of a request's fields, and the types of `packhorse.topology` that are made of them.
 
 Owns the checks of topologies and epochs, and of a single integer or choice. Leaves which dataset a request is about to
-`datasets`, stages to `stage_request`, sizes of answers to `sizes`, versions of the wire to `versions`, packing on
+`asked_dataset`, stages to `stage_request`, sizes of answers to `sizes`, versions of the wire to `versions`, packing on
 demand to `pack` and `pack_stream`, and answering to `backend`.
 """
 

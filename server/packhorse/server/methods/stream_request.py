@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 from packhorse.dataset import MixtureDataset, Takedown
 from packhorse.epoch import Assignment, SkipSource, Source, independent_seed
 from packhorse.server.base.faults import ServiceError, invalid_field
-from packhorse.server.datasets.protocols import Dataset, Datasets, SizedSource, StreamProgress
-from packhorse.server.methods import datasets, requests, sizes, versions
+from packhorse.server.datasets.protocols import Dataset, Datasets, SizedSource
+from packhorse.server.datasets.stream_progress import StreamProgress
+from packhorse.server.methods import asked_dataset, requests, sizes, versions
 from packhorse.server.methods.dataset_messages import ID_TYPES, components_of, context_rule_of
 from packhorse.server.methods.messages import MAX_POSITION_SPREAD
 from packhorse.storage import BoundedCache
@@ -115,14 +116,14 @@ class _Run:
     def of(cls, request: pb.StreamBinsRequest, dataset: Dataset, takedown: Takedown, epochs: Epochs) -> "_Run":
         """Checks the fields of a request that its run shares; see `StreamRequest.of`."""
         versions.check_reads(dataset, takedown, request.wire_version)
-        skips = datasets.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
+        skips = asked_dataset.skips(request.skip).plus(takedown.skips_of(request.epoch, request.seed))
         num_whole_bins = epochs.whole(dataset, request.seed, request.epoch).num_bins
         source = epochs.source(dataset, request.seed, request.epoch, skips)
         try:
             topology = requests.topology(request.topology, source, request.epoch, dataset.manifest.num_sequences)
         except ServiceError:  # if the cursor is of another dataset, the error that says so is better
             begin = request.topology.start_position
-            datasets.check_digest(
+            asked_dataset.check_digest(
                 dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
             )
             raise
@@ -133,7 +134,7 @@ class _Run:
             seed, of_stream = independent_seed(seed, *_member(request, topology)), topology.of_one_stream()
         manifest = dataset.manifest
         header = pb.StreamHeader(
-            digest=datasets.digest_of(dataset, skips, takedown),
+            digest=asked_dataset.digest_of(dataset, skips, takedown),
             num_steps=of_stream.num_steps(source.num_bins),
             num_bins=source.num_bins,
             num_bins_dropped=of_stream.num_bins_dropped(source.num_bins),
@@ -192,14 +193,14 @@ class StreamRequest:
     @classmethod
     def of(cls, request: pb.StreamBinsRequest, catalog: Datasets, epochs: Epochs) -> "StreamRequest":
         """Checks a request; raises a ServiceError if it is refused."""
-        dataset = datasets.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
+        dataset = asked_dataset.get_dataset(catalog, request.dataset, request.dataset_digest, request.expected_digest)
         takedown = catalog.takedown(dataset)
         run = _run_of(request, dataset, takedown, epochs)
         topology, skips, num_bins = run.topology, run.skips, run.header.num_bins
         rank, worker = _member(request, topology)
         first_step = requests.integer("first_step", request.first_step, 0)
         begin = _begin(topology, first_step, num_bins)
-        datasets.check_digest(
+        asked_dataset.check_digest(
             dataset, skips, request.expected_digest, epoch=request.epoch, begin=begin, takedown=takedown
         )
         of_stream = run.of_stream

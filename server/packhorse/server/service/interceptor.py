@@ -37,7 +37,7 @@ SMALL_REQUEST_BYTES = 64 << 10
 """Size up to which requests do not count in the budget of memory. No stream's request is larger, and the limit of
 streams bounds how many there are."""
 
-MEMORY_BYTES = 256 << 20
+REQUEST_BYTES = 256 << 20
 """Memory of all larger requests together until they are answered. The servicer counts a request again with its answer,
 in another budget: with one budget for both, arriving requests could leave no room to answer any of them."""
 
@@ -45,7 +45,7 @@ _PAUSES = 4
 """Pause after a larger request was decoded, as a multiple of the time that this took. Decoding keeps the event loop and
 the interpreter busy: 300,000 ranges in 4 MiB take 12 ms."""
 
-MEMORY_WAIT_SECONDS = 1.0
+REQUEST_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
 
 _OF_SERVICE, _OF_HEALTH = f"/{SERVICE}/", f"/{health.SERVICE_NAME}/"
@@ -83,7 +83,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._tokens = tokens
         self.on_refusal = on_refusal
         self.writes_to_end = writes_to_end
-        self.memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
+        self.memory = MemoryBudget(REQUEST_BYTES, REQUEST_WAIT_SECONDS)
         self.decoding = asyncio.Lock()
         self._arriving: defaultdict[str, _Arriving] = defaultdict(_Arriving)
 

@@ -17,8 +17,8 @@ from google.protobuf.message import Message
 from packhorse.server.access.tokens import CLIENT
 from packhorse.server.base.faults import RETRY_AFTER_SECONDS, ServiceError
 from packhorse.server.base.time_slices import TimeSlices
+from packhorse.server.methods.asked_dataset import check_num_skips
 from packhorse.server.methods.backend import Backend
-from packhorse.server.methods.datasets import check_num_skips
 from packhorse.server.methods.open_stream import BLOCK_BYTES, OpenStream
 from packhorse.server.methods.pack import SEARCHING
 from packhorse.server.methods.stream_request import LONG_REQUEST_BYTES
@@ -31,10 +31,10 @@ from packhorse.server.watching.metrics import Metrics
 from packhorse.v1 import packing_pb2 as pb
 from packhorse.v1 import packing_pb2_grpc
 
-MEMORY_BYTES = 512 << 20
+ANSWER_BYTES = 512 << 20
 """Memory of all single answers, of packing, and of stream blocks above LARGE_BLOCK_BYTES, together."""
 
-MEMORY_WAIT_SECONDS = 1.0
+ANSWER_WAIT_SECONDS = 1.0
 """How long a request waits for memory before it is refused."""
 
 UNREAD_SECONDS = 1.0
@@ -87,7 +87,7 @@ class PackingServicer(packing_pb2_grpc.PackingServiceServicer):
         self._backend = backend
         self._metrics = metrics
         self._lanes = lanes
-        self._memory = MemoryBudget(MEMORY_BYTES, MEMORY_WAIT_SECONDS)
+        self._memory = MemoryBudget(ANSWER_BYTES, ANSWER_WAIT_SECONDS)
         self._limit = limit
         self._activity = activity
         self._num_calls = 0

@@ -1,7 +1,7 @@
 """One process's part of the status page, and opening the page if this installation has it.
 
 Owns the facts that a process collects for the page, and the path of the page's figures, which needs a token. Leaves the
-page, and the facts of a dataset, to the shelf (`packhorse.analysis`), and who may read it to `metrics_port`.
+page, and the facts of a dataset, to the shelf (`packhorse.analysis`), and who may read it to `app.metrics_port`.
 """
 
 import asyncio

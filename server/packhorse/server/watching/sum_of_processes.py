@@ -1,6 +1,6 @@
 """The metrics of several processes, shown as those of one.
 
-Owns how values of processes are combined. The port that shows them is in `metrics_port`.
+Owns how values of processes are combined. The port that shows them is in `app.metrics_port`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,7 @@
 """The metrics' port: /metrics for Prometheus, /healthz for probes and /status for people.
 
 Owns its sockets and threads, and who may scrape. Leaves the metrics to `metrics`, the page to `own_status`,
-certificates to `tls` and tokens to `tokens`.
+certificates to `access.tls` and tokens to `tokens`.
 """
 
 import logging
@@ -17,9 +17,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from packhorse.parameters import parameter
-from packhorse.server.access.config import ServeConfig, split_address
 from packhorse.server.access.tls import Certificates
 from packhorse.server.access.tokens import METRICS, TokenFile
+from packhorse.server.app.config import ServeConfig, split_address
 from packhorse.server.base.faults import ServiceError
 from packhorse.server.watching.own_status import DOCUMENT, Page
 from packhorse.v1 import packing_pb2 as pb

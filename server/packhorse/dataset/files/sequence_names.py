@@ -1,0 +1,63 @@
+"""Lists of sequences, as users write them: ids, and keys of datasets that have keys.
+
+Owns their checks. Leaves what is done to the sequences to `takedown_file`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packhorse.formats.keys import check_key, ids_and_keys
+
+
+class SequenceNames(NamedTuple):
+    """Ids and keys of sequences."""
+
+    ids: NDArray[np.int64]
+    """The ids: int64 [n], ascending, distinct."""
+    keys: tuple[str, ...]
+    """The keys, ascending, distinct."""
+
+
+def parse_ids(text: str, name: str) -> SequenceNames:
+    r"""Reads ids, separated by commas, spaces or line ends, and keys, one on a line; see `ids_and_keys`.
+
+    Example:
+        >>> names = parse_ids("17, 4 # private\n4711\nhttps://example.org/a", "ids.txt")
+        >>> names.ids.tolist(), names.keys
+        ([4, 17, 4711], ('https://example.org/a',))
+
+    Args:
+        text: the ids and keys.
+        name: the name of the field or file, for messages.
+
+    Raises:
+        ValueError: the text holds no id and no key, or a line holds neither.
+    """
+    ids, keys = ids_and_keys(text, name)
+    return checked_names([*ids, *keys], name)
+
+
+def checked_names(given: Sequence[Any], name: str) -> SequenceNames:
+    """Sorts ids (integers) and keys (strings), and refuses anything else; `name` is for messages."""
+    if not given:
+        raise ValueError(f"{name} holds no id; give at least one, e.g. ids = [17, 4711]")
+    kinds = set(map(type, given))
+    keys = {each for each in given if isinstance(each, str)} if str in kinds else set()
+    for key in keys:
+        check_key(key)
+    numbers = [each for each in given if not isinstance(each, str)] if keys else given
+    try:
+        if not kinds <= {int, str}:
+            raise OverflowError
+        ids = np.sort(np.array(numbers, dtype=np.int64))
+    except OverflowError:
+        number = next(each for each in numbers if type(each) is not int or not -(2**63) <= each < 2**63)
+        raise ValueError(
+            f"{name} must hold whole numbers of 64 bits, or keys in quotes, got {number!s:.60}"
+            + (": in quotes it is a key" if isinstance(number, int) else "")
+        ) from None
+    is_first = np.diff(ids, prepend=ids[:1] - 1) != 0  # np.unique takes eight times as long
+    return SequenceNames(ids[is_first], tuple(sorted(keys)))
