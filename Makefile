@@ -16,11 +16,12 @@ CORE := $(addprefix tests/,chaos cli client compiling dataset epoch formats inte
 	tokens topology types wire test_doctests.py test_house.py test_reruns.py test_types.py)
 
 # Runs the tests with a mark, all or those in some folders. Only what is marked as depending on real time runs once more where it failed (status 1), alone
-# on the machine; whatever else fails has failed.
+# on the machine; whatever else fails has failed. The second half imports only the files that have such tests.
 define run-tests
 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and not realtime' $(2)
-$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and realtime' $(2) || { [ $$? -eq 1 ] && \
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m '($(1)) and realtime' $(2); }
+files=$$(grep -rl --include='test_*.py' realtime $(or $(2),tests)); \
+$(BIN)/python -m pytest -n 2 --dist loadfile --durations 20 -m '($(1)) and realtime' $$files || { [ $$? -eq 1 ] && \
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m '($(1)) and realtime' $$files; }
 endef
 
 .PHONY: help demo test test-core test-long kernels check bench proto docs reference release clean

@@ -45,7 +45,8 @@ def commands(target):
 def test_only_what_depends_on_real_time_is_run_again(tmp_path, mark, other, passes):
     marks = "\n".join(f"  {name}: mark" for name in ("realtime", "plain", "long", "benchmark"))
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n{marks}\n")
-    (tmp_path / "test_flaky.py").write_text(FLAKY.format(mark=mark, other=other))
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_flaky.py").write_text(FLAKY.format(mark=mark, other=other))
     shell = ["sh", "-c", commands("test")]
     done = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, timeout=100, env=environment())
     assert (done.returncode == 0) is passes, done.stdout
